@@ -30,7 +30,19 @@ TYPE_CHECKING = False  # importing it from typing would take most of the time of
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shadowing, shrinking, tracing
+    from hloexec import (
+        buffers,
+        diffing,
+        explaining,
+        extraction,
+        golden,
+        ir,
+        literals,
+        nan_search,
+        shadowing,
+        shrinking,
+        tracing,
+    )
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -54,6 +66,7 @@ if TYPE_CHECKING:
     from hloexec.exec.host import Sink, Source
     from hloexec.exec.options import RunOptions
     from hloexec.exec.statistics import Statistics
+    from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, explain
     from hloexec.extraction import Extraction, extract
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
     from hloexec.inputs import random_inputs
@@ -105,6 +118,8 @@ __all__ = [
     "ErrorMap",
     "EvaluationError",
     "Event",
+    "Explained",
+    "Explanation",
     "Extraction",
     "FolderDiff",
     "Golden",
@@ -114,6 +129,7 @@ __all__ = [
     "InputError",
     "Inputs",
     "Instruction",
+    "InstructionExplanation",
     "InstructionObserver",
     "Layout",
     "LeafComparison",
@@ -149,6 +165,7 @@ __all__ = [
     "Tolerance",
     "Trace",
     "TraceEvent",
+    "Trial",
     "TupleShape",
     "UnsupportedError",
     "Value",
@@ -162,6 +179,8 @@ __all__ = [
     "diff",
     "diff_folders",
     "diffing",
+    "explain",
+    "explaining",
     "extract",
     "extraction",
     "find_nan",
@@ -208,6 +227,8 @@ _HOMES = {
     "ElementType": "hloexec.ir",
     "ErrorMap": "hloexec.numerics.error_maps",
     "Event": "hloexec.exec",
+    "Explained": "hloexec.explaining",
+    "Explanation": "hloexec.explaining",
     "Extraction": "hloexec.extraction",
     "FolderDiff": "hloexec.diffing",
     "Golden": "hloexec.golden",
@@ -215,6 +236,7 @@ _HOMES = {
     "NanSearch": "hloexec.nan_search",
     "Inputs": "hloexec.values",
     "Instruction": "hloexec.ir",
+    "InstructionExplanation": "hloexec.explaining",
     "InstructionObserver": "hloexec.exec",
     "Layout": "hloexec.ir",
     "LeafComparison": "hloexec.numerics.comparison",
@@ -244,6 +266,7 @@ _HOMES = {
     "Tolerance": "hloexec.numerics.tolerances",
     "Trace": "hloexec.tracing",
     "TraceEvent": "hloexec.tracing",
+    "Trial": "hloexec.explaining",
     "TupleShape": "hloexec.ir",
     "Value": "hloexec.values",
     "Verdict": "hloexec.numerics.comparison",
@@ -252,6 +275,7 @@ _HOMES = {
     "compare_memory": "hloexec.buffers",
     "diff": "hloexec.diffing",
     "diff_folders": "hloexec.diffing",
+    "explain": "hloexec.explaining",
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
@@ -276,7 +300,19 @@ _HOMES = {
     "verify": "hloexec.verifier",
 }
 _PACKAGES = frozenset(
-    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shadowing", "shrinking", "tracing"}
+    {
+        "buffers",
+        "diffing",
+        "explaining",
+        "extraction",
+        "golden",
+        "ir",
+        "literals",
+        "nan_search",
+        "shadowing",
+        "shrinking",
+        "tracing",
+    }
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 

@@ -213,6 +213,30 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "nan_inputs": ("[text]", "The parameters that hold NaN."),
     "nan_from_inputs": ("flag", "Whether NaN of the inputs reach the result."),
     "event_count": ("integer", "How many values were looked at."),
+    # Explaining.
+    "explained_verdict": (
+        "equal|rounding alone explains it|explained|none of them explains it", "What explains what is expected."
+    ),
+    "best": ("policy_trial", "The policy that comes nearest; of those that cannot be told apart the simplest."),
+    "alike": ("[policy_trial]", "Policies that the values cannot tell from the best one."),
+    "undecided": ("[text]", "Policies that may hold besides the best one: rounding hides what they would change."),
+    "trials": ("[policy_trial]", "All policies that were tried, the nearest first."),
+    "reference": ("policy_trial", "What the reference comes to."),
+    "policy": ("text", "The policy, as --numerics takes it."),
+    "instruction_names": ("[text]", "The instructions that have policies of their own."),
+    "bits_explained": ("number", "Minus the binary logarithm of the share of the difference that remains."),
+    "remaining": ("number", "What remains, in units of what rounding does to the elements."),
+    "equal_share": ("number", "The share of elements that have the expected bits."),
+    "max_ulps": ("number", "The largest distance in units in the last place."),
+    "spread_ratio": ("number", "What remains, in units of what random rounding leaves; null where not measured."),
+    "is_explained": ("flag", "Whether rounding explains what remains; null where that was not looked at."),
+    "has_effect": ("flag", "Whether the policy changes any bit."),
+    "effect_share": ("number", "How much of its effect, as opposed to the reference, is in what is expected."),
+    "effect_error": ("number", "The error of that."),
+    "unexplained_instructions": (
+        "[explained_instruction]", "With --values: those that rounding alone does not explain, in data-flow order."
+    ),
+    "checked_instruction_count": ("integer", "With --values: how many instructions were looked at."),
     "bad_count": ("integer", "How many elements went bad."),
     "elements": ("[bad_element]", "The first elements that went bad."),
     "element": ("element", "What the element is."),
@@ -340,6 +364,8 @@ RECORDS: Mapping[str, str] = {
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
+    "explain": f"{_RUN} expected_file explained_verdict best alike undecided trials reference leaves run_count "
+    "unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
     "differing",
     "compare": f"actual_file expected_file module? numerics {_COMPARISON}",
@@ -394,6 +420,9 @@ RECORDS: Mapping[str, str] = {
     "step": "step pass? pipeline? before_file after_file verdict reason diff?",
     "nan_event": _NAN_EVENT,
     "nan_finding": f"{_NAN_EVENT} value operands elements chain",
+    "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
+    "spread_ratio? is_explained? has_effect effect_share? effect_error?",
+    "explained_instruction": "name opcode hlo source explained_verdict best alike",
     "bad_element": "index element operand_elements?",
     "link": "path hlo source minimum maximum",
     "output_error": "label index devices shape relative_error digits? worst_digits? worst_index? worst_value? "

@@ -102,6 +102,7 @@ RIGHT: dict[str, str] = {
     "partitions": "None 5",
     "path": "text path 1G",
     "planner": "True",
+    "policies": "",
     "ranges": "None empty",
     "replace": "True",
     "replicas": "None 5",
@@ -124,6 +125,7 @@ RIGHT: dict[str, str] = {
     "ulp": "None 5 2.5",
     "unknown": "",
     "usage": "",
+    "values": "None empty",
     "verify": "True",
 }
 """Which of these are right after all, by the name of the parameter, which means the same in all functions."""
@@ -133,6 +135,7 @@ MORE = {
     "compare-module": "None",
     "diff_folders-inputs": "class texts numbers empty mapping nested",
     "diff_folders-on_step": "class",
+    "explain-expected": "nested",
     "shard_inputs-inputs": "numbers",
     "unshard_outputs-before": "None",
 }
@@ -166,6 +169,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "compare_memory": [hloexec.memory_usage(MODULE), hloexec.parse_buffer_assignment(ASSIGNMENT)],
         "diff": [MODULE, MODULE],
         "diff_folders": [folder],
+        "explain": [MODULE, inputs, X],
         "extract": [MODULE, inputs, "z"],
         "find_nan": [MODULE, inputs],
         "shadow": [MODULE, inputs],
@@ -293,8 +297,8 @@ def test_wrong_arguments_of_methods_and_of_functions_in_packages_are_named(tmp_p
         ),
         (
             lambda: hloexec.run(MODULE, X, X, numerics=3),
-            "numerics must be the name of a policy, such as 'reference' or 'exact', or a NumericsPolicy, but the "
-            "Python int 3 was given",
+            "numerics must be the name of a policy, such as 'reference' or 'exact', a NumericsPolicy, or a mapping from "
+            "the names of instructions to these, but the Python int 3 was given",
         ),
         (
             lambda: hloexec.run(MODULE, {"x": X, "w": X}),
