@@ -182,7 +182,7 @@ def _is_of(folder: Path, module: Module) -> bool:
 
 def _failure_text(found: GoldenCheck) -> str:
     """What a golden's check says at length."""
-    from hloexec.report.comparison import comparison_text
+    from hloexec.report.numerics.comparison import comparison_text
 
     parts = [f"{found.folder}: {found.message}"]
     if found.comparison is not None:

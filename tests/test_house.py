@@ -17,9 +17,8 @@ MOST_NAMES = 60
 """Opcodes that modules outside of the entries name, at most: `OPCODE_NAMES` has one each time."""
 MOST_MODULES = 15
 """Files of a package, beside its `__init__.py`."""
-LARGE_ROOMS = {"hloexec": 22, "hloexec/exec": 18, "hloexec/plan": 19, "hloexec/report": 16}
-"""Packages with more: the front of the house, two whose modules hold one another up, and one with a module for each
-command."""
+LARGE_ROOMS = {"hloexec": 22, "hloexec/exec": 18, "hloexec/plan": 19}
+"""Packages with more: the front of the house, and two whose modules hold one another up."""
 MOST_FILES = 30
 """Files of hloexec's that the first run of one instruction may enter."""
 
@@ -46,7 +45,7 @@ print("\\n".join(sorted(entered)))
 OPCODE_NAMES = {
     "buffers/dataflow.py": "copy",
     "buffers/live_ranges.py": "copy domain",
-    "cli/host_values.py": "infeed outfeed",
+    "cli/inputs/host_values.py": "infeed outfeed",
     "devices/transfers.py": "infeed outfeed recv recv-done send send-done",
     "diffing/control.py": "clamp",
     "exec/code/writer.py": "constant select",
@@ -76,8 +75,8 @@ do not add."""
 NO_OPCODES = {
     "__init__.py": "compare",
     "cli/__init__.py": "compare",
-    "cli/commands/compare.py": "compare",
-    "cli/commands/diff.py": "select",
+    "cli/commands/numerics/compare.py": "compare",
+    "cli/commands/numerics/diff.py": "select",
     "cli/run_options.py": "iota",
     "diffing/correspondence.py": "parameter",
     "diffing/digests.py": "complex",
@@ -91,10 +90,10 @@ NO_OPCODES = {
     "numerics/comparing.py": "compare",
     "numerics/selections.py": "reshape",
     "plan/lowering_flow.py": "conditional",
-    "report/comparison.py": "cosine",
-    "report/nan_search.py": "maximum minimum",
+    "report/numerics/comparison.py": "cosine",
+    "report/numerics/nan_search.py": "maximum minimum",
     "report/schemas.py": "compare cosine maximum minimum select",
-    "report/traces.py": "select slice",
+    "report/running/traces.py": "select slice",
     "sharding.py": "tuple",
     "text/dumps/buffer_assignment.py": "constant parameter",
     "text/dumps/buffer_assignment_printer.py": "constant parameter",

@@ -1,4 +1,4 @@
-"""The command line: `hloexec COMMAND FILE …`. One file per command, each a thin layer over a public function.
+"""The command line: `hloexec COMMAND FILE …`. One module per command, each a thin layer over a public function.
 
 Commands are imported on first use. Every error is one block on standard error and, with --json, a record on standard
 output.
@@ -29,7 +29,23 @@ from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeEr
 
 __all__ = ["main"]
 
-_COMMANDS = tuple("run trace nan extract shrink compare diff golden info plan memory fmt ops schema".split())
+_COMMANDS = {
+    "run": "running",
+    "trace": "running",
+    "nan": "numerics",
+    "extract": "making",
+    "shrink": "making",
+    "compare": "numerics",
+    "diff": "numerics",
+    "golden": "running",
+    "info": "inspecting",
+    "plan": "inspecting",
+    "memory": "inspecting",
+    "fmt": "inspecting",
+    "ops": "inspecting",
+    "schema": "inspecting",
+}
+"""The commands in the order of the help, and the package of each."""
 _RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
 _WITH_VERDICT = ("nan", "extract", "compare", "diff", "golden", "memory")
@@ -69,7 +85,7 @@ class _Commands(HelpGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"hloexec.cli.commands.{cmd_name}").command
+        command: click.Command = import_module(f"hloexec.cli.commands.{_COMMANDS[cmd_name]}.{cmd_name}").command
         for each in (command, *getattr(command, "commands", {}).values()):
             each.context_class = HelpContext
         return command

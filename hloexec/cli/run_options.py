@@ -117,7 +117,7 @@ class RunOptions:
     def register_custom_calls(self) -> None:
         """Register the functions of --custom-call."""
         if self.custom_calls:
-            from hloexec.cli.scripts import imported_function
+            from hloexec.cli.inputs.scripts import imported_function
             from hloexec.custom_calls.user_calls import register_custom_call
 
             for target, where in self.custom_calls:

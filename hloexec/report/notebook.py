@@ -16,13 +16,13 @@ from hloexec.golden import GoldenCheck
 from hloexec.ir import Module
 from hloexec.nan_search import NanSearch
 from hloexec.numerics.comparison import Comparison
-from hloexec.report.comparison import comparison_view
-from hloexec.report.diffs import diff_view
-from hloexec.report.folder_diffs import folder_view
-from hloexec.report.golden import checks_view
+from hloexec.report.inspecting.memory import memory_view
 from hloexec.report.layout import WithoutControls
-from hloexec.report.memory import memory_view
-from hloexec.report.nan_search import nan_view
+from hloexec.report.numerics.comparison import comparison_view
+from hloexec.report.numerics.diffs import diff_view
+from hloexec.report.numerics.folder_diffs import folder_view
+from hloexec.report.numerics.nan_search import nan_view
+from hloexec.report.running.golden import checks_view
 from hloexec.report.tables import summary_view
 from hloexec.summary import summarize
 

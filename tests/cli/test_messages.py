@@ -139,7 +139,9 @@ def test_text_of_modules_stays_as_it_is(said: str, expected: str) -> None:
 
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
-    from hloexec.cli.commands import compare, extract, golden, run, trace
+    from hloexec.cli.commands.making import extract
+    from hloexec.cli.commands.numerics import compare
+    from hloexec.cli.commands.running import golden, run, trace
 
     commands = [run.command, compare.command, extract.command, trace.command, *golden.command.commands.values()]
     options = {name for command in commands for parameter in command.params for name in parameter.opts}

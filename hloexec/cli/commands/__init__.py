@@ -1,1 +1,1 @@
-"""One module per command: `command` is what `hloexec NAME` calls, a thin layer over a public function."""
+"""One module per command, in packages by what a command is for; `hloexec.cli` says which is where."""

@@ -67,14 +67,14 @@ def command(
     if output is not None:
         _write(output, text)
     if as_json:
-        from hloexec.report.shrinkages import shrinkage_record
+        from hloexec.report.making.shrinkages import shrinkage_record
 
         echo_json("shrink", {"file": file, **shrinkage_record(found, output)})
     elif output is None and not report:
         click.echo(text, nl=False)
     else:
         from hloexec.report.layout import show
-        from hloexec.report.shrinkages import shrinkage_view
+        from hloexec.report.making.shrinkages import shrinkage_view
 
         show(shrinkage_view(found, output, top))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from hloexec.cli.inputs import values_per_device
+from hloexec.cli.inputs.loading import values_per_device
 from hloexec.cli.options import echo_json
 from hloexec.cli.problems import as_options
 from hloexec.cli.run_options import RunOptions
@@ -68,13 +68,13 @@ def diff_dumps(
         return shlex.join(["hloexec", name, *arguments, *words])
 
     if as_json:
-        from hloexec.report.diffs import sides_record
-        from hloexec.report.folder_diffs import folder_record
+        from hloexec.report.numerics.diffs import sides_record
+        from hloexec.report.numerics.folder_diffs import folder_record
 
         echo_json("diff-folders", {**sides_record(folder, other, policies, given.seed), **folder_record(found)})
     else:
-        from hloexec.report.folder_diffs import folder_view
         from hloexec.report.layout import show
+        from hloexec.report.numerics.folder_diffs import folder_view
 
         show(folder_view(found, top, command))
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)

@@ -11,9 +11,9 @@ from rich.text import Text
 from hloexec.diffing import Diff, Finding, InstructionRun, RegionStep
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.report.comparison import comparison_record, comparison_view
-from hloexec.report.extractions import SavedPair, pair_view
 from hloexec.report.layout import next_steps, plain_table
+from hloexec.report.numerics.comparison import comparison_record, comparison_view
+from hloexec.report.numerics.pairs import SavedPair, pair_view
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 

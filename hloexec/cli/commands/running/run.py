@@ -10,7 +10,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs import computation_named, given_values, values_per_device
+from hloexec.cli.inputs.loading import computation_named, given_values, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hloexec.cli.execution import Execution
-    from hloexec.cli.host_values import HostValues
+    from hloexec.cli.inputs.host_values import HostValues
     from hloexec.devices.topology import Topology
     from hloexec.interop import Snapshot
     from hloexec.ir import Computation, Module
@@ -190,7 +190,7 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     import hloexec
     from hloexec import literals
     from hloexec.cli.execution import require_instructions
-    from hloexec.cli.host_values import host_values
+    from hloexec.cli.inputs.host_values import host_values
     from hloexec.cli.memory_advice import memory_advice
     from hloexec.loading import load_with_values
 
@@ -262,7 +262,7 @@ class _Inputs:
     def values(self, snapshot: Snapshot, chosen: Computation, topology: Topology, *, verify: bool) -> list[list[Value]]:
         """One list for all devices, or one for each."""
         import hloexec
-        from hloexec.cli.snapshots import recorded_inputs
+        from hloexec.cli.inputs.snapshots import recorded_inputs
 
         given = self.given
         if self.global_file is not None:
@@ -322,8 +322,8 @@ class _TerminalView:
         from rich.console import Group
         from rich.text import Text
 
-        from hloexec.report.comparison import comparison_view
         from hloexec.report.layout import show
+        from hloexec.report.numerics.comparison import comparison_view
         from hloexec.report.tables import values_table
         from hloexec.report.units import byte_text, seconds_text
 
@@ -367,7 +367,7 @@ class _JsonView:
         self._record["inputs"] = leaf_records(rows)
 
     def result(self, rows: Sequence[tuple[str, LeafStatistics]], ran: Execution, printed: Sequence[str]) -> None:
-        from hloexec.report.comparison import comparison_record
+        from hloexec.report.numerics.comparison import comparison_record
         from hloexec.report.records import leaf_records
 
         warm = ran.warm_seconds

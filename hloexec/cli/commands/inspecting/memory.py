@@ -44,12 +44,12 @@ def command(file: str, assignments: tuple[str, ...], top: int, as_json: bool) ->
 
     estimate = run_estimate(module)
     if as_json:
-        from hloexec.report.memory import memory_record
+        from hloexec.report.inspecting.memory import memory_record
 
         echo_json("memory", {"file": file, **memory_record(usage, comparison, estimate)})
     else:
+        from hloexec.report.inspecting.memory import memory_view
         from hloexec.report.layout import show
-        from hloexec.report.memory import memory_view
 
         show(memory_view(usage, comparison, estimate, top))
     return 0 if comparison is None or comparison.agrees else 1

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from hloexec.cli.help import HelpGroup, examples
-from hloexec.cli.inputs import prepared
+from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.problems import as_options
 from hloexec.cli.run_options import RunOptions, run_options
@@ -134,8 +134,8 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     import hloexec
     from hloexec.golden import find_goldens, update_golden
     from hloexec.golden.checking import Outcome
-    from hloexec.report.golden import check_record, checks_view
     from hloexec.report.layout import show
+    from hloexec.report.running.golden import check_record, checks_view
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
     module = None if module_file is None else hloexec.load(module_file)

@@ -34,7 +34,7 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
     from hloexec.report.tables import opcode_view
 
     if accepted is not None and opcodes:
-        from hloexec.report.opcode_types import opcode_types_view
+        from hloexec.report.inspecting.opcode_types import opcode_types_view
 
         show(opcode_types_view(opcodes, accepted))
         return

@@ -94,7 +94,7 @@ def command(
         actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
     )
     if as_json:
-        from hloexec.report.comparison import comparison_record
+        from hloexec.report.numerics.comparison import comparison_record
 
         given = {
             "actual_file": actual,
@@ -104,8 +104,8 @@ def command(
         }
         echo_json("compare", {**given, **comparison_record(comparison)})
     else:
-        from hloexec.report.comparison import comparison_view
         from hloexec.report.layout import show
+        from hloexec.report.numerics.comparison import comparison_view
 
         show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
     return 0 if comparison.agrees else 1

@@ -11,7 +11,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs import prepared
+from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import echo_json, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import HloError, HloWarning, UnsupportedError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing import Diff
     from hloexec.ops.policies.policy import NumericsPolicy
-    from hloexec.report.extractions import SavedPair
+    from hloexec.report.numerics.pairs import SavedPair
 
 __all__ = ["command"]
 
@@ -99,7 +99,7 @@ def command(
             )
         if folder is not None:
             raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
-        from hloexec.cli.commands.diff_folders import diff_dumps
+        from hloexec.cli.commands.numerics.diff_folders import diff_dumps
 
         return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, as_json, given)
     if after is None:
@@ -145,15 +145,15 @@ def _diff_files(
         )
         saved = None if folder is None or not found.findings else _saved(found, folder, options, budget, progress)
     if as_json:
-        from hloexec.report.diffs import diff_record, sides_record
-        from hloexec.report.extractions import pair_record
+        from hloexec.report.numerics.diffs import diff_record, sides_record
+        from hloexec.report.numerics.pairs import pair_record
 
         extraction = None if saved is None else pair_record(saved)
         sides = sides_record(before, after, policies, given.seed)
         echo_json("diff", {**sides, **diff_record(found), "extraction": extraction})
     else:
-        from hloexec.report.diffs import diff_view
         from hloexec.report.layout import show
+        from hloexec.report.numerics.diffs import diff_view
 
         on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
         show(diff_view(found, top, on_after.command, saved))
@@ -167,7 +167,7 @@ def _saved(
 ) -> SavedPair | None:
     """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
     from hloexec.diffing import diff
-    from hloexec.report.extractions import SavedPair
+    from hloexec.report.numerics.pairs import SavedPair
 
     try:
         pair = found.extract()

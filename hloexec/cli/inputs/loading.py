@@ -82,7 +82,7 @@ def _values_and_result(
     snapshot: Snapshot, topology: Topology, given: RunOptions
 ) -> tuple[list[list[Value]], Value | None]:
     """The inputs, and a snapshot's result for them."""
-    from hloexec.cli.snapshots import recorded_inputs
+    from hloexec.cli.inputs.snapshots import recorded_inputs
 
     entry = snapshot.module.entry
     if not snapshot.inputs_per_device or given.different_inputs or given.inputs:
@@ -128,7 +128,7 @@ def _parameter_values(
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
     from hloexec import literals
-    from hloexec.cli.scripts import is_script, script_inputs
+    from hloexec.cli.inputs.scripts import is_script, script_inputs
 
     values: dict[int, Value] = dict(given_values(computation, given.overrides))
     if path is not None and is_script(path):

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff
-from hloexec.report.diffs import diff_record, diff_view
 from hloexec.report.layout import command_text, plain_table, rest_text
+from hloexec.report.numerics.diffs import diff_record, diff_view
 from hloexec.report.units import plural
 
 __all__ = ["folder_record", "folder_view"]

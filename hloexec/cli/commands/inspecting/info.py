@@ -100,8 +100,8 @@ def _show_assignment(file: str, as_json: bool) -> None:
         record = {name: None if found is None else len(found) for name, found in counts.items()}
         echo_json("info-assignment", {"file": file, **record, "allocated_bytes": assignment.allocated_bytes})
         return
+    from hloexec.report.inspecting.memory import assignment_line
     from hloexec.report.layout import next_steps, show
-    from hloexec.report.memory import assignment_line
 
     show(assignment_line(assignment))
     show(next_steps(shlex.join(["hloexec", "memory", "MODULE", "--assignment", file])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs import prepared
+from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 
@@ -71,11 +71,11 @@ def command(
             **run.options,
         )
     if as_json:
-        from hloexec.report.traces import trace_record
+        from hloexec.report.running.traces import trace_record
 
         echo_json("trace", {**run.record(), **trace_record(traced, folder)})
     else:
         from hloexec.report.layout import show
-        from hloexec.report.traces import trace_view
+        from hloexec.report.running.traces import trace_view
 
         show(trace_view(traced, folder, run.module.name, run.command))

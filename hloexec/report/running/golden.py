@@ -10,8 +10,8 @@ from rich.text import Text
 
 from hloexec.golden.checking import GoldenCheck, Outcome
 from hloexec.golden.folder import Golden
-from hloexec.report.comparison import comparison_record, comparison_view
 from hloexec.report.layout import rest_text
+from hloexec.report.numerics.comparison import comparison_record, comparison_view
 from hloexec.report.units import plural, seconds_text
 
 __all__ = ["check_record", "checks_view"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs import prepared
+from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 
@@ -58,12 +58,12 @@ def command(
             **run.options,
         )
     if as_json:
-        from hloexec.report.nan_search import nan_record
+        from hloexec.report.numerics.nan_search import nan_record
 
         echo_json("nan", {**run.record(), **nan_record(search)})
     else:
         from hloexec.report.layout import show
-        from hloexec.report.nan_search import nan_view
+        from hloexec.report.numerics.nan_search import nan_view
 
         show(nan_view(search, run.module.name, run.devices, top, run.command))
     return 1 if search.finding is not None or search.nan_from_inputs else 0

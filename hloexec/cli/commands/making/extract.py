@@ -8,7 +8,7 @@ import shlex
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs import prepared
+from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 
@@ -86,12 +86,12 @@ def command(
     if given.numerics != "reference":
         words += ["--numerics", given.numerics]
     if as_json:
-        from hloexec.report.extractions import extraction_record
+        from hloexec.report.making.extractions import extraction_record
 
         echo_json("extract", {**run.record(), **extraction_record(found, folder, rerun)})
     else:
-        from hloexec.report.extractions import extraction_view
         from hloexec.report.layout import show
+        from hloexec.report.making.extractions import extraction_view
 
         show(extraction_view(found, folder, rerun, shlex.join(words)))
     return 0 if rerun.has_same_bits else 1

@@ -1,0 +1,1 @@
+"""Commands that make a module out of another one: extract, shrink."""

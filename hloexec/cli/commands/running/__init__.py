@@ -1,0 +1,1 @@
+"""Commands that run a module and show or keep what it computes: run, trace, golden."""

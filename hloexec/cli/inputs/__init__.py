@@ -1,0 +1,1 @@
+"""What commands are given: modules, and values in files, snapshots and scripts or exchanged with the host."""
