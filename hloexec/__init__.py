@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # importing it from typing would take most of the time of
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shrinking, tracing
+    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, narrowing, shrinking, tracing
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from hloexec.loading import load
     from hloexec.nan_search import NanSearch, find_nan
+    from hloexec.narrowing import Narrowing, narrow
     from hloexec.numerics.comparing import compare
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.numerics.error_maps import ErrorMap
@@ -124,6 +125,7 @@ __all__ = [
     "MemoryUsage",
     "Module",
     "NanSearch",
+    "Narrowing",
     "Note",
     "NumericsPolicy",
     "Observer",
@@ -172,6 +174,8 @@ __all__ = [
     "load_buffer_assignment",
     "memory_usage",
     "nan_search",
+    "narrow",
+    "narrowing",
     "parse",
     "parse_buffer_assignment",
     "random_inputs",
@@ -209,6 +213,7 @@ _HOMES = {
     "Golden": "hloexec.golden",
     "GoldenCheck": "hloexec.golden",
     "NanSearch": "hloexec.nan_search",
+    "Narrowing": "hloexec.narrowing",
     "Inputs": "hloexec.values",
     "Instruction": "hloexec.ir",
     "InstructionObserver": "hloexec.exec",
@@ -254,6 +259,7 @@ _HOMES = {
     "load": "hloexec.loading",
     "load_buffer_assignment": "hloexec.buffers",
     "memory_usage": "hloexec.buffers",
+    "narrow": "hloexec.narrowing",
     "parse": "hloexec.text",
     "parse_buffer_assignment": "hloexec.text.dumps.buffer_assignment",
     "random_inputs": "hloexec.inputs",
@@ -270,7 +276,7 @@ _HOMES = {
     "verify": "hloexec.verifier",
 }
 _PACKAGES = frozenset(
-    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shrinking", "tracing"}
+    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "narrowing", "shrinking", "tracing"}
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 

@@ -24,6 +24,8 @@ class Standing(enum.Enum):
     """It may be narrower by itself, but the outputs' tolerance is used up by what is narrowed already."""
     RANGE = "out of range"
     """Its operands or its result do not lie within the finite numbers of the narrow type."""
+    SMALL = "too little work"
+    """It does less than a hundred-thousandth of the work: to narrow it saves nothing, and might cost accuracy."""
     UNTRIED = "not tried"
     """The budget ended before it was tried, or the run never reached it."""
 

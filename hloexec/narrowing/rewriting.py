@@ -40,8 +40,12 @@ class Rewritten:
     """For each instruction whose result is narrower than in the original, the one whose value it holds."""
 
 
-def rewritten(module: Module, chosen: Mapping[Place, ElementType]) -> Rewritten:
-    """The module with the chosen instructions (see `candidates_of`) in the types that they are to have."""
+def rewritten(module: Module, chosen: Mapping[Place, ElementType], *, is_portable: bool = False) -> Rewritten:
+    """The module with the chosen instructions (see `candidates_of`) in the types that they are to have.
+
+    If it is to be portable, contractions take their narrow operands converted back, for implementations that multiply
+    f32 only. The products are the same, as f32 has those of any narrower type exactly.
+    """
     by_computation: dict[str, dict[str, ElementType]] = defaultdict(dict)
     for (computation, instruction), element_type in chosen.items():
         by_computation[computation][instruction] = element_type
@@ -51,7 +55,7 @@ def rewritten(module: Module, chosen: Mapping[Place, ElementType]) -> Rewritten:
         if types is None:
             computations.append(computation)
             continue
-        rewriting = _Rewriting(computation, types)
+        rewriting = _Rewriting(computation, types, is_portable=is_portable)
         computations.append(rewriting.rewritten())
         for name, origin in rewriting.origins.items():
             origins[computation.name, name] = computation.name, origin
@@ -61,10 +65,13 @@ def rewritten(module: Module, chosen: Mapping[Place, ElementType]) -> Rewritten:
 class _Rewriting:
     """One computation, instruction by instruction."""
 
-    def __init__(self, computation: Computation, chosen: Mapping[str, ElementType]) -> None:
+    def __init__(self, computation: Computation, chosen: Mapping[str, ElementType], *, is_portable: bool) -> None:
         self._computation = computation
         self._chosen = chosen
         self._names = {instruction.name for instruction in computation}
+        self._is_portable = is_portable
+        self._widened: dict[str, str] = {}
+        """Narrow operands of contractions, converted back."""
         self._made: list[Instruction] = []
         self._forms: dict[str, dict[ElementType, str]] = {}
         """For each array of the original, the instructions that hold it, by their types; the first one computes it."""
@@ -115,14 +122,20 @@ class _Rewriting:
         sums = element_type_of(narrow.accumulate)
         declared = _declared(instruction)
         result = declared if declared.bits <= sums.bits else sums
-        self._emit_narrow(attrs.evolve(instruction, attributes=_usual(instruction.attributes)), narrow, result)
+        usual = attrs.evolve(instruction, attributes=_usual(instruction.attributes))
+        self._emit_narrow(usual, narrow, result, widens=self._is_portable)
 
-    def _emit_narrow(self, instruction: Instruction, narrow: ElementType, result: ElementType) -> None:
+    def _emit_narrow(
+        self, instruction: Instruction, narrow: ElementType, result: ElementType, *, widens: bool = False
+    ) -> None:
         by_name = self._computation.by_name
         operands = tuple(
             self._form(name, narrow if _is_float(by_name[name]) else _declared(by_name[name]))
             for name in instruction.operands
         )
+        if widens:
+            pairs = zip(instruction.operands, operands, strict=True)
+            operands = tuple(self._back(name, form, result) if _is_float(by_name[name]) else form for name, form in pairs)
         shape = instruction.shape
         assert isinstance(shape, ArrayShape)
         new_shape = shape.with_element_type(result)
@@ -165,6 +178,17 @@ class _Rewriting:
         if narrower:
             self.origins[made] = name
         return made
+
+    def _back(self, name: str, form: str, wide: ElementType) -> str:
+        """A narrow form of a value, converted back."""
+        if form not in self._widened:
+            original = self._computation.by_name[name]
+            assert isinstance(original.shape, ArrayShape)
+            made = self._widened[form] = self._unused_name(form, wide)
+            shape = original.shape.with_element_type(wide)
+            common = {"metadata": original.metadata, "sharding": original.sharding}
+            self._made.append(Instruction(name=made, shape=shape, opcode=_CONVERT, operands=(form,), **common))
+        return self._widened[form]
 
     def _unused_name(self, name: str, wanted: ElementType) -> str:
         """A name for another form of a value: its own, where no instruction has that any more."""

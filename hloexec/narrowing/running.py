@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import attrs
 
-from hloexec.arguments import listed, require_choice, require_integer, require_module, require_number, texts, wrong
+from hloexec.arguments import listed, require_choice, require_flags, require_integer, require_module, require_number, texts, wrong
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer, Stages
@@ -48,8 +48,9 @@ def narrow(
     steps: int = 1,
     carry: Mapping[Any, Any] | None = None,
     seeds: int = 5,
-    margin: float = 0.5,
+    margin: float = 0.25,
     budget: int = 200,
+    portable: bool = False,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Narrowing:
@@ -69,15 +70,19 @@ def narrow(
     each step are the outputs that are not carried, such as the loss.
 
     `inputs` is a list of inputs, each as for `run_devices`, or a function from a seed to inputs; by default random inputs.
-    The search runs on `seeds` of them (of a list, on all but the last), and accepts what stays within `margin` times the
-    tolerance on all of these. In the end, the module that was found runs on inputs that the search has not seen: if an
-    output leaves its tolerance there, these inputs join the search, which takes back what was accepted last. `budget` is
-    the number of modules that are tried before that.
+    The search runs on `seeds` of them (of a list, on the first two thirds), and accepts what stays within `margin` times
+    the tolerances on all of these. In the end, the module that was found runs on as many inputs that the search has not
+    seen (the last third), and has to stay within the root of `margin` times the tolerances there; else the search takes
+    back what was accepted last. `budget` is the number of modules that are tried before that.
+
+    With `portable`, contractions of the module take narrow operands converted back to f32, with the same values: XLA:CPU
+    does not multiply most narrow types.
 
     The result is the same for the same arguments. Raises InputError for invalid arguments, and what `run_devices`
     raises for the original.
     """
     began = time.perf_counter()
+    require_flags(portable=portable)
     settings = _Settings(module, tolerance, types, kinds, steps, seeds, margin, budget, options)
     verify(module)
     candidates = candidates_of(module, settings.kinds)
@@ -102,7 +107,7 @@ def narrow(
     checked = _Verification(search, measurer, supply, ranges, limits, stages).run()
     search.measure_alone(settings.types[0])
     return Narrowing(
-        module=checked.found.module,
+        module=rewritten(module, search.accepted, is_portable=portable).module,
         instructions=tuple(verdicts(module, candidates, search, ranges[0], settings.types)),
         outputs=tuple(
             OutputDeviation(label, tolerances[label], checked.worst[label], checked.held_back.get(label))
@@ -244,7 +249,11 @@ class _Supply:
             self._given = listed("inputs", inputs, "inputs, one per run")
             if not self._given:
                 raise InputError("inputs must have at least one list of values, or be None for random ones")
-        self.count = settings.seeds if self._make is not None else max(1, len(self._given) - 1)
+        self.is_endless = self._make is not None
+        given = len(self._given)
+        self.held_back_count = settings.seeds if self.is_endless else (given + 1) // 3
+        self.count = settings.seeds if self.is_endless else given - self.held_back_count
+        """How many the search runs on."""
 
     def first(self) -> Iterator[Inputs]:
         """Those of the search."""
@@ -297,49 +306,43 @@ class _Verification:
 
     def run(self) -> _Verification:
         others = self.supply.others()
-        fresh = self._fresh(others)
+        fresh: list[Reference] = []
         while True:
             self.stages.begin("checking the narrowed module", None)
             self.found = rewritten(self.measurer.module, self.search.accepted)
-            if not self._holds(self.search.references):
+            self.worst, self.held_back = {}, {}
+            if not all(self._holds(each, self.worst, 1.0) for each in (*self.search.references, *self.search.joined)):
                 self.search.go_back()
                 continue
-            if fresh is None:
-                return self
-            seen = self.worst
-            if self._holds([fresh]):
-                self.held_back, self.worst, self.held_back_count = self.worst, seen, 1
+            while len(fresh) < self.supply.held_back_count and (given := next(others, None)) is not None:
+                number = len(self.ranges)
+                self.ranges.append(Ranges())
+                fresh.append(self.measurer.reference(number, given, [self.ranges[number]]))
+            failed = next((each for each in fresh if not self._holds(each, self.held_back, self.search.check_share)), None)
+            if failed is None:
+                self.held_back_count = len(fresh)
                 return self
             self.rejections += 1
-            self.search.references.append(fresh)
-            self.search.go_back()
-            fresh = self._fresh(others)
+            fresh.remove(failed)
+            if self.supply.is_endless:
+                fresh = []
+            self.search.go_back(failed)
 
-    def _fresh(self, others: Iterator[Inputs]) -> Reference | None:
-        given = next(others, None)
-        if given is None:
-            return None
-        number = len(self.ranges)
-        self.ranges.append(Ranges())
-        return self.measurer.reference(number, given, [self.ranges[number]])
-
-    def _holds(self, references: Sequence[Reference]) -> bool:
-        """Whether all outputs are within their tolerances, and nothing is out of range; else what is, is taken back."""
-        self.worst = {}
-        for reference in references:
-            watcher = Ranges()
-            try:
-                found = self.measurer.deviations(self.found.module, reference, observers=[watcher], **self.limits)
-            except FAILURES:
-                return False
-            for label, deviation in found.items():
-                if label not in self.worst or deviation.severity > self.worst[label].severity:
-                    self.worst[label] = deviation
-            lost = self._out_of_range(watcher, self.ranges[reference.number])
-            if lost:
-                self.search.refuse(lost, Standing.RANGE, "goes beyond the type's range once others are narrowed")
-                return False
-        return all(deviation.severity <= 1 for deviation in self.worst.values())
+    def _holds(self, reference: Reference, worst: dict[str, Deviation], share: float) -> bool:
+        """Whether all outputs are within a share of their tolerances, and nothing is out of range; else what is, is
+        taken back."""
+        watcher = Ranges()
+        try:
+            found = self.measurer.deviations(self.found.module, reference, observers=[watcher], **self.limits)
+        except FAILURES:
+            return False
+        for label, deviation in found.items():
+            if label not in worst or deviation.severity > worst[label].severity:
+                worst[label] = deviation
+        lost = self._out_of_range(watcher, self.ranges[reference.number])
+        if lost:
+            self.search.refuse(lost, Standing.RANGE, "goes beyond the type's range once others are narrowed")
+        return not lost and all(deviation.severity <= share for deviation in found.values())
 
     def _out_of_range(self, watcher: Ranges, original: Ranges) -> list[Place]:
         """What is to blame for the first elements that are not finite, but were in the original."""

@@ -29,6 +29,11 @@ from hloexec.precision import largest_number
 
 __all__ = ["FAILURES", "Search"]
 
+_LEAST_SHARE = 1e-5
+"""Of the FLOPs of all candidates: what does less stays as it is. The last division of a mean would spend half of the
+tolerance of a loss, and save nothing."""
+_TIGHTER = 0.7
+"""By what the share of the tolerances that the search may use shrinks when inputs held back have shown it too large."""
 FAILURES = (EvaluationError, ResourceError, UnsupportedError, ShapeError, VerificationError)
 """What a narrowed module may come to that the original did not."""
 
@@ -65,11 +70,14 @@ class Search:
         self._candidates = candidates
         self._measurer = measurer
         self.references = list(references)
+        self.joined: list[Reference] = []
+        """Of inputs that were held back, those on which a module failed that had passed on the others."""
         self._ranges = ranges
         self._margin = margin
         self._budget = budget
         self._limits = limits
         self._stages = stages
+        self._least_work = _LEAST_SHARE * sum(_work(candidate, ranges[0]) for candidate in candidates)
         self.trials = 0
         self.accepted: dict[Place, ElementType] = {}
         """What is narrowed, in the order in which it was accepted."""
@@ -95,8 +103,18 @@ class Search:
             pending += self._parts([rest[0]])
         self._add_rest(pending, narrow)
 
-    def go_back(self) -> None:
-        """Keep as much of what was accepted, in that order, as all references allow."""
+    @property
+    def check_share(self) -> float:
+        """The share of a tolerance that is allowed on inputs that the search has not seen: half-way, in logarithms,
+        between what the search may use and all of it."""
+        return math.sqrt(self._margin)
+
+    def go_back(self, joined: Reference | None = None) -> None:
+        """Keep as much of what was accepted, in that order, as all references allow; less than before where inputs that
+        were held back have joined them, as what is chosen by few inputs looks better on these than it is."""
+        if joined is not None:
+            self.joined.append(joined)
+            self._margin *= _TIGHTER
         if self._passes(self.accepted):
             return
         order = list(self.accepted.items())
@@ -134,6 +152,9 @@ class Search:
         found = [ranges.found.get(candidate.place) for ranges in self._ranges]
         seen = [entry for entry in found if entry is not None]
         if narrow.bits >= current.bits or not seen:
+            return False
+        if _work(candidate, self._ranges[0]) < self._least_work:
+            self.refused[candidate.place] = (Standing.SMALL, "does too little work for its type to matter")
             return False
         largest = max(entry.largest for entry in seen)
         if largest > largest_number(narrow):
@@ -221,12 +242,13 @@ class Search:
         """Whether all outputs stay within the search's share of their tolerances, on all inputs of the search."""
         self.trials += 1
         module = rewritten(self._module, chosen).module
-        for number, reference in enumerate(self.references):
-            found = self._tried(module, reference, self._margin)
-            if not isinstance(found, Deviation) or found.severity > self._margin:
-                # What tells most is tried first the next time.
-                self.references.insert(0, self.references.pop(number))
-                return False
+        for references, share in ((self.references, self._margin), (self.joined, self.check_share)):
+            for number, reference in enumerate(references):
+                found = self._tried(module, reference, share)
+                if not isinstance(found, Deviation) or found.severity > share:
+                    # What tells most is tried first the next time.
+                    references.insert(0, references.pop(number))
+                    return False
         return True
 
     def _measure(self, members: Sequence[Candidate], narrow: ElementType) -> float:
