@@ -33,6 +33,7 @@ _COMMANDS = {
     "run": "running",
     "trace": "running",
     "nan": "numerics",
+    "precision": "numerics",
     "extract": "making",
     "shrink": "making",
     "compare": "numerics",
@@ -46,7 +47,7 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
+_RUNNING = ("run", "trace", "nan", "precision", "extract", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
 _WITH_VERDICT = ("nan", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""

@@ -100,7 +100,8 @@ def _is_float(shape: ArrayShape) -> bool:
 
 def _program(module: Module) -> list[Computation]:
     """The computations that are the program, not parts of an instruction such as a reduction."""
-    followed, inner = {module.entry_name: None}, set()
+    followed: dict[str, None] = {module.entry_name: None}
+    inner: set[str] = set()
     pending = [module.entry_name]
     while pending:
         for instruction in module.by_name[pending.pop()]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -37,12 +37,13 @@ def output_labels(computation: Computation) -> Leaves:
     return _labelled([((), computation.result_shape)])
 
 
-def carried_by(module: Module, computation: Computation, given: Mapping[object, object] | None) -> Carried:
+def carried_by(module: Module, computation: Computation, given: Mapping[Any, Any] | None) -> Carried:
     """What a step hands on to the next: as `given`, else as the module's input_output_alias says, else what has equal
     shapes in the longest row of outputs and parameters, as the steps that JAX lowers have. InputError if nothing is."""
     outputs, parameters = output_labels(computation), _parameter_leaves(computation)
     if given is not None:
-        return Carried(_as_given(given, dict(outputs), dict(parameters)), "as given")
+        numbers = {parameter.name: str(number) for number, parameter in enumerate(computation.parameters)}
+        return Carried(_as_given(given, dict(outputs), dict(parameters), numbers), "as given")
     if module.input_output_alias and computation.name == module.entry_name:
         pairs = [
             (label_of(alias.output_index), label_of((alias.parameter_number, *alias.parameter_index)))
@@ -60,20 +61,16 @@ def carried_by(module: Module, computation: Computation, given: Mapping[object, 
 
 def with_leaves(values: Sequence[Value], changes: Mapping[str, Value]) -> list[Value]:
     """Values of parameters with other arrays at some labels."""
-    found = []
-    for number, value in enumerate(values):
-        if not isinstance(value, tuple):
-            found.append(changes.get(str(number), value))
-            continue
-        labels = iter([label for label, _ in _indexed(value, (number,))])
-        found.append(
-            rebuilt(
-                value,
-                lambda node: node if isinstance(node, tuple) else None,
-                lambda leaf, labels=labels: changes.get(next(labels), leaf),
-            )
-        )
-    return found
+    return [_with_leaves(value, (number,), changes) for number, value in enumerate(values)]
+
+
+def _with_leaves(value: Value, place: tuple[int, ...], changes: Mapping[str, Value]) -> Value:
+    labels = iter([label for label, _ in _indexed(value, place)])
+    return rebuilt(
+        value,
+        lambda node: node if isinstance(node, tuple) else None,
+        lambda leaf: changes.get(next(labels), leaf),
+    )
 
 
 def _indexed(value: Value, index: tuple[int, ...]) -> Iterable[tuple[str, Value]]:
@@ -101,14 +98,14 @@ def _labelled(shapes: Iterable[tuple[tuple[int, ...], Shape]]) -> Leaves:
 
 
 def _as_given(
-    given: Mapping[object, object], outputs: Mapping[str, Shape], parameters: Mapping[str, Shape]
+    given: Mapping[Any, Any], outputs: Mapping[str, Shape], parameters: Mapping[str, Shape], numbers: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """The pairs, checked."""
     if not isinstance(given, Mapping):
         raise InputError(f"carry must be a mapping from outputs to parameters, but {described(given)} was given")
     pairs = []
     for output, parameter in given.items():
-        ends = str(output), str(parameter)
+        ends = str(output), numbers.get(str(parameter).removeprefix("%"), str(parameter))
         for end, known, what in zip(ends, (outputs, parameters), ("output", "parameter"), strict=True):
             if end not in known:
                 raise InputError(f"carry names {what} {end!r}, but there are {_listed(known)}")

@@ -52,12 +52,13 @@ class Ranges:
         count = len(event.devices)
         found.runs += count
         self.longest_loop = max(self.longest_loop, (event.iteration or 0) + 1)
-        if not _is_float(event.value):
+        if not isinstance(event.value, np.ndarray) or not _is_float(event.value):
             return
         largest, infinities, nans = _extent(event.value)
         found.not_finite += count * (infinities + nans)
         if place in self._closely:
-            extents = [_extent(operand) for operand in event.operands if _is_float(operand)]
+            arrays = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
+            extents = [_extent(operand) for operand in arrays if _is_float(operand)]
             found.largest = max(found.largest, largest, *(extent[0] for extent in extents))
             found.infinities += infinities + sum(extent[1] for extent in extents)
 
@@ -127,7 +128,10 @@ class Measurer:
         given = list(inputs)
         for step in range(self.steps):
             results = run_devices(module, given, observers=observers, **options)
-            found = [{label_of(index): leaf for index, leaf in leaves(result)} for result in results]
+            found = [
+                {label_of(index): leaf for index, leaf in leaves(result) if isinstance(leaf, np.ndarray)}
+                for result in results
+            ]
             yield found
             if self.carried is not None and step + 1 < self.steps:
                 rows = given if len(given) == len(found) else given * len(found)
@@ -142,8 +146,8 @@ def worst_of(deviations: Mapping[str, Deviation]) -> Deviation:
     return max(deviations.values(), key=lambda each: each.severity)
 
 
-def _is_float(value: object) -> bool:
-    return isinstance(value, np.ndarray) and element_type_of(value.dtype).is_floating
+def _is_float(array: Array) -> bool:
+    return element_type_of(array.dtype).is_floating
 
 
 def _extent(array: Array) -> tuple[float, int, int]:

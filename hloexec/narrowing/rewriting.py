@@ -1,9 +1,9 @@
 """A module with some of its instructions in narrower types.
 
-An elementwise instruction takes and gives the narrow type. A contraction takes it, and gives what the products are added
-up in: f32, as matrix units do. Operands are converted where they are not narrow yet, once for all that use them, and
-what is wide takes narrow results converted back. What only moves or selects elements that are narrow stays narrow, which
-changes no value; parameters, results, and what loops carry keep their types.
+An elementwise instruction takes and gives the narrow type. A contraction takes it, and gives what the products are
+added up in: f32, as matrix units do. Operands are converted where they are not narrow yet, once for all that use them,
+and what is wide takes narrow results converted back. What only moves or selects elements that are narrow stays narrow,
+which changes no value; parameters, results, and what loops carry keep their types.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def rewritten(module: Module, chosen: Mapping[Place, ElementType], *, is_portabl
     f32 only. The products are the same, as f32 has those of any narrower type exactly.
     """
     by_computation: dict[str, dict[str, ElementType]] = defaultdict(dict)
-    for (computation, instruction), element_type in chosen.items():
-        by_computation[computation][instruction] = element_type
-    computations, origins = [], {}
+    for (home, name), element_type in chosen.items():
+        by_computation[home][name] = element_type
+    computations: list[Computation] = []
+    origins: dict[Place, Place] = {}
     for computation in module:
         types = by_computation.get(computation.name)
         if types is None:
@@ -86,7 +87,9 @@ class _Rewriting:
         kept = self._used(root_name)
         present = {instruction.name for instruction in kept}
         final = [
-            attrs.evolve(each, control_predecessors=tuple(name for name in each.control_predecessors if name in present))
+            attrs.evolve(
+                each, control_predecessors=tuple(name for name in each.control_predecessors if name in present)
+            )
             for each in kept
         ]
         return attrs.evolve(computation, instructions=tuple(final), root_name=root_name, span=None)
@@ -135,11 +138,13 @@ class _Rewriting:
         )
         if widens:
             pairs = zip(instruction.operands, operands, strict=True)
-            operands = tuple(self._back(name, form, result) if _is_float(by_name[name]) else form for name, form in pairs)
+            operands = tuple(
+                self._back(name, form, result) if _is_float(by_name[name]) else form for name, form in pairs
+            )
         shape = instruction.shape
         assert isinstance(shape, ArrayShape)
         new_shape = shape.with_element_type(result)
-        unknown: dict[str, None] = dict.fromkeys(("backend_config", "statistics", "original_value"))
+        unknown: dict[str, Any] = dict.fromkeys(("backend_config", "statistics", "original_value"))
         self._emit(attrs.evolve(instruction, shape=new_shape, **unknown), operands)
         self._forms[instruction.name] = {result: instruction.name}
         if result.bits < _declared(instruction).bits:
@@ -164,7 +169,11 @@ class _Rewriting:
         made = self._unused_name(name, wanted)
         narrower = wanted.bits < _declared(original).bits
         literal = _array_literal(original)
-        common = {"shape": shape.with_element_type(wanted), "metadata": original.metadata, "sharding": original.sharding}
+        common: dict[str, Any] = {
+            "shape": shape.with_element_type(wanted),
+            "metadata": original.metadata,
+            "sharding": original.sharding,
+        }
         if literal is not None and narrower:
             attributes = attrs.evolve(original.attributes, literal=_converted(literal, wanted))
             self._made.append(Instruction(name=made, opcode=original.opcode, attributes=attributes, **common))
@@ -186,7 +195,7 @@ class _Rewriting:
             assert isinstance(original.shape, ArrayShape)
             made = self._widened[form] = self._unused_name(form, wide)
             shape = original.shape.with_element_type(wide)
-            common = {"metadata": original.metadata, "sharding": original.sharding}
+            common: dict[str, Any] = {"metadata": original.metadata, "sharding": original.sharding}
             self._made.append(Instruction(name=made, shape=shape, opcode=_CONVERT, operands=(form,), **common))
         return self._widened[form]
 
@@ -292,7 +301,7 @@ def _is_exact(instruction: Instruction) -> bool:
 
 
 def _repeats(instruction: Instruction) -> bool:
-    """Whether it repeats the elements of its first operand: cheaper to do with narrow ones than to convert its result."""
+    """Whether it repeats the elements of its first operand: better done with narrow ones than to convert its result."""
     traits = traits_of(instruction)
     return traits.repeats and traits.keeps_all and traits.moves == (0,) and not traits.crosses_devices
 

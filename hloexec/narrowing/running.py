@@ -9,7 +9,16 @@ from typing import Any, Unpack
 
 import attrs
 
-from hloexec.arguments import listed, require_choice, require_flags, require_integer, require_module, require_number, texts, wrong
+from hloexec.arguments import (
+    listed,
+    require_choice,
+    require_flags,
+    require_integer,
+    require_module,
+    require_number,
+    texts,
+    wrong,
+)
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer, Stages
@@ -48,16 +57,17 @@ def narrow(
     steps: int = 1,
     carry: Mapping[Any, Any] | None = None,
     seeds: int = 5,
+    held_back: int = 20,
     margin: float = 0.25,
     budget: int = 200,
     portable: bool = False,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Narrowing:
-    """Find instructions that may compute in a narrower type, with every output within a tolerance; the module with them.
+    """Find instructions that may compute in a narrower type, with every output within a tolerance.
 
     An elementwise instruction takes and gives the narrow type; a contraction takes it, and adds up in f32. `types` are
-    the types to try, such as bf16, f16, f8e4m3fn, f8e5m2 or (for f64) f32: the widest first, and narrower ones then for
+    the types to try, such as bf16, f16, f8e4m3fn, f8e5m2 or (for f64) f32: the widest first, then narrower ones for
     what that allows. `kinds` restricts the search to `contraction` or `elementwise`.
 
     `tolerance` bounds the error of every element of every output, relative to the element or, for a small one, to the
@@ -65,25 +75,27 @@ def narrow(
     tolerances by the outputs' labels (`value`, `0`, `1.2`, as `hloexec.compare` has them), and `only_outputs` are the
     only ones that are held to any. No number within the range of the original's type may leave that of the narrow type.
 
-    With `steps`, the module is a training step that runs so many times: `carry` maps labels of outputs to the parameters
-    that they become (by default as input_output_alias says, or what has equal shapes in order), and what is compared at
-    each step are the outputs that are not carried, such as the loss.
+    With `steps`, the module is a training step that runs so many times: `carry` maps labels of outputs to the
+    parameters that they become (by default as input_output_alias says, or what has equal shapes in order), and what is
+    compared at each step are the outputs that are not carried, such as the loss.
 
-    `inputs` is a list of inputs, each as for `run_devices`, or a function from a seed to inputs; by default random inputs.
-    The search runs on `seeds` of them (of a list, on the first two thirds), and accepts what stays within `margin` times
-    the tolerances on all of these. In the end, the module that was found runs on as many inputs that the search has not
-    seen (the last third), and has to stay within the root of `margin` times the tolerances there; else the search takes
-    back what was accepted last. `budget` is the number of modules that are tried before that.
+    `inputs` is a list of inputs, each as for `run_devices`, or a function from a seed to inputs; by default random
+    inputs. The search runs on `seeds` of them (of a list, on the first two thirds), and accepts what stays within
+    `margin` times the tolerances on all of these. In the end, the module that was found runs on `held_back` inputs that
+    the search has not seen (of a list, the last third), and has to stay within the root of `margin` times the
+    tolerances there; else the search takes back what was accepted last. If it does so on n of them, it leaves its
+    tolerances on fewer than 3 of n such inputs, with 95 % confidence. `budget` is the number of modules that are tried
+    before that.
 
-    With `portable`, contractions of the module take narrow operands converted back to f32, with the same values: XLA:CPU
-    does not multiply most narrow types.
+    With `portable`, contractions of the module take narrow operands converted back to f32, with the same values:
+    XLA:CPU does not multiply most narrow types.
 
     The result is the same for the same arguments. Raises InputError for invalid arguments, and what `run_devices`
     raises for the original.
     """
     began = time.perf_counter()
     require_flags(portable=portable)
-    settings = _Settings(module, tolerance, types, kinds, steps, seeds, margin, budget, options)
+    settings = _Settings(module, tolerance, types, kinds, steps, (seeds, held_back), margin, budget, options)
     verify(module)
     candidates = candidates_of(module, settings.kinds)
     _require_candidates(module, candidates, settings.types)
@@ -135,7 +147,7 @@ class _Settings:
         types: Sequence[str],
         kinds: Sequence[str],
         steps: int,
-        seeds: int,
+        counts: tuple[int, int],
         margin: float,
         budget: int,
         options: RunOptions,
@@ -143,7 +155,9 @@ class _Settings:
         require_module(module)
         _require_tolerance("tolerance", tolerance)
         require_integer("steps", steps, 1)
-        require_integer("seeds", seeds, 1)
+        self.seeds, self.held_back = counts
+        require_integer("seeds", self.seeds, 1)
+        require_integer("held_back", self.held_back, 0)
         require_integer("budget", budget, 1)
         require_number("margin", margin, 1)
         if not margin:
@@ -158,7 +172,6 @@ class _Settings:
             require_choice("each of kinds", kind, KINDS)
         if not self.kinds:
             raise InputError(f"kinds must name some of {', '.join(KINDS)}")
-        self.seeds = seeds
         self.seed = int(options.get("seed", 0))
 
 
@@ -251,7 +264,7 @@ class _Supply:
                 raise InputError("inputs must have at least one list of values, or be None for random ones")
         self.is_endless = self._make is not None
         given = len(self._given)
-        self.held_back_count = settings.seeds if self.is_endless else (given + 1) // 3
+        self.held_back_count = settings.held_back if self.is_endless else min(settings.held_back, (given + 1) // 3)
         self.count = settings.seeds if self.is_endless else given - self.held_back_count
         """How many the search runs on."""
 
@@ -317,8 +330,11 @@ class _Verification:
             while len(fresh) < self.supply.held_back_count and (given := next(others, None)) is not None:
                 number = len(self.ranges)
                 self.ranges.append(Ranges())
-                fresh.append(self.measurer.reference(number, given, [self.ranges[number]]))
-            failed = next((each for each in fresh if not self._holds(each, self.held_back, self.search.check_share)), None)
+                watchers = [self.ranges[number]] if self._may_overflow else []
+                fresh.append(self.measurer.reference(number, given, watchers))
+            failed = next(
+                (each for each in fresh if not self._holds(each, self.held_back, self.search.check_share)), None
+            )
             if failed is None:
                 self.held_back_count = len(fresh)
                 return self
@@ -332,8 +348,9 @@ class _Verification:
         """Whether all outputs are within a share of their tolerances, and nothing is out of range; else what is, is
         taken back."""
         watcher = Ranges()
+        watchers = [watcher] if self.ranges[reference.number].found else []
         try:
-            found = self.measurer.deviations(self.found.module, reference, observers=[watcher], **self.limits)
+            found = self.measurer.deviations(self.found.module, reference, observers=watchers, **self.limits)
         except FAILURES:
             return False
         for label, deviation in found.items():
@@ -343,6 +360,12 @@ class _Verification:
         if lost:
             self.search.refuse(lost, Standing.RANGE, "goes beyond the type's range once others are narrowed")
         return not lost and all(deviation.severity <= share for deviation in found.values())
+
+    @property
+    def _may_overflow(self) -> bool:
+        """Whether a narrow type has less range than those that it stands for, so that each run has to be watched."""
+        wide = {candidate.place: candidate.element_type for candidate in self.search.candidates}
+        return any(narrow.exponent_bits < wide[place].exponent_bits for place, narrow in self.search.accepted.items())
 
     def _out_of_range(self, watcher: Ranges, original: Ranges) -> list[Place]:
         """What is to blame for the first elements that are not finite, but were in the original."""

@@ -1,10 +1,10 @@
 """The search for the instructions that may be narrower together.
 
-First everything is tried at once. Where that is too much, instructions that do the same, as in layers of a network, form
-a group. Each group is narrowed alone, which tells how much it changes the outputs; groups are then added in the order
-of that error per FLOP, the longest prefix of this order by bisecting, and of the rest whatever still fits, by splitting
-what does not into halves. This is the search of Precimonious (Rubio-González et al., 2013) with an order to start from.
-Every set that is accepted was run as a whole, on all inputs.
+First everything is tried at once. Where that is too much, instructions that do the same, as in layers of a network,
+form a group. Each group is narrowed alone, which tells how much it changes the outputs; groups are then added in the
+order of that error per FLOP, the longest prefix of this order by bisecting, and of the rest whatever still fits, by
+splitting what does not into halves. This is the search of Precimonious (Rubio-González et al., 2013) with an order to
+start from. Every set that is accepted was run as a whole, on all inputs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Search:
         stages: Stages,
     ) -> None:
         self._module = module
-        self._candidates = candidates
+        self.candidates = candidates
         self._measurer = measurer
         self.references = list(references)
         self.joined: list[Reference] = []
@@ -87,7 +87,7 @@ class Search:
 
     def narrow_to(self, narrow: ElementType) -> None:
         """Narrow as much as possible of what is wider than this type."""
-        usable = [candidate for candidate in self._candidates if self._is_usable(candidate, narrow)]
+        usable = [candidate for candidate in self.candidates if self._is_usable(candidate, narrow)]
         if not usable or self._is_over:
             return
         self._stages.begin(f"trying {narrow.name}", None)
@@ -133,7 +133,7 @@ class Search:
 
     def measure_alone(self, narrow: ElementType) -> None:
         """Narrow by itself each instruction that was refused beside others, the costly first, as the budget allows."""
-        pending = [each for each in self._candidates if self.refused.get(each.place, (None,))[0] is Standing.TOGETHER]
+        pending = [each for each in self.candidates if self.refused.get(each.place, (None,))[0] is Standing.TOGETHER]
         pending = [each for each in pending if (each.place, narrow) not in self.alone and each.can_be(narrow)]
         self._stages.begin("narrowing instructions one by one", len(pending))
         for candidate in sorted(pending, key=lambda each: -each.flops):
@@ -210,7 +210,7 @@ class Search:
 
     @staticmethod
     def _parts(row: list[_Group]) -> list[list[_Group]]:
-        """Two halves of a row of groups, the first one last; of one group, halves of that; nothing of one instruction."""
+        """Halves of a row of groups, the first one last; of one group, halves of that; of one instruction nothing."""
         if len(row) > 1:
             middle = len(row) // 2
             return [row[middle:], row[:middle]]
@@ -263,9 +263,7 @@ class Search:
 
     def _tried(self, module: Module, reference: Reference, stop_beyond: float) -> Deviation | HloError:
         try:
-            return worst_of(
-                self._measurer.deviations(module, reference, stop_beyond=stop_beyond, **self._limits)
-            )
+            return worst_of(self._measurer.deviations(module, reference, stop_beyond=stop_beyond, **self._limits))
         except FAILURES as error:
             return error
 
@@ -285,7 +283,9 @@ def _groups(usable: Sequence[Candidate], ranges: Ranges, most: int) -> list[_Gro
     light = [group for group in groups if id(group) not in heavy]
     size = math.ceil(len(light) / (most - most // 2))
     rows = [light[start : start + size] for start in range(0, len(light), size)]
-    joined = [_Group([each for group in row for each in group.members], sum(group.weight for group in row)) for row in rows]
+    joined = [
+        _Group([each for group in row for each in group.members], sum(group.weight for group in row)) for row in rows
+    ]
     return [group for group in groups if id(group) in heavy] + joined
 
 

@@ -7,7 +7,6 @@ before the search was measured on them, and are measured last.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import attrs
@@ -38,8 +37,8 @@ class Step:
         """One array per parameter of the module."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.make(np.random.default_rng(seed)))]
 
-    @cache
     def module(self) -> Module:
+        """As JAX lowers it."""
         state, batch = self.make(np.random.default_rng(0))
         return hloexec.parse(jax.jit(self.run).lower(state, batch).as_text("hlo", debug_info=True))
 
@@ -132,9 +131,7 @@ def _transformer() -> Step:
 
 
 def _conv(x: Any, kernel: Any, stride: int = 1) -> Any:
-    return lax.conv_general_dilated(
-        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def _batch_norm(x: Any, gain: Any, bias: Any) -> Any:
