@@ -60,7 +60,7 @@ def _standing(
         return Standing.ALONE, f"alone, it makes the run fail: {alone}"
     if place not in ranges.found:
         return Standing.UNTRIED, "the run did not reach it"
-    standing, reason = search.refused.get(place, (Standing.UNTRIED, "the budget ended before it was tried"))
+    standing, reason = search.refused.get(place, (Standing.UNTRIED, "no trials were left for it"))
     if isinstance(alone, Deviation) and standing is Standing.TOGETHER:
         reason += f"; alone, it changes output {alone.output} by {alone.error:.2g}"
     return standing, reason

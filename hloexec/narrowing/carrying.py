@@ -66,11 +66,12 @@ def with_leaves(values: Sequence[Value], changes: Mapping[str, Value]) -> list[V
 
 def _with_leaves(value: Value, place: tuple[int, ...], changes: Mapping[str, Value]) -> Value:
     labels = iter([label for label, _ in _indexed(value, place)])
-    return rebuilt(
+    found: Value = rebuilt(
         value,
         lambda node: node if isinstance(node, tuple) else None,
         lambda leaf: changes.get(next(labels), leaf),
     )
+    return found
 
 
 def _indexed(value: Value, index: tuple[int, ...]) -> Iterable[tuple[str, Value]]:

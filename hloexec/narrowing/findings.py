@@ -27,7 +27,7 @@ class Standing(enum.Enum):
     SMALL = "too little work"
     """It does less than a hundred-thousandth of the work: to narrow it saves nothing, and might cost accuracy."""
     UNTRIED = "not tried"
-    """The budget ended before it was tried, or the run never reached it."""
+    """No trials were left for it, or the run never reached it."""
 
 
 @attrs.frozen

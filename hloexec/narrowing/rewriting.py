@@ -223,7 +223,8 @@ class _Rewriting:
             return None
         native, declared = self._native(operand), _declared(instruction)
         was_narrowed = native.bits < _declared(self._computation.by_name[operand]).bits
-        return operand if was_narrowed and (native is declared or _holds(declared, native)) else None
+        is_there = was_narrowed and native is declared
+        return operand if is_there or (native is not declared and _holds(declared, native)) else None
 
     def _followed_type(self, instruction: Instruction) -> ElementType | None:
         """The narrow type in which an instruction computes the same, as it only moves or selects what is narrow."""

@@ -21,7 +21,7 @@ from hloexec.arguments import (
 )
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import InputError
-from hloexec.exec.observers import Observer, Stages
+from hloexec.exec.observers import Observer, Stages, attach
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, Instruction, Module
@@ -50,7 +50,7 @@ def narrow(
     inputs: Sequence[Inputs] | Callable[[int], Inputs] | None = None,
     *,
     tolerance: float,
-    outputs: Mapping[Any, float] | None = None,
+    output_tolerances: Mapping[Any, float] | None = None,
     only_outputs: Sequence[Any] | None = None,
     types: Sequence[str] = ("bf16",),
     kinds: Sequence[str] = KINDS,
@@ -59,7 +59,7 @@ def narrow(
     seeds: int = 5,
     held_back: int = 20,
     margin: float = 0.25,
-    budget: int = 200,
+    max_trials: int = 200,
     portable: bool = False,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
@@ -71,8 +71,8 @@ def narrow(
     what that allows. `kinds` restricts the search to `contraction` or `elementwise`.
 
     `tolerance` bounds the error of every element of every output, relative to the element or, for a small one, to the
-    median magnitude in its array (`hloexec.narrowing.errors`); integers must stay the same. `outputs` has other
-    tolerances by the outputs' labels (`value`, `0`, `1.2`, as `hloexec.compare` has them), and `only_outputs` are the
+    median magnitude in its array (`hloexec.narrowing.errors`); integers must stay the same. `output_tolerances` has
+    others by the outputs' labels (`value`, `0`, `1.2`, as `hloexec.compare` has them), and `only_outputs` are the
     only ones that are held to any. No number within the range of the original's type may leave that of the narrow type.
 
     With `steps`, the module is a training step that runs so many times: `carry` maps labels of outputs to the
@@ -84,24 +84,26 @@ def narrow(
     `margin` times the tolerances on all of these. In the end, the module that was found runs on `held_back` inputs that
     the search has not seen (of a list, the last third), and has to stay within the root of `margin` times the
     tolerances there; else the search takes back what was accepted last. If it does so on n of them, it leaves its
-    tolerances on fewer than 3 of n such inputs, with 95 % confidence. `budget` is the number of modules that are tried
-    before that.
+    tolerances on fewer than 3 of n such inputs, with 95 % confidence. `max_trials` is the number of modules that are
+    tried before that.
 
     With `portable`, contractions of the module take narrow operands converted back to f32, with the same values:
     XLA:CPU does not multiply most narrow types.
 
-    The result is the same for the same arguments. Raises InputError for invalid arguments, and what `run_devices`
+    Of `observers`, those with a method `on_stage` are told how far the search is. The result is the same for the same
+    arguments. Raises InputError for invalid arguments, and what `run_devices`
     raises for the original.
     """
     began = time.perf_counter()
     require_flags(portable=portable)
-    settings = _Settings(module, tolerance, types, kinds, steps, (seeds, held_back), margin, budget, options)
+    settings = _Settings(module, tolerance, types, kinds, steps, (seeds, held_back), margin, max_trials, options)
     verify(module)
     candidates = candidates_of(module, settings.kinds)
     _require_candidates(module, candidates, settings.types)
     carried = carried_by(module, module.entry, carry) if steps > 1 else _nothing_carried(carry)
-    tolerances = _tolerances(module, tolerance, outputs, only_outputs, carried)
+    tolerances = _tolerances(module, tolerance, output_tolerances, only_outputs, carried)
     measurer = Measurer(module, steps, carried, tolerances, {**options, "seed": settings.seed})
+    attach(observers)
     stages = Stages(listed("observers", observers, "observers"))
     supply = _Supply(module, inputs, settings)
     references, ranges = [], []
@@ -112,7 +114,15 @@ def narrow(
         stages.tick()
     limits = _limits(module, ranges, options)
     search = Search(
-        module, candidates, measurer, references, ranges, margin=margin, budget=budget, limits=limits, stages=stages
+        module,
+        candidates,
+        measurer,
+        references,
+        ranges,
+        margin=margin,
+        max_trials=max_trials,
+        limits=limits,
+        stages=stages,
     )
     for narrow_type in settings.types:
         search.narrow_to(narrow_type)
@@ -149,7 +159,7 @@ class _Settings:
         steps: int,
         counts: tuple[int, int],
         margin: float,
-        budget: int,
+        max_trials: int,
         options: RunOptions,
     ) -> None:
         require_module(module)
@@ -158,7 +168,7 @@ class _Settings:
         self.seeds, self.held_back = counts
         require_integer("seeds", self.seeds, 1)
         require_integer("held_back", self.held_back, 0)
-        require_integer("budget", budget, 1)
+        require_integer("max_trials", max_trials, 1)
         require_number("margin", margin, 1)
         if not margin:
             raise InputError("margin must be above 0: the share of the tolerance that the search may use")
@@ -223,9 +233,9 @@ def _tolerances(
         raise InputError(f"module {module.name} has no output that could be held to a tolerance")
     own = {} if given is None else dict(given) if isinstance(given, Mapping) else None
     if own is None:
-        raise wrong("outputs", "a mapping from outputs to tolerances", given)
+        raise wrong("output_tolerances", "a mapping from outputs to tolerances", given)
     chosen = None if only is None else [str(label) for label in listed("only_outputs", only, "outputs")]
-    for name, named in (("outputs", map(str, own)), ("only_outputs", chosen or ())):
+    for name, named in (("output_tolerances", map(str, own)), ("only_outputs", chosen or ())):
         for label in named:
             if label not in labels:
                 some = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
@@ -241,7 +251,7 @@ def _tolerances(
     unused = by_label.keys() - set(chosen)
     if unused:
         raise InputError(
-            f"outputs has a tolerance for {sorted(unused)[0]}, which is not compared: only_outputs names others, or it "
+            f"output_tolerances has one for {sorted(unused)[0]}, which is not compared: only_outputs names others, or it "
             "is carried to the next step"
         )
     return {label: by_label.get(label, float(tolerance)) for label in labels if label in chosen}
@@ -256,7 +266,7 @@ class _Supply:
         self._given: list[Inputs] = []
         if inputs is None:
             self._make = lambda seed: random_inputs(module, seed)
-        elif callable(inputs):
+        elif callable(inputs) and not isinstance(inputs, type):
             self._make = inputs
         else:
             self._given = listed("inputs", inputs, "inputs, one per run")

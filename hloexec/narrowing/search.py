@@ -62,7 +62,7 @@ class Search:
         ranges: Sequence[Ranges],
         *,
         margin: float,
-        budget: int,
+        max_trials: int,
         limits: Mapping[str, Any],
         stages: Stages,
     ) -> None:
@@ -74,7 +74,7 @@ class Search:
         """Of inputs that were held back, those on which a module failed that had passed on the others."""
         self._ranges = ranges
         self._margin = margin
-        self._budget = budget
+        self._max_trials = max_trials
         self._limits = limits
         self._stages = stages
         self._least_work = _LEAST_SHARE * sum(_work(candidate, ranges[0]) for candidate in candidates)
@@ -132,7 +132,7 @@ class Search:
             self.refused[place] = (standing, reason)
 
     def measure_alone(self, narrow: ElementType) -> None:
-        """Narrow by itself each instruction that was refused beside others, the costly first, as the budget allows."""
+        """Narrow by itself each instruction that was refused beside others, the costly first, as far as trials are left."""
         pending = [each for each in self.candidates if self.refused.get(each.place, (None,))[0] is Standing.TOGETHER]
         pending = [each for each in pending if (each.place, narrow) not in self.alone and each.can_be(narrow)]
         self._stages.begin("narrowing instructions one by one", len(pending))
@@ -144,7 +144,7 @@ class Search:
 
     @property
     def _is_over(self) -> bool:
-        return self.trials >= self._budget
+        return self.trials >= self._max_trials
 
     def _is_usable(self, candidate: Candidate, narrow: ElementType) -> bool:
         """Whether an instruction is wide enough, ran, and had only numbers that the type has."""
@@ -169,7 +169,7 @@ class Search:
 
     def _ranked(self, usable: Sequence[Candidate], narrow: ElementType) -> list[_Group]:
         """Groups in the order in which they are added: the least error per FLOP first."""
-        groups = _groups(usable, self._ranges[0], max(4, (self._budget - self.trials) // 3))
+        groups = _groups(usable, self._ranges[0], max(4, (self._max_trials - self.trials) // 3))
         self._stages.begin(f"narrowing parts to {narrow.name}, one by one", len(groups))
         for group in groups:
             group.severity = self._measure(group.members, narrow)
@@ -200,7 +200,7 @@ class Search:
             if self._is_over:
                 for each in (member for group in row for member in group.members):
                     if each.place not in self.accepted:
-                        self.refused.setdefault(each.place, (Standing.UNTRIED, "the budget ended before it was tried"))
+                        self.refused.setdefault(each.place, (Standing.UNTRIED, "no trials were left for it"))
             elif not self._extends(row, narrow):
                 parts = self._parts(row)
                 if not parts:

@@ -23,8 +23,10 @@ __all__ = ["command"]
 @click.command(
     "precision",
     epilog=examples(
-        "hloexec precision module.hlo --tolerance 0.01",
-        "hloexec precision step.hlo --tolerance 0.01 \\\n  --steps 20 --inputs batch.py:make -o mixed.hlo",
+        "hloexec precision module.hlo --tolerance 0.1 \
+  -o mixed.hlo",
+        "hloexec precision module.hlo --tolerance 0.1 \
+  --type f16 --kind contraction",
     ),
 )
 @file_argument
@@ -91,7 +93,7 @@ __all__ = ["command"]
     help="The share of the tolerance that the search uses; on the inputs of the last check, it is the root of that.",
 )
 @click.option(
-    "--budget", type=click.IntRange(1), default=200, show_default=True, help="How many modules to try, at most."
+    "--max-trials", type=click.IntRange(1), default=200, show_default=True, help="How many modules to try, at most."
 )
 @click.option(
     "--portable", is_flag=True, help="Multiply narrow operands in f32, with the same values, as XLA:CPU needs it."
@@ -112,7 +114,7 @@ def command(
     seeds: int,
     held_back: int,
     margin: float,
-    budget: int,
+    max_trials: int,
     portable: bool,
     output: str | None,
     top: int,
@@ -134,7 +136,7 @@ def command(
             run.module,
             _inputs(run, given),
             tolerance=tolerance,
-            outputs={name: _number(text) for name, text in outputs},
+            output_tolerances={name: _number(text) for name, text in outputs},
             only_outputs=only or None,
             types=types,
             kinds=kinds or ("contraction", "elementwise"),
@@ -143,7 +145,7 @@ def command(
             seeds=seeds,
             held_back=held_back,
             margin=margin,
-            budget=budget,
+            max_trials=max_trials,
             portable=portable,
             observers=[progress],
             **run.options,
