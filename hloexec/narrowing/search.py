@@ -132,7 +132,7 @@ class Search:
             self.refused[place] = (standing, reason)
 
     def measure_alone(self, narrow: ElementType) -> None:
-        """Narrow by itself each instruction that was refused beside others, the costly first, as far as trials are left."""
+        """Narrow by itself each instruction that was refused beside others, the costly first, while trials are left."""
         pending = [each for each in self.candidates if self.refused.get(each.place, (None,))[0] is Standing.TOGETHER]
         pending = [each for each in pending if (each.place, narrow) not in self.alone and each.can_be(narrow)]
         self._stages.begin("narrowing instructions one by one", len(pending))

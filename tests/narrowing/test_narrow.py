@@ -105,7 +105,7 @@ def test_nothing_is_narrowed_where_the_tolerance_is_that_of_f32() -> None:
 def test_module_found_is_within_the_tolerance_on_inputs_that_nothing_has_seen() -> None:
     module, tolerance = hloexec.parse(LAYERS), 0.05
     found = _found(LAYERS, tolerance=tolerance)
-    assert 0 < found.narrowed_share
+    assert found.narrowed_share > 0
     for seed in range(500, 540):
         inputs = hloexec.random_inputs(module, seed)
         before, after = (np.asarray(hloexec.run(each, *inputs), np.float64) for each in (module, found.module))
@@ -249,7 +249,6 @@ def test_outputs_that_are_not_compared_may_change() -> None:
 
 
 def test_loop_that_rounding_keeps_from_ending_is_no_permission() -> None:
-    # x is halved until it is below 2^-20 of 1 + x: in bf16, 1 + x - 1 is 0 at once, and the loop would end early.
     text = """HloModule m
 body {
   state = (f32[], f32[]) parameter(0)
@@ -277,7 +276,7 @@ ENTRY e {
     # In bf16, n + 1 = n from 256 on.
     found = _found(text, tolerance=0.5)
     counter = next(each for each in found.instructions if each.instruction == "m")
-    assert counter.standing is Standing.ALONE and "exceeded" in counter.reason or "iterations" in counter.reason
+    assert counter.standing is Standing.ALONE and "iterations" in counter.reason
     assert _standings(found)["y"] is Standing.NARROWED
 
 
