@@ -93,17 +93,8 @@ def narrow(
     supply = Supply(module, inputs, settings)
     references, ranges = _originals(measurer, supply, candidates, stages)
     limits = _limits(module, ranges, options)
-    search = Search(
-        module,
-        candidates,
-        measurer,
-        references,
-        ranges,
-        margin=margin,
-        max_trials=max_trials,
-        limits=limits,
-        stages=stages,
-    )
+    shares = margin, max_trials
+    search = Search(module, candidates, measurer, references, ranges, shares, limits, stages)
     for narrow_type in settings.types:
         search.narrow_to(narrow_type)
     checked = Verification(search, measurer, supply, ranges, limits, stages).run()

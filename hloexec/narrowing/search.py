@@ -60,9 +60,7 @@ class Search:
         measurer: Measurer,
         references: Sequence[Reference],
         ranges: Sequence[Ranges],
-        *,
-        margin: float,
-        max_trials: int,
+        shares: tuple[float, int],
         limits: Mapping[str, Any],
         stages: Stages,
     ) -> None:
@@ -73,8 +71,7 @@ class Search:
         self.joined: list[Reference] = []
         """Of inputs that were held back, those on which a module failed that had passed on the others."""
         self._ranges = ranges
-        self._margin = margin
-        self._max_trials = max_trials
+        self._margin, self._max_trials = shares
         self._limits = limits
         self._stages = stages
         self._least_work = _LEAST_SHARE * sum(_work(candidate, ranges[0]) for candidate in candidates)
@@ -96,11 +93,13 @@ class Search:
         groups = self._ranked(usable, narrow)
         count = self._longest_prefix(groups, narrow)
         rest = groups[count:]
-        pending = [[group] for group in reversed(rest[1:])]
-        if len(rest) > 1:
-            pending = [rest[1:]]
+        pending = [rest[1:]] if len(rest) > 1 else []
         if rest:
-            pending += self._parts([rest[0]])
+            parts = self._parts([rest[0]])
+            if not parts and not self._is_over:
+                # It was the first that did not fit.
+                self._refuse_candidate(rest[0].members[0])
+            pending += parts
         self._add_rest(pending, narrow)
 
     @property
@@ -221,7 +220,7 @@ class Search:
 
     def _refuse_candidate(self, candidate: Candidate) -> None:
         if candidate.place not in self.accepted:
-            self.refused[candidate.place] = (Standing.TOGETHER, "with it, an output leaves its tolerance")
+            self.refused[candidate.place] = (Standing.TOGETHER, "it would take too much of the tolerance")
 
     def _accept(self, groups: Sequence[_Group], narrow: ElementType) -> None:
         for group in groups:

@@ -119,6 +119,11 @@ def test_cosine_near_one_may_not_even_alone_be_narrowed() -> None:
     assert standings["root"] is Standing.NARROWED
 
 
+def test_every_instruction_is_tried_while_trials_are_left() -> None:
+    for tolerance in (0.003, 0.01, 0.03, 0.1):
+        assert Standing.UNTRIED not in _standings(_found(STEP, steps=3, tolerance=tolerance)).values()
+
+
 def test_what_may_not_says_why_and_where() -> None:
     found = _found(CANCELLING, _near_zero, tolerance=0.05)
     cosine = next(each for each in found.instructions if each.instruction == "cosine")
