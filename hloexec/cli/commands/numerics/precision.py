@@ -23,10 +23,8 @@ __all__ = ["command"]
 @click.command(
     "precision",
     epilog=examples(
-        "hloexec precision module.hlo --tolerance 0.1 \
-  -o mixed.hlo",
-        "hloexec precision module.hlo --tolerance 0.1 \
-  --type f16 --kind contraction",
+        "hloexec precision module.hlo \\\n  --tolerance 0.1 -o mixed.hlo",
+        "hloexec precision module.hlo \\\n  --tolerance 0.1 --type f16",
     ),
 )
 @file_argument
