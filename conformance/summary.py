@@ -88,6 +88,16 @@ def _rows(cells: Sequence[Cell]) -> dict[str, dict[str, Status]]:
     return rows
 
 
+_EQUIVALENTS = """## Modules optimized for other machines
+
+XLA:CPU refuses what is left of a module that was optimized for a GPU or a TPU. `conformance/equivalent.py` rewrites its
+text to one that it runs: fusions become calls, asynchronous pairs plain operations, cuBLAS calls the dot that they
+stand for, bitcasts transposes and reshapes. Transformer Engine's fused attention, forwards and backwards, becomes
+products, a softmax and their gradients (`conformance/attention.py`): without bias, dropout, sliding window or extra
+key, with queries, keys and values in arrays of their own, with a causal mask or none. It refuses any other call.
+`python -m conformance corpus FOLDER` compares hloexec with XLA:CPU on the equivalent, and so do the tests of shrunken
+modules.
+"""
 _RECORDINGS = """## What GPUs compute
 
 `conformance/gpu_programs` holds some 80 small JAX functions (127 programs over their element types): products with
@@ -129,7 +139,7 @@ def markdown(cells: Sequence[Cell], examples: int, seed: int) -> str:
     for known in KNOWN:
         if known.name in found:
             lines += [f"**{known.name[0].upper()}{known.name[1:]}.** {known.reason} ({_where(found[known.name])})", ""]
-    lines += [*_accuracy(cells), _RECORDINGS]
+    lines += [*_accuracy(cells), _EQUIVALENTS, _RECORDINGS]
     return "\n".join(lines)
 
 

@@ -66,15 +66,16 @@ class _MobileNet(nn.Module):
         return nn.Dense(self.size(1000))(x.mean((1, 2)))
 
 
-def resnet_forward(scale: float) -> Program:
-    images = _images(scale, 4)
+def resnet_forward(scale: float, side: int | None = None) -> Program:
+    """4 images, of the given side where they are not cut as everything else is."""
+    images = _images(scale, 4, side)
     network = _ResNet(sized(scale, least=2))
     return network.apply, (jax.eval_shape(network.init, jax.random.key(0), images), images)
 
 
-def mobilenet_train_step(scale: float) -> Program:
-    """Gradient descent with momentum; the running statistics of batch normalization are results too."""
-    images = _images(scale, 8)
+def mobilenet_train_step(scale: float, side: int | None = None) -> Program:
+    """Gradient descent with momentum on 8 images; the running statistics of batch normalization are results too."""
+    images = _images(scale, 8, side)
     network = _MobileNet(sized(scale, least=2))
     variables = jax.eval_shape(network.init, jax.random.key(0), images)
 
@@ -92,6 +93,6 @@ def mobilenet_train_step(scale: float) -> Program:
     return step, (weights, weights, variables["batch_stats"], images, array(images.shape[0], dtype=np.int32))
 
 
-def _images(scale: float, batch: int) -> Any:
-    side = sized(scale, least=8)(224)
+def _images(scale: float, batch: int, side: int | None) -> Any:
+    side = side or sized(scale, least=8)(224)
     return array(sized(scale, least=2)(batch), side, side, 3)

@@ -34,6 +34,13 @@ _OTHERS = {
     r"\bhost_transfers=\{(\d+): \[\]\}": r"--send \1=FILE.npz",
     r"\bhost_transfers names\b": "--recv or --send names",
     r"^selects(?= names)": "--selects",
+    r"\bdims and keep ask\b": "--dim and --keep ask",
+    r"^dims makes (\d+) larger, (\d+);": r"--dim \1=\2 makes a size larger;",
+    r"^(a size in|what) dims\b": r"\1 --dim",
+    r"^a size in keep\b": "a size in --keep",
+    r"\(keep, --keep\)": "(--keep)",
+    r"^devices (?=is \d)": "--devices ",
+    r"^(the size of an axis in )?devices(?= must be)": r"\1--devices",
     r"^selects\['([^']*)'\]": r"--selects \1",
 }
 """What messages say of other arguments and functions, as patterns, and what options say instead."""

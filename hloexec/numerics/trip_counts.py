@@ -11,6 +11,7 @@ import numpy as np
 from hloexec.costs import trip_count_of
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
+from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 
 __all__ = ["constant_number", "loop_step", "loop_trips"]
@@ -77,12 +78,23 @@ def constant_number(computation: Computation, instruction: Instruction) -> int |
     return int(value.reshape(-1)[0]) if is_integer else None
 
 
-def loop_step(body: Computation, index: int) -> int | None:
-    """What the body adds to an element of what it carries."""
-    grown = _behind_copies(body, body.operands_of(body.root)[index])
+def loop_step(body: Computation, index: int, module: Module | None = None) -> int | None:
+    """What the body adds to an element of what it carries, itself or, given its module, in a computation it calls."""
+    computation, grown = body, _behind_copies(body, body.operands_of(body.root)[index])
+    call: Instruction | None = None
+    if module is not None:
+        call = body.operands_of(grown)[0] if role_of(grown) is Role.GET_TUPLE_ELEMENT else grown
+        if role_of(call) is Role.CALL:
+            computation = module.by_name[next(computation_names(call.attributes))]
+            is_tuple = role_of(computation.root) is Role.TUPLE and call is not grown
+            grown = computation.operands_of(computation.root)[grown.attributes.index] if is_tuple else computation.root
     if grown.opcode != "add":
         return None
-    for ours, other in (body.operands_of(grown), body.operands_of(grown)[::-1]):
+    for ours, other in (computation.operands_of(grown), computation.operands_of(grown)[::-1]):
+        if computation is not body and call is not None and role_of(ours) is Role.PARAMETER:
+            ours = body.operands_of(call)[ours.attributes.number]
+        elif computation is not body:
+            continue
         if _element(body, ours) == index:
-            return constant_number(body, other)
+            return constant_number(computation, other)
     return None

@@ -125,6 +125,10 @@ class Traits:
     """Whether the result counts what operands count, although it is not as they are: modulo one, or with its sign."""
     is_product: bool = False
     """Whether the result is the product of the operands."""
+    is_quotient: bool = False
+    """Whether the result is the quotient of the operands, of integers rounded towards zero."""
+    is_shift: bool = False
+    """Whether the result is the first operand times or divided by two to the power of the second."""
     pole: Pole | None = None
     invalid: str | None = None
     """A noun phrase: why a result is NaN though every operand is finite."""

@@ -305,6 +305,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "argument_bytes": ("integer", "The size of the inputs of all devices."),
     "total_flops_before": ("integer", "Operations of contractions on all devices, as they were."),
     "total_flops": ("integer", "Operations of contractions on all devices."),
+    "is_proven": ("flag", "Whether the sizes are the best for their bound; else the search ended at its limit."),
     "device_count_before": ("integer", "How many devices the module ran on before."),
     "device_axes": ("[device_axis]", "The axes of the grid of devices, major to minor; none where their number stays."),
     "stride": ("integer", "By how much the numbers of devices differ that are next to one another along the axis."),
@@ -362,7 +363,7 @@ RECORDS: Mapping[str, str] = {
     "rejection_count trial_count seconds work_flops narrowed_flops contraction_flops narrowed_contraction_flops "
     "moved_bytes narrowed_bytes held_outputs narrowing_verdicts",
     "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
-    "argument_bytes peak_bytes? total_flops_before total_flops size_changes kept_sizes size_constants",
+    "argument_bytes peak_bytes? total_flops_before total_flops is_proven size_changes kept_sizes size_constants",
     "ops": "opcodes",
     "error": "error",
     "carried": "label parameter_label",

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
+import numpy as np
 
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.numerics.trip_counts import constant_number, loop_step
 from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Relating, Relations, Value
 from hloexec.shrinking.devices.axes import DeviceAxes
 from hloexec.shrinking.devices.dimensions import device_group, device_starts, relate_devices
@@ -92,23 +94,39 @@ def _relate(
         _relate_constant(use, devices, axes)
     else:
         _FLOWS.get(entry.role, _keep_all)(use, instruction)
+        if entry.role is Role.WHILE:
+            _relate_counters(module, computation, instruction, use)
 
 
 def _relate_units(use: Relating, instruction: Instruction) -> None:
     """Numbers that are moved, added, compared or converted count what they counted."""
     traits = traits_of(instruction)
-    moved = traits.moved_operands(len(use.operands))
-    if len(moved) == 1 and use.relations.units.is_constant(use.operands[moved[0]].unit):
+    moved, numbers = traits.moved_operands(len(use.operands)), use.relations.numbers
+    if len(moved) == 1 and use.relations.units.is_constant(constant := use.operands[moved[0]].unit):
         use.relations.units.mark(use.result.unit)
-        use.relations.units.tie(use.operands[moved[0]].unit, use.result.unit)
+        use.relations.units.tie(constant, use.result.unit)
+        if constant in numbers:
+            numbers[use.result.unit] = numbers[constant]
         return
     is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
-    if traits.is_product and use.result.array.element_type.is_integral:
+    is_integral = use.result.array.element_type.is_integral
+    if traits.is_product and is_integral:
         use.multiplies()
+    elif traits.is_quotient and is_integral:
+        use.divides()
+    elif traits.keeps_unit and is_integral:
+        use.wraps()
+    elif traits.is_shift:
+        use.relations.shifts.append((use.operands[0].unit, use.operands[1].unit))
     elif traits.same_unit or traits.converts:
         use.same_units((*use.operands, use.result))
     elif moved and not is_vector:
         use.same_units((*(use.operands[number] for number in moved), use.result))
+    if len(use.operands) == 2 and not (traits.same_unit or moved):
+        number = numbers.get(use.operands[1].unit)
+        if number is not None:
+            key = instruction.opcode, number
+            use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
 
 
 def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
@@ -159,6 +177,19 @@ def _relate_loop(use: Relating, instruction: Instruction) -> None:
         if result.shape.compatible(state.shape):
             use.same_values(state, result)
     use.same_values(state, use.result)
+
+
+def _relate_counters(module: Module, computation: Computation, loop: Instruction, use: Relating) -> None:
+    """Counters that begin with the same constant and grow by the same constant count the same."""
+    initial, body = computation.by_name[loop.operands[0]], module.by_name[loop.attributes.body]
+    if role_of(initial) is not Role.TUPLE or role_of(body.root) is not Role.TUPLE:
+        return
+    seen: dict[object, int] = {}
+    for number, first in enumerate(initial.operands):
+        begin, step = constant_number(computation, computation.by_name[first]), loop_step(body, number, module)
+        if begin is not None and step is not None:
+            unit = use.result.part(number).unit
+            use.relations.units.tie(seen.setdefault((begin, step), unit), unit)
 
 
 def _relate_conditional(use: Relating, instruction: Instruction) -> None:
@@ -215,8 +246,10 @@ def _relate_call(
 
 
 def _relate_constant(use: Relating, devices: int, shorter: DeviceAxes | None) -> None:
-    for unit in use.result.units.values():
+    for unit, literal in zip(use.result.units.values(), use.attributes.literal.leaves(), strict=True):
         use.relations.units.mark(unit)
+        if isinstance(literal.value, np.ndarray) and literal.value.size == 1 and literal.value.dtype.kind in "iu":
+            use.relations.numbers[unit] = int(literal.value.item())
     if shorter is not None and use.where in shorter.constants.tables:
         return
     for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):

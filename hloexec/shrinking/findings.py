@@ -57,6 +57,8 @@ class Shrinkage(Described):
     kept: tuple[KeptSize, ...]
     constants: tuple[ConstantChange, ...]
     """Constants that may encode a size; those that are not certain were guessed, or left as they are."""
+    is_proven: bool
+    """Whether the sizes are the best for their bound; else the search for better ones was ended at its limit."""
     devices: int
     devices_before: int
     axes: tuple[AxisChange, ...]

@@ -9,12 +9,13 @@ the greatest common divisor of its bases and of the numbers that are divided alo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import gcd, prod
 
 import attrs
 
-from hloexec.ops.relations import Equation, Place, Product, Relations
+from hloexec.ops.relations import Axes, Equation, Place, Product, Relations
+from hloexec.ops.relations.parts import matching_groups
 from hloexec.shrinking.primes import factorization
 
 __all__ = ["Group", "Groups", "groups_of"]
@@ -30,6 +31,8 @@ class Group:
     offsets: Mapping[int, int]
     unit: int
     least: int
+    """The unit does not become smaller of itself: sizes stay larger than 1."""
+    lowest: int
     """The unit may not become smaller."""
     is_divided: bool
     """Whether it is part of a product, so that the factor has to divide the unit; else the new unit may be any."""
@@ -167,6 +170,7 @@ _UNEQUAL = "sizes that depend on it cannot shrink in proportion"
 
 def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     """Work out the groups of a module's dimensions; those of its inputs are no product of others."""
+    _refine_products(relations)
     _tie_splits(relations)
     root = relations.root
     equations, products = _distinct_equations(relations), _distinct_products(relations)
@@ -180,6 +184,69 @@ def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     members = _members(working, roots)
     _drop_indivisible(working, members, relations)
     return _assembled(working, members, relations, merged)
+
+
+def _refine_products(relations: Relations) -> None:
+    """Where dimensions are factors of others, products of these may be products of the factors one by one.
+
+    [24, 20, 28] that became [480, 28], and that [24, 560], has the same 24: the elements are in the same order. That
+    is known of one array and those that are computed from it element by element, not of others of the same size.
+    """
+    splits = _splits(relations)
+    found: list[Product] = []
+    for product in [*relations.products, *_alternatives(splits, relations)]:
+        if min(len(product.left), len(product.right)) > 1:
+            found += _refined(product, splits, relations)
+        else:
+            found.append(product)
+    relations.products[:] = found
+
+
+def _splits(relations: Relations) -> dict[int, list[tuple[Axes, Place]]]:
+    """The factors of dimensions, in each way in which they are known, the most factors first."""
+    found: dict[int, list[tuple[Axes, Place]]] = defaultdict(list)
+    for product in relations.products:
+        for whole, parts in ((product.left, product.right), (product.right, product.left)):
+            if (
+                len(whole) == 1
+                and len(parts) > 1
+                and relations.sizes[whole[0]] == prod(relations.sizes[part] for part in parts)
+            ):
+                found[relations.aligned.root(whole[0])].append((parts, product.where))
+    for ways in found.values():
+        ways.sort(key=lambda way: -len(way[0]))
+    return found
+
+
+def _alternatives(splits: Mapping[int, list[tuple[Axes, Place]]], relations: Relations) -> Iterator[Product]:
+    """What the factors of a dimension that is split in several ways have to do with one another."""
+    for (finest, _), *others in splits.values():
+        for parts, where in others:
+            if [relations.sizes[part] for part in parts] != [relations.sizes[part] for part in finest]:
+                yield Product(finest, parts, where)
+
+
+def _refined(
+    product: Product, splits: Mapping[int, list[tuple[Axes, Place]]], relations: Relations
+) -> Iterator[Product]:
+    def expanded(axes: Sequence[int]) -> list[int]:
+        ways = [splits[root][0][0] if (root := relations.aligned.root(axis)) in splits else None for axis in axes]
+        return [
+            each for axis, way in zip(axes, ways, strict=True) for each in ([axis] if way is None else expanded(way))
+        ]
+
+    left, right = expanded(product.left), expanded(product.right)
+    sizes = [[relations.sizes[axis] for axis in side] for side in (left, right)]
+    groups = matching_groups(*sizes) if prod(sizes[0]) == prod(sizes[1]) else []
+    if len(groups) < 2:
+        yield product
+        return
+    for first, second in groups:
+        ours, theirs = tuple(left[number] for number in first), tuple(right[number] for number in second)
+        if len(ours) == len(theirs) == 1:
+            relations.tie(ours[0], theirs[0])
+        else:
+            yield Product(ours, theirs, product.where)
 
 
 def _tie_splits(relations: Relations) -> None:
@@ -316,11 +383,14 @@ def _assembled(
     to_one = {relations.root(dimension) for dimension in relations.to_one}
     groups = []
     for first, roots in members.items():
-        unit, least = units[first], 1
+        unit, least, lowest = units[first], 1, 1
         for root in roots:
             base, offset = working.base(root), working.offsets[root]
-            smallest = max(1 if root in to_one else min(2, working.size(root)), *bounds[root], 0)
-            least = max(least, -(-(smallest - offset) * unit // base))
+            needed = max(1, *bounds[root], 0)
+            usual = max(needed, 1 if root in to_one else min(2, working.size(root)))
+            least, lowest = (
+                max(before, -(-(size - offset) * unit // base)) for before, size in ((least, usual), (lowest, needed))
+            )
         groups.append(
             Group(
                 number=numbers[first],
@@ -328,6 +398,7 @@ def _assembled(
                 offsets={root: working.offsets[root] for root in roots},
                 unit=unit,
                 least=min(least, unit),
+                lowest=min(lowest, unit),
                 is_divided=numbers[first] in divided,
             )
         )

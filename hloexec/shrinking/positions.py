@@ -9,6 +9,7 @@ number that is neither small nor negative is left as it is, and listed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -22,13 +23,14 @@ from hloexec.values import Array
 
 __all__ = ["ConstantChange", "constants_for", "lengths_by_constant", "tie_positions"]
 
+_T = TypeVar("_T")
 _FAR = 2
 _SMALL = 16
+"""Numbers up to this one are steps and small offsets, whatever they count."""
 _MOST_NUMBERS = 1000
 """Constants of more elements are no bounds."""
 _SHARES = 16
 """A number is a share of a size if it is a multiple of this fraction of it."""
-"""Numbers up to this one are steps and small offsets, whatever they count."""
 
 
 @attrs.frozen
@@ -46,6 +48,7 @@ class ConstantChange:
 
 def tie_positions(relations: Relations) -> None:
     """Dimensions of one size along which the same numbers are positions are the same."""
+    _tie_derived(relations)
     _spread_components(relations)
     for unit, dimensions in _dimensions_by_unit(relations).items():
         if relations.units.is_constant(unit):
@@ -53,6 +56,30 @@ def tie_positions(relations: Relations) -> None:
         by_size: dict[int, int] = {}
         for dimension in dimensions:
             relations.tie(by_size.setdefault(relations.sizes[dimension], dimension), dimension)
+    _tie_wrapped(relations)
+
+
+def _tie_wrapped(relations: Relations) -> None:
+    """What counts along a dimension, and then modulo its size, counts along it still."""
+    known, root = _dimensions_by_unit(relations), relations.units.root
+    for remainder, dividend in relations.wrapped:
+        for dimension in known.get(root(remainder), ()):
+            for other in known.get(root(dividend), ()):
+                if relations.sizes[dimension] == relations.sizes[other]:
+                    relations.tie(dimension, other)
+
+
+def _tie_derived(relations: Relations) -> None:
+    """What is computed twice from the same numbers, such as halves of them, counts the same both times."""
+    units, is_changed = relations.units, True
+    while is_changed:
+        is_changed = False
+        seen: dict[object, int] = {}
+        for key, operand, result in relations.derived:
+            first = seen.setdefault((key, units.root(operand)), result)
+            if units.root(first) != units.root(result):
+                units.tie(first, result)
+                is_changed = True
 
 
 def _spread_components(relations: Relations) -> None:
@@ -75,7 +102,7 @@ def _dimensions_by_unit(relations: Relations) -> dict[int, list[int]]:
     return found
 
 
-def _add_strides(single: dict[int, list[int]], relations: Relations) -> None:
+def _add_strides(single: dict[int, list[_T]], relations: Relations) -> None:
     """A factor of positions counts along the same dimension, unless it counts something itself."""
     root = relations.units.root
     found = {
@@ -86,15 +113,22 @@ def _add_strides(single: dict[int, list[int]], relations: Relations) -> None:
     single.update(found)
 
 
-def _add_uses(single: dict[int, list[int]], vectors: dict[int, list[tuple[int, ...]]], relations: Relations) -> None:
+def _add_uses(found: dict[int, list[_T]], relations: Relations) -> None:
     """Constants count what they are used for."""
     root = relations.units.root
     for constant, use in relations.units.uses:
-        single.setdefault(root(constant), []).extend(single.get(root(use), ()))
-        vectors.setdefault(root(constant), []).extend(vectors.get(root(use), ()))
-    for found in (single, vectors):
-        for unit in [unit for unit, dimensions in found.items() if not dimensions]:
-            del found[unit]
+        if root(use) in found:
+            found.setdefault(root(constant), []).extend(found[root(use)])
+
+
+def _rooms_by_unit(relations: Relations) -> dict[int, list[tuple[int, int]]]:
+    """Of units of starts, in which dimension they are, and of what dimension windows are that start there."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for unit, whole, window in relations.rooms:
+        found.setdefault(relations.units.root(unit), []).append((whole, window))
+    _add_strides(found, relations)
+    _add_uses(found, relations)
+    return found
 
 
 def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
@@ -131,6 +165,15 @@ class _Lengths:
                     found.setdefault(old, set()).add(new)
         return {old: next(iter(found[old])) for old in sorted(found, reverse=True) if len(found[old]) == 1}
 
+    def last_starts(self, rooms: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """By the last start of a window in a dimension, and its size, the new ones, and the size of the dimension."""
+        found: dict[int, tuple[int, int]] = {}
+        for whole, window in rooms:
+            ours, theirs = self._size(self.relations.root(whole)), self._size(self.relations.root(window))
+            found[theirs[0]] = theirs[1], ours[0]
+            found[ours[0] - theirs[0]] = ours[1] - theirs[1], ours[0]
+        return found
+
     def _size(self, root: int) -> tuple[int, int]:
         """Before and after."""
         before = self.relations.sizes[root]
@@ -154,7 +197,7 @@ def lengths_by_constant(
     relations = dimensions.relations
     lengths, single = _Lengths.after(relations, sizes), _dimensions_by_unit(relations)
     _add_strides(single, relations)
-    _add_uses(single, {}, relations)
+    _add_uses(single, relations)
     units = {place: relations.units.root(dimensions.values[place[0]][place[1]].unit) for place in places}
     return {place: lengths.of(single.get(unit, ())) for place, unit in units.items()}
 
@@ -167,7 +210,10 @@ def constants_for(
     lengths = _Lengths.after(relations, sizes)
     single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
     _add_strides(single, relations)
-    _add_uses(single, vectors, relations)
+    _add_uses(single, relations)
+    _add_uses(vectors, relations)
+    rooms = _rooms_by_unit(relations)
+    shifts = {relations.units.root(bits): single.get(relations.units.root(unit), ()) for unit, bits in relations.shifts}
     changed = {relations.sizes[root] for root, after in sizes.items() if relations.sizes[root] != after}
     literals: dict[Place, Literal] = {}
     changes: list[ConstantChange] = []
@@ -181,7 +227,9 @@ def constants_for(
                 continue
             unit = relations.units.root(value.unit)
             columns = _columns(literal.value, unit, single, vectors, lengths)
-            array, found = _replaced(literal.value, columns)
+            array, found = _replaced(literal.value, columns, lengths.last_starts(rooms.get(unit, ())))
+            array, bits = _shifts(array, shifts.get(unit), lengths, changed)
+            found += bits
             found += _suspects(
                 literal.value, changed - {size for each in found for size in (each.before, each.before + 1)}
             )
@@ -213,6 +261,27 @@ def _columns(
                 yield (*before, number), lengths.of([vector[number] for vector in others])
 
 
+def _shifts(
+    array: Array, dimensions: Sequence[int] | None, lengths: _Lengths, changed: Collection[int]
+) -> tuple[Array, list[ConstantChange]]:
+    """Numbers of bits by which positions along some dimensions are shifted: logarithms of sizes follow these."""
+    if dimensions is None or array.size != 1:
+        return array, []
+    bits = int(array.reshape(-1)[0])
+    size, sizes = 1 << max(0, min(bits, 62)), lengths.of(dimensions)
+    after = sizes.get(size, size)
+    if bits < 1 or (after == size and (size in sizes or size not in changed)):
+        return array, []
+    is_certain = after != size and after & (after - 1) == 0
+    number = after.bit_length() - 1 if is_certain else bits
+    return np.full_like(array, number), [ConstantChange("", "", bits, number, size, is_certain=is_certain)]
+
+
+def _is_round(number: int) -> bool:
+    """Whether a number, or the one after it, is a power of two."""
+    return not (number & (number - 1) and number & (number + 1))
+
+
 def _suspects(array: Array, changed: Collection[float]) -> list[ConstantChange]:
     """Numbers that are sizes which changed, or the last positions along them, though nothing says what they count."""
     numbers = np.unique(array).tolist() if array.size <= _MOST_NUMBERS else []
@@ -220,19 +289,21 @@ def _suspects(array: Array, changed: Collection[float]) -> list[ConstantChange]:
         ConstantChange("", "", number, number, size, is_certain=False)
         for number in numbers
         for size in (number, number + 1)
-        if number > _SMALL and size in changed
+        if (number > _SMALL or (number > _FAR and not _is_round(number))) and size in changed
     ]
 
 
 def _replaced(
-    array: Array, columns: Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]]
+    array: Array,
+    columns: Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]],
+    last_starts: Mapping[int, tuple[int, int]],
 ) -> tuple[Array, list[ConstantChange]]:
     result, changes = array, []
     for index, sizes in columns:
         if all(old == new for old, new in sizes.items()):
             continue
         for number in np.unique(array[index]).tolist():
-            change = _changed(number, sizes)
+            change = _changed(number, sizes, last_starts)
             if change is None:
                 continue
             changes.append(change)
@@ -243,7 +314,9 @@ def _replaced(
     return result, changes
 
 
-def _changed(number: int, sizes: Mapping[int, int]) -> ConstantChange | None:
+def _changed(
+    number: int, sizes: Mapping[int, int], last_starts: Mapping[int, tuple[int, int]]
+) -> ConstantChange | None:
     """What a number becomes that counts along one of some dimensions; None where it is no matter of sizes."""
     if any(abs(number) in (old, old - 1) for old, new in sizes.items() if old == new):
         return None
@@ -254,6 +327,9 @@ def _changed(number: int, sizes: Mapping[int, int]) -> ConstantChange | None:
                 return ConstantChange("", "", number, after if number > 0 else -after, old, is_certain=True)
     if abs(number) <= _FAR:
         return None
+    if number in last_starts:
+        after, size = last_starts[number]
+        return ConstantChange("", "", number, after, size, is_certain=True)
     for old, new in sizes.items():
         if 0 < number < old and _SHARES * number % old == 0 and number * new % old == 0:
             return ConstantChange("", "", number, number * new // old, old, is_certain=False)

@@ -13,7 +13,8 @@ from hloexec.arguments import byte_count, listed, require_integer, require_modul
 from hloexec.buffers.running import run_estimate
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
-from hloexec.ir import Module
+from hloexec.ir import Literal, Module
+from hloexec.ops.relations import Place
 from hloexec.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
@@ -24,6 +25,7 @@ from hloexec.shrinking.loops import with_trip_counts
 from hloexec.shrinking.positions import ConstantChange, constants_for, tie_positions
 from hloexec.shrinking.rewriting import rewritten
 from hloexec.shrinking.solving import Demand, Sizing, Solver
+from hloexec.shrinking.sums import Sums
 from hloexec.verifier import verify
 
 __all__ = ["DEFAULT_BYTES", "shrink"]
@@ -111,6 +113,7 @@ def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
 class _Candidate:
     module: Module
     sizes: Mapping[int, int]
+    is_proven: bool
     constants: list[ConstantChange]
     argument_bytes: int
     peak_bytes: int | None
@@ -128,6 +131,7 @@ class _Work:
     module: Module
     dimensions: Dimensions
     groups: Groups
+    sums: Sums
     workload: Workload
     devices: int
     """As many as there were."""
@@ -140,7 +144,8 @@ class _Work:
         tie_positions(dimensions.relations)
         groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
         left = devices if fewer is None else fewer.count
-        return cls(module, dimensions, groups, Workload(module, dimensions, groups, left), devices, fewer)
+        sums, workload = Sums.of(module, dimensions), Workload(module, dimensions, groups, left)
+        return cls(module, dimensions, groups, sums, workload, devices, fewer)
 
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
         """What is asked of the groups; InputError where none of a size's can become what is asked for."""
@@ -225,6 +230,7 @@ class _Work:
             changes=size_changes(self.module, self.dimensions, self.groups, found.sizes),
             kept=kept_sizes(self.module, self.dimensions, self.groups),
             constants=tuple(found.constants),
+            is_proven=found.is_proven,
             devices=self.workload.devices,
             devices_before=self.devices,
             axes=() if self.fewer is None else self.fewer.changes,
@@ -289,8 +295,8 @@ class _Work:
         sizes = sizing.sizes(self.groups, self.dimensions.relations)
         settled = () if self.fewer is None else self.fewer.axes.constants.replaced
         literals, constants = constants_for(self.module, self.dimensions, sizes, settled)
-        factors, more = factors_for(self.module, self.dimensions, sizes)
-        literals, constants = literals | factors, [*constants, *more]
+        factors, more = factors_for(self.module, self.sums, sizes)
+        literals, constants = _merged((literals, constants), (factors, more))
         if self.fewer is not None:
             own, more = self.fewer.literals(self.dimensions, sizes)
             literals, constants = literals | own, [*constants, *more]
@@ -302,11 +308,21 @@ class _Work:
         return _Candidate(
             module=module,
             sizes=sizes,
+            is_proven=sizing.is_proven,
             constants=constants,
             argument_bytes=self.workload.argument_bytes(sizes),
             peak_bytes=None if estimate is None else estimate.bytes * self.workload.devices,
             flops=self.workload.flops(sizes),
         )
+
+
+def _merged(
+    first: tuple[dict[Place, Literal], list[ConstantChange]], second: tuple[dict[Place, Literal], list[ConstantChange]]
+) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+    """Constants of two findings; what the first changes or the second does not name is as the first says."""
+    named = {(each.computation, each.instruction) for each in second[1]} - first[0].keys()
+    changes = [each for each in first[1] if (each.computation, each.instruction) not in named]
+    return second[0] | first[0], changes + [each for each in second[1] if (each.computation, each.instruction) in named]
 
 
 def _require_valid(module: Module) -> None:
@@ -330,8 +346,8 @@ def _unit_for(group: Group, root: int, before: int, after: int) -> int:
     """The unit with which a root's size becomes what is asked for; InputError where there is none."""
     base, offset = group.bases[root], group.offsets[root]
     unit, rest = divmod((after - offset) * group.unit, base)
-    if rest or unit < 1 or (group.is_divided and group.unit % unit):
-        units = [each for each in range(1, group.unit + 1) if not (group.is_divided and group.unit % each)]
+    if rest or unit < group.lowest or (group.is_divided and group.unit % unit):
+        units = [each for each in range(group.lowest, group.unit + 1) if not (group.is_divided and group.unit % each)]
         sizes = [group.sizes(each)[root] for each in units]
         words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
         raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")

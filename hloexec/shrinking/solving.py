@@ -23,7 +23,8 @@ from hloexec.shrinking.primes import factorization
 __all__ = ["Demand", "Sizing", "Solver"]
 
 _TOLERANCE = 1e-6
-_MOST_SECONDS = 20.0
+_MOST_NODES = 2000
+"""Of the search tree: a limit in seconds would make the result depend on the machine."""
 _NEARBY = (0.0, 0.03, 0.11, 0.37, 0.71)
 """HiGHS has numerical difficulties with a few bounds, and then none with one that is a little larger."""
 _EXCESS = 500.0
@@ -45,6 +46,8 @@ class Sizing:
     """The new units of all groups."""
 
     units: Sequence[int]
+    is_proven: bool = True
+    """Whether nothing better is possible; else the search ended at its limit, with the best that it had."""
 
     def sizes(self, groups: Groups, relations: Relations) -> dict[int, int]:
         """The new size of every root that is in a group, or follows from some."""
@@ -86,10 +89,11 @@ class _Program:
     def row(self, terms: Mapping[int, float], low: float, high: float) -> None:
         self.rows.append((dict(terms), low, high))
 
-    def solve(self) -> Any:
-        """The values of the columns, or None where there are none that satisfy all rows."""
+    def solve(self) -> tuple[Any, bool]:
+        """The values of the columns, or None where there are none that satisfy all rows; and whether they are the best,
+        up to the tolerated gap."""
         if not self.costs:
-            return ()
+            return (), True
         optimize = _milp()
         from scipy.sparse import csr_array
 
@@ -104,9 +108,9 @@ class _Program:
             integrality=np.array(self.is_integer, int),
             bounds=optimize.Bounds(0, np.array(self.upper)),
             constraints=optimize.LinearConstraint(matrix, *limits) if self.rows else (),
-            options={"time_limit": _MOST_SECONDS, "mip_rel_gap": 1e-4},
+            options={"node_limit": _MOST_NODES, "mip_rel_gap": 1e-4},
         )
-        return result.x
+        return result.x, result.status == 0
 
 
 @attrs.define(eq=False)
@@ -137,10 +141,11 @@ class Solver:
         for demand in self.demands:
             self._demand(program, exponents[demand.group], demand)
         self._bound(program, exponents, bound, excess)
-        solution = program.solve()
+        solution, is_proven = program.solve()
         if solution is None:
             return None
-        return Sizing([self._unit(group, exponents[group.number], solution) for group in self.groups.groups])
+        units = [self._unit(group, exponents[group.number], solution) for group in self.groups.groups]
+        return Sizing(units, is_proven)
 
     def _columns(self, program: _Program, group: Group) -> dict[int, int]:
         """One column for each prime of a group, how many of it are taken away."""

@@ -130,6 +130,13 @@ def test_reasons_in_tables_speak_of_options(capsys: pytest.CaptureFixture[str]) 
         ("select-and-scatter(a), select=ge, scatter=add", "select-and-scatter(a), select=ge, scatter=add"),
         ("while(z), body=b, computation_layout={}", "while(z), body=b, computation_layout={}"),
         ("the seed of it, max_iterations=3", "the seed of it, --max-iterations 3"),
+        ("no sizes satisfy what dims and keep ask for", "no sizes satisfy what --dim and --keep ask for"),
+        ("dims makes 8 larger, 16; sizes can only shrink", "--dim 8=16 makes a size larger; sizes can only shrink"),
+        ("a size in dims must be at least 1, but is 0", "a size in --dim must be at least 1, but is 0"),
+        ("what dims says of 8 must be at least 1", "what --dim says of 8 must be at least 1"),
+        ("names may help (keep, --keep): x", "names may help (--keep): x"),
+        ("devices is 4, but module m has 2", "--devices is 4, but module m has 2"),
+        ("the size of an axis in devices must be at least 1", "the size of an axis in --devices must be at least 1"),
         ("file.py:3:1: nothing", "file.py:3:1: nothing"),
     ],
 )
@@ -139,11 +146,18 @@ def test_text_of_modules_stays_as_it_is(said: str, expected: str) -> None:
 
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
-    from hloexec.cli.commands.making import extract
+    from hloexec.cli.commands.making import extract, shrink
     from hloexec.cli.commands.numerics import compare
     from hloexec.cli.commands.running import golden, run, trace
 
-    commands = [run.command, compare.command, extract.command, trace.command, *golden.command.commands.values()]
+    commands = [
+        run.command,
+        compare.command,
+        extract.command,
+        trace.command,
+        shrink.command,
+        *golden.command.commands.values(),
+    ]
     options = {name for command in commands for parameter in command.params for name in parameter.opts}
     source = inspect.getsource(problems)
     named = {*re.findall(r'r?": r?"[^"]*?(--[a-z-]+)', source)}

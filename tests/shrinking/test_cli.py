@@ -50,7 +50,7 @@ def test_a_record_holds_all(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'a=b' is not of the form 8192=64" in run(capsys, "shrink module.hlo --dim a=b", 2)
-    assert "dims makes 64 larger" in run(capsys, "shrink module.hlo --dim 64=128", 2)
+    assert "--dim 64=128 makes a size larger" in run(capsys, "shrink module.hlo --dim 64=128", 2)
     assert "cannot shrink to 10 bytes" in run(capsys, "shrink module.hlo --max-bytes 10", 1)
     assert "no dimension of that size" in run(capsys, "shrink module.hlo --keep 7777 --max-bytes 1M", 2)
     assert "cannot both stay and become 8" in run(capsys, "shrink module.hlo --dim 512=8 --keep 512", 2)
@@ -104,3 +104,20 @@ def test_fewer_devices(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_number_of_devices_is_refused(capsys: pytest.CaptureFixture[str], given: str, message: str) -> None:
     Path("module.hlo").write_text(GATHER)
     assert message in run(capsys, f"shrink module.hlo --devices {given}", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--dim 1024=2048", "--dim 1024=2048 makes a size larger"),
+        ("--dim 0=1", "a size in --dim must be at least 1, but is 0"),
+        ("--dim 8=0", "what --dim says of 8 must be at least 1, but is 0"),
+        ("--dim 1024=8 --keep 1024", "size 1024 cannot both stay and become 8"),
+        ("--keep 7", "size 7 cannot stay: the module has no dimension of that size"),
+        ("--dim 7=3", "size 7 cannot become 3: the module has no dimension of that size"),
+        ("--devices 0", "--devices must be at least 1, but is 0"),
+        ("--devices 2", "is for one device, and cannot have fewer"),
+    ],
+)
+def test_messages_say_what_was_typed(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in run(capsys, f"shrink module.hlo {options}", 2)

@@ -198,3 +198,50 @@ def test_what_is_missing_without_scipy_is_said(monkeypatch: pytest.MonkeyPatch) 
         hloexec.UnsupportedError, match=r"needs SciPy: install it, .* \(pip install 'hloexec\[shrink\]'\)"
     ):
         hloexec.shrink(hloexec.parse(PERCEPTRON), max_bytes=1_000_000)
+
+
+def test_a_search_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scipy.optimize
+
+    from hloexec.report.making.shrinkages import shrinkage_record
+
+    solve = scipy.optimize.milp
+
+    def cut_off(*arguments: object, **options: object) -> object:
+        found = solve(*arguments, **options)
+        found.status = 1  # that of a limit which was reached
+        return found
+
+    assert shrinkage_record(shrink(PERCEPTRON, max_bytes=1_000_000), None)["is_proven"]
+    monkeypatch.setattr(scipy.optimize, "milp", cut_off)
+    assert not shrinkage_record(shrink(PERCEPTRON, max_bytes=1_000_000), None)["is_proven"]
+
+
+def test_shrinking_twice_gives_the_same_module() -> None:
+    assert shrink(PERCEPTRON, max_bytes=100_000) == shrink(PERCEPTRON, max_bytes=100_000)
+
+
+def test_a_size_cannot_become_smaller_than_a_piece_of_it() -> None:
+    text = module("""
+    x = f32[64] parameter(0)
+    ROOT y = f32[6] slice(x), slice={[4:10]}""")
+    assert parameters(shrink(text, dims={64: 10})) == [(10,)]
+    with pytest.raises(hloexec.InputError, match=r"size 64 cannot become 9, .* the nearest are 10, 11, 12"):
+        shrink(text, dims={64: 9})
+
+
+def test_what_only_looks_like_a_size_is_listed() -> None:
+    text = module("""
+    x = f32[64] parameter(0)
+    c = f32[] constant(64)
+    cs = f32[64] broadcast(c), dimensions={}
+    d = s32[] constant(63)
+    e = f32[] convert(d)
+    es = f32[64] broadcast(e), dimensions={}
+    y = f32[64] power(x, cs)
+    ROOT z = f32[64] power(y, es)""")
+    found = shrink(text, dims={64: 4})
+    assert {(each.instruction, each.after, each.is_certain) for each in found.constants} == {
+        ("c", 64, False),
+        ("d", 63, False),
+    }

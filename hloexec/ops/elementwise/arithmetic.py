@@ -124,6 +124,7 @@ _of_two(
     pole=Pole(1, lambda y: y == 0, "division by zero"),
     invalid="zero divided by zero",
     nonzero=finite_and_not_zero,
+    is_quotient=True,
 )
 _of_two(
     "remainder",

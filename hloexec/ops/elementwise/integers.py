@@ -175,7 +175,11 @@ def _numpys(formula: Formula, kind: Kind) -> Callable[[object, ElementType], For
 
 
 _shift = partial(
-    elementwise, operands=2, kinds=INTEGRAL, demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1))]
+    elementwise,
+    operands=2,
+    kinds=INTEGRAL,
+    demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1))],
+    is_shift=True,
 )
 _shift(
     "shift-left",

@@ -255,4 +255,4 @@ def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> Non
         use.positions(first, whole)
         return
     for number in range(len(starts)):
-        use.positions(first + number, (whole[number],))
+        use.starts_of(first + number, whole[number], window[number])

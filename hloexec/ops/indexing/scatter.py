@@ -132,6 +132,7 @@ class Scatter:
             relate_window_of(use, operands[0][dimension], updates[window])
         batch = [axis for number, axis in enumerate(updates) if number not in attributes.update_window_dims]
         relate_starts(_NAMES, use, operands[0], count, batch)
+        use.sums_over(batch)
 
     @staticmethod
     def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:

@@ -73,8 +73,12 @@ class ReduceWindow:
         results = [*use.result.leaves.values()]
         for axes in results[1:]:
             use.same(results[0], axes)
-        for entry, operand, result in zip(use.attributes.window.dimensions, arrays[0], results[0], strict=True):
+        windows = use.attributes.window.dimensions
+        for entry, operand, result in zip(windows, arrays[0], results[0], strict=True):
             relate_window(use, entry, operand, result)
+        whole = [axis for axis, entry in zip(arrays[0], windows, strict=True) if 1 < entry.size == use.size(axis)]
+        if whole:
+            use.sums_over(whole)
 
     @staticmethod
     def resize(change: Resizing) -> object:

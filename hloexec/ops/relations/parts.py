@@ -72,6 +72,10 @@ def relate_bytes(use: Relating, left: Sequence[int], right: Sequence[int]) -> No
 _MOST_SHARES = 16
 """A part that is so many times smaller than the whole, or less, is a share of it."""
 _MOST_WINDOWS = 64
+_LEAST_TRIMMED = 8
+"""Of so many elements or more, all but one are those that are left when one is taken away."""
+_LEAST_SHARE = 8
+"""A window of fewer elements in a much larger dimension is one of fixed size."""
 
 
 def _kind_of_part(whole: int, start: int, size: int) -> str:
@@ -85,9 +89,19 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
     common = gcd(whole, start, size)
     if common > 1 and whole <= _MOST_SHARES * common and size > 1:
         return "share"
-    if 4 * (whole - size) <= whole and whole > _MOST_SHARES:
+    if _is_trimmed(whole, size):
         return "trim"
     return "piece" if size <= 1 or 4 * size <= whole else "unclear"
+
+
+def _is_trimmed(whole: int, size: int) -> bool:
+    left_out = whole - size
+    return 4 * left_out <= whole and (whole > _MOST_SHARES or (left_out == 1 and whole >= _LEAST_TRIMMED))
+
+
+def _is_at_end(whole: int, start: int, size: int) -> bool:
+    """Whether a piece lies where it does because the dimension ends there."""
+    return start + size == whole or (whole > _MOST_SHARES and 4 * (whole - start) <= whole)
 
 
 def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
@@ -104,7 +118,7 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
         use.at_least(part, 1)
     elif kind == "piece":
         use.keep([part], "it is a piece of fixed size of a larger dimension")
-        use.at_least(whole, size if start + size == full else start + size)
+        use.at_least(whole, full - start if _is_at_end(full, start, size) else start + size)
     else:
         use.keep([whole, part], f"what part of it {start}:{start + size} is, of {full}, is unclear")
 
@@ -116,11 +130,12 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
     kind = _kind_of_part(whole, start, size)
     if kind == "share":
         return start * new_whole // whole
-    return new_whole - new_size if kind == "piece" and start + size == whole else start
+    return new_whole - (whole - start) if kind == "piece" and _is_at_end(whole, start, size) else start
 
 
 def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
-    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, or of fixed size.
+    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, all but the ends, or
+    a piece of fixed size.
 
     It may be the part of one of several devices, whose number is a dimension.
     """
@@ -129,8 +144,11 @@ def relate_window_of(use: Relating, whole: int, window: int, devices: int | None
         use.shared(whole, window, devices)
     elif full == size:
         use.same([whole], [window])
-    elif size > 1 and full % size == 0 and full <= _MOST_WINDOWS * size:
+    elif size > 1 and full % size == 0 and full <= (_MOST_WINDOWS if size >= _LEAST_SHARE else _MOST_SHARES) * size:
         use.multiple(whole, window)
+    elif _is_trimmed(full, size):
+        use.equation({whole: 1, window: -1})
+        use.at_least(window, 1)
     else:
         use.keep([window], "it is a window of fixed size in a larger dimension")
         use.at_least(whole, size)

@@ -106,6 +106,11 @@ class Relating:
         """The elements of an operand are positions along a dimension; several: it holds vectors of positions."""
         self.relations.positions.append(Position(self.operands[operand].unit, dimensions))
 
+    def starts_of(self, operand: int, whole: int, window: int) -> None:
+        """The elements of an operand are positions along a dimension at which windows start."""
+        self.positions(operand, (whole,))
+        self.relations.rooms.append((self.operands[operand].unit, whole, window))
+
     def counts(self, dimension: int) -> None:
         """The elements of the result are positions along a dimension."""
         self.relations.positions.append(Position(self.result.unit, (dimension,)))
@@ -122,6 +127,23 @@ class Relating:
     def multiplies(self) -> None:
         """The result is the product of the operands."""
         self.relations.strides += [(self.result.unit, operand.unit) for operand in self.operands]
+
+    def divides(self) -> None:
+        """The first operand is the product of the result and of the second, and of what is left."""
+        dividend, divisor = self.operands
+        self.relations.strides.append((dividend.unit, divisor.unit))
+
+    def wraps(self) -> None:
+        """The result is the first operand modulo the second, or without some of its bits, or its negative."""
+        dividend, *others = self.operands
+        if not others:
+            self.same_units((dividend, self.result))
+            return
+        self.relations.wrapped.append((self.result.unit, dividend.unit))
+        for operand in self.operands:
+            if self.relations.units.is_constant(operand.unit):
+                self.relations.units.tie(operand.unit, self.result.unit)
+        self.divides()
 
     def components(self) -> None:
         """The result holds vectors, whose components are the operands."""
@@ -194,6 +216,8 @@ def pointwise(use: Relating) -> None:
     arrays = [axes for axes in values if len(axes) == rank]
     for axes in arrays[1:]:
         use.same(arrays[0], axes)
+        for ours, theirs in zip(arrays[0], axes, strict=True):
+            use.relations.aligned.tie(ours, theirs)
 
 
 def leafwise(use: Relating) -> None:

@@ -121,19 +121,33 @@ class Relations:
     """Of dimensions that stay, why, and where that was said."""
     positions: list[Position] = attrs.field(factory=list)
     """What numbers count: of units whose numbers are positions along dimensions."""
+    rooms: list[tuple[int, int, int]] = attrs.field(factory=list)
+    """A unit whose numbers are starts, the dimension in which, and that of what starts there."""
     units: Units = attrs.field(factory=lambda: Units())
     """What the numbers of each leaf count, where that is the same as for another leaf."""
     counted: dict[Place, int] = attrs.field(factory=dict)
     """By instruction, the dimension along which its elements count."""
     summed: dict[Place, Axes] = attrs.field(factory=dict)
     """By instruction, the dimensions of its operands over which it adds up."""
+    tiled: dict[int, int] = attrs.field(factory=dict)
+    """By the dimension of the places of windows that lie side by side, that which they divide."""
     strides: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a product, and that of a factor."""
+    shifts: list[tuple[int, int]] = attrs.field(factory=list)
+    """The unit of a number that is shifted, and that of by how many bits it is."""
+    wrapped: list[tuple[int, int]] = attrs.field(factory=list)
+    """The unit of a remainder, and that of the dividend."""
+    numbers: dict[int, int] = attrs.field(factory=dict)
+    """By the unit of a constant that is one number everywhere, that."""
+    derived: list[tuple[tuple[str, int], int, int]] = attrs.field(factory=list)
+    """An opcode and a number, and the units of what it is applied to with that number and of what comes of it."""
     components: list[tuple[int, tuple[int, ...]]] = attrs.field(factory=list)
     """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
     to_one: set[int] = attrs.field(factory=set)
     """Dimensions that may become 1."""
+    aligned: UnionFind = attrs.field(factory=lambda: UnionFind())
+    """Dimensions along which operations on elements put arrays side by side: there, elements are in the same order."""
     _same: UnionFind = attrs.field(factory=lambda: UnionFind())
 
     def new(self, sizes: Sequence[int]) -> Axes:
@@ -142,6 +156,7 @@ class Relations:
         self.sizes.extend(sizes)
         numbers = tuple(range(first, len(self.sizes)))
         self._same.extend(len(numbers))
+        self.aligned.extend(len(numbers))
         return numbers
 
     def split(self, whole: int, parts: Sequence[int], where: Place) -> None:

@@ -58,6 +58,8 @@ def relate_window(use: Relating, window: WindowDimension, extent: int, places: i
             use.equation({extent: 1, places: -1})
         else:
             use.equation({extent: window.base_dilation, places: -window.stride})
+        if window.stride == window.size and window.base_dilation == window.window_dilation == 1:
+            use.relations.tiled[places] = extent
 
 
 def _resized(window: WindowDimension, extents: tuple[int, int], places: tuple[int, int], taps: int) -> WindowDimension:

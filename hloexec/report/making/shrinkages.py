@@ -44,7 +44,9 @@ def _headline(found: Shrinkage, output: str | None) -> RenderableType:
     inputs = f"inputs  {byte_text(found.argument_bytes)}, before {byte_text(found.argument_bytes_before)}"
     run = "" if found.peak_bytes is None else f"\na run   about {byte_text(found.peak_bytes)} beyond its inputs"
     flops = f"{flop_text(found.flops)}, before {flop_text(found.flops_before)}"
-    return Text.assemble((found.module.name, "bold"), f"  {changed}\n\n{inputs}{run}\nwork    {flops} in contractions")
+    limit = "" if found.is_proven else "\nsizes   the search for better ones was ended at its limit"
+    text = f"  {changed}\n\n{inputs}{run}\nwork    {flops} in contractions{limit}"
+    return Text.assemble((found.module.name, "bold"), text)
 
 
 def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
@@ -123,6 +125,7 @@ def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:
         "peak_bytes": found.peak_bytes,
         "total_flops_before": found.flops_before,
         "total_flops": found.flops,
+        "is_proven": found.is_proven,
         "size_changes": list(_change_records(found.changes)),
         "kept_sizes": [
             {

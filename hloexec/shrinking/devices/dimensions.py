@@ -12,7 +12,6 @@ import numpy as np
 
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.numerics.trip_counts import constant_number, loop_step
 from hloexec.operations import traits_of
 from hloexec.ops.collective.permute import AllToAllAttributes
 from hloexec.ops.registry import Role, role_of
@@ -71,15 +70,13 @@ def device_starts(
 def relate_devices(
     module: Module, relations: Relations, values: Mapping[str, Mapping[str, Value]], axes: DeviceAxes
 ) -> None:
-    """Say along which axes numbers of devices count, and which counters of loops are the same."""
+    """Say along which axes numbers of devices count."""
     for computation in module:
         for instruction in computation:
             place = (computation.name, instruction.name)
             value = values[computation.name][instruction.name]
             if axes.values.known.get(place, NOTHING).sources and isinstance(instruction.shape, ArrayShape):
                 _relate_index(instruction, place, value, values[computation.name], relations, axes)
-            if role_of(instruction) is Role.WHILE:
-                _relate_counters(module, computation, instruction, relations, values)
     for place, block in axes.constants.tables.items():
         (axis,) = values[place[0]][place[1]].axes
         relations.tie(axis, axes.dimension(block, relations, place))
@@ -103,26 +100,3 @@ def _relate_index(
     if numbers is None and traits_of(instruction).keeps_unit:
         for name in instruction.operands:
             relations.units.tie(values[name].unit, value.unit)
-
-
-def _relate_counters(
-    module: Module,
-    computation: Computation,
-    loop: Instruction,
-    relations: Relations,
-    values: Mapping[str, Mapping[str, Value]],
-) -> None:
-    """Counters that begin with the same constant and grow by the same constant count the same."""
-    initial = computation.by_name[loop.operands[0]]
-    if role_of(initial) is not Role.TUPLE:
-        return
-    seen: dict[object, int] = {}
-    body = module.by_name[loop.attributes.body]
-    state = values[body.name][body.parameters[0].name]
-    if role_of(body.root) is not Role.TUPLE:
-        return
-    for number, first in enumerate(initial.operands):
-        begin, step = constant_number(computation, computation.by_name[first]), loop_step(body, number)
-        if begin is not None and step is not None:
-            unit = state.part(number).unit
-            relations.units.tie(seen.setdefault((begin, step), unit), unit)

@@ -14,54 +14,38 @@ import numpy as np
 from hloexec.dtypes import Kind, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.operations import traits_of
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
+from hloexec.shrinking.following import Fact, Following
 from hloexec.values import Array
 
 __all__ = ["DeviceValues", "Known", "computed", "literal_of"]
 
 _MOST_SOURCES = 4
-_MOST_ROUNDS = 4
 
 
-@attrs.frozen(eq=False)
-class Known:
+def _are_equal(first: Array | None, second: Array | None) -> bool:
+    return (first is None) == (second is None) and (first is None or np.array_equal(first, second))  # type: ignore[arg-type]
+
+
+@attrs.frozen
+class Known(Fact):
     """What is known of a value."""
 
-    numbers: Array | None = None
+    numbers: Array | None = attrs.field(default=None, eq=attrs.cmp_using(eq=_are_equal, require_same_type=False))
     """Of each device the only element, in the type of the value."""
     sources: tuple[Place, ...] = ()
     """The known numbers that differ between devices and on which it depends."""
     table: Place | None = None
     """The constant that it is."""
-    parts: tuple[Known, ...] = ()
 
     def joined(self, other: Known) -> Known:
-        """What is known of a value that is this one or the other."""
-        if self is other:
-            return self
-        same = self.numbers is not None and other.numbers is not None and np.array_equal(self.numbers, other.numbers)
-        parts = tuple(map(Known.joined, self.parts, other.parts)) if len(self.parts) == len(other.parts) else ()
         return Known(
-            numbers=self.numbers if same else None,
+            numbers=self.numbers if _are_equal(self.numbers, other.numbers) else None,
             sources=_few(*self.sources, *other.sources),
             table=self.table if self.table == other.table else None,
-            parts=parts,
-        )
-
-    def equals(self, other: Known) -> bool:
-        is_same = (self.numbers is None) == (other.numbers is None) and (self.sources, self.table) == (
-            other.sources,
-            other.table,
-        )
-        return (
-            is_same
-            and (self.numbers is None or np.array_equal(self.numbers, other.numbers))  # type: ignore[arg-type]
-            and len(self.parts) == len(other.parts)
-            and all(map(Known.equals, self.parts, other.parts))
         )
 
 
@@ -79,10 +63,10 @@ def literal_of(instruction: Instruction) -> Array | None:
 
 
 @attrs.define(eq=False)
-class DeviceValues:
+class DeviceValues(Following[Known]):
     """The known values of all instructions, found by following them from the entry computation."""
 
-    module: Module
+    nothing = NOTHING
     replicas: int
     partitions: int
     replaced: Mapping[Place, Array] = attrs.field(factory=dict)
@@ -94,7 +78,7 @@ class DeviceValues:
         cls, module: Module, replicas: int, partitions: int, replaced: Mapping[Place, Array] | None = None
     ) -> DeviceValues:
         found = cls(module, replicas, partitions, replaced or {})
-        found.run(module.entry, (), is_final=True)
+        found.run(module.entry, ())
         return found
 
     @property
@@ -106,109 +90,23 @@ class DeviceValues:
         numbers = self.known.get(place, NOTHING).numbers
         return numbers if numbers is not None and (numbers != numbers[0]).any() else None
 
-    def run(self, computation: Computation, arguments: Sequence[Known], *, is_final: bool) -> Known:
-        values: dict[str, Known] = {}
-        for instruction in computation.instructions:
-            operands = [values.get(name, NOTHING) for name in instruction.operands]
-            found = self._of(computation, instruction, operands, arguments, is_final=is_final)
-            values[instruction.name] = found
-            if is_final:
-                place = (computation.name, instruction.name)
-                self.known[place] = self.known.get(place, found).joined(found)
-        return values[computation.root_name]
+    def found(self, place: Place, fact: Known) -> None:
+        self.known[place] = self.known.get(place, fact).joined(fact)
 
-    def _of(
-        self,
-        computation: Computation,
-        instruction: Instruction,
-        operands: list[Known],
-        arguments: Sequence[Known],
-        *,
-        is_final: bool,
-    ) -> Known:
-        role, place = role_of(instruction), (computation.name, instruction.name)
-        if role is Role.PARAMETER:
-            number = instruction.attributes.number
-            return arguments[number] if number < len(arguments) else NOTHING
-        if role is Role.CONSTANT:
-            return self._constant(instruction, place)
-        if role in (Role.PARTITION_ID, Role.REPLICA_ID):
-            device = np.arange(self.count, dtype=np.uint32)
-            is_partition = role is Role.PARTITION_ID
-            numbers = device % np.uint32(self.partitions) if is_partition else device // np.uint32(self.partitions)
-            return self._of_numbers(numbers, place)
-        if role is Role.TUPLE:
-            return Known(parts=tuple(operands))
-        if role is Role.GET_TUPLE_ELEMENT:
-            index, parts = instruction.attributes.index, operands[0].parts
-            return parts[index] if index < len(parts) else NOTHING
-        if role is Role.FORWARD:
-            return operands[0]
-        if role is Role.PART:
-            return self._part(instruction, operands[0])
-        if role in (Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.ASYNC_START):
-            return self._called(instruction, operands, is_final=is_final)
-        return self._computed(computation, instruction, operands, place)
-
-    def _constant(self, instruction: Instruction, place: Place) -> Known:
+    def constant(self, instruction: Instruction, place: Place) -> Known:
         array = self.replaced.get(place, literal_of(instruction))
         if array is None or array.size != 1:
             return Known(table=place)
         return Known(numbers=np.full(self.count, array.reshape(-1)[0], array.dtype), table=place)
 
-    def _of_numbers(self, numbers: Array, place: Place) -> Known:
-        return Known(numbers=numbers, sources=(place,) if (numbers != numbers[0]).any() else ())
-
-    def _part(self, instruction: Instruction, value: Known) -> Known:
-        for _, operand in traits_of(instruction).aliases:
-            for index in operand:
-                value = value.parts[index] if index < len(value.parts) else NOTHING
-        return value
-
-    def _called(self, instruction: Instruction, operands: list[Known], *, is_final: bool) -> Known:
-        role = role_of(instruction)
-        called = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
-        if role is Role.WHILE:
-            return self._loop(called, operands[0], is_final=is_final)
-        if role is Role.CONDITIONAL:
-            found = [self.run(each, [part], is_final=is_final) for each, part in zip(called, operands[1:], strict=True)]
-            result = found[0]
-            for other in found[1:]:
-                result = result.joined(other)
-            return result
-        result = self.run(called[0], operands, is_final=is_final)
-        return result if role is Role.CALL else Known(parts=(Known(parts=tuple(operands)), result))
-
-    def _loop(self, called: Sequence[Computation], state: Known, *, is_final: bool) -> Known:
-        """What holds in every iteration."""
-        body = next((each for each in called if each.root.shape == each.parameter_shapes[0]), called[-1])
-        for _ in range(_MOST_ROUNDS):
-            after = state.joined(self.run(body, [state], is_final=False))
-            if after.equals(state):
-                break
-            state = after
-        else:
-            state = NOTHING
-        if is_final:
-            for each in called:
-                self.run(each, [state], is_final=True)
-        return state
-
-    def looked_up(self, instruction: Instruction, operands: Sequence[Known]) -> Array | None:
-        """What a slice of one element of a constant holds on each device."""
-        is_slice = isinstance(instruction.attributes, DynamicSliceAttributes)
-        if not is_slice or len(operands) != 2 or operands[0].table is None:
-            return None
-        computation, name = operands[0].table
-        array = self.replaced.get(operands[0].table, literal_of(self.module.by_name[computation].by_name[name]))
-        sizes = instruction.attributes.dynamic_slice_sizes
-        if array is None or array.ndim != 1 or sizes != (1,) or operands[1].numbers is None:
-            return None
-        return array[np.clip(operands[1].numbers.astype(np.int64), 0, array.size - 1)]
-
-    def _computed(
+    def computed(
         self, computation: Computation, instruction: Instruction, operands: list[Known], place: Place
     ) -> Known:
+        if role_of(instruction) in (Role.PARTITION_ID, Role.REPLICA_ID):
+            device = np.arange(self.count, dtype=np.uint32)
+            is_partition = role_of(instruction) is Role.PARTITION_ID
+            number = device % np.uint32(self.partitions) if is_partition else device // np.uint32(self.partitions)
+            return self._of_numbers(number, place)
         shape = instruction.shape
         if not isinstance(shape, ArrayShape) or not (
             shape.element_type.is_integral or shape.element_type.kind is Kind.PRED
@@ -224,6 +122,21 @@ class DeviceValues:
         if shape.element_type.kind is Kind.PRED or role_of(instruction) is not Role.KERNEL or not is_spread:
             return NOTHING
         return Known(sources=_few(*(source for each in operands for source in each.sources)))
+
+    def _of_numbers(self, numbers: Array, place: Place) -> Known:
+        return Known(numbers=numbers, sources=(place,) if (numbers != numbers[0]).any() else ())
+
+    def looked_up(self, instruction: Instruction, operands: Sequence[Known]) -> Array | None:
+        """What a slice of one element of a constant holds on each device."""
+        is_slice = isinstance(instruction.attributes, DynamicSliceAttributes)
+        if not is_slice or len(operands) != 2 or operands[0].table is None:
+            return None
+        computation, name = operands[0].table
+        array = self.replaced.get(operands[0].table, literal_of(self.module.by_name[computation].by_name[name]))
+        sizes = instruction.attributes.dynamic_slice_sizes
+        if array is None or array.ndim != 1 or sizes != (1,) or operands[1].numbers is None:
+            return None
+        return array[np.clip(operands[1].numbers.astype(np.int64), 0, array.size - 1)]
 
 
 def computed(instruction: Instruction, operands: Sequence[Array]) -> Array | None:

@@ -1,0 +1,143 @@
+"""Following what is known of values through a module: through tuples, calls, fusions, loops and conditionals.
+
+What is known, a *fact*, differs from use to use: the numbers that devices compute, the sums that a factor meets. A use
+says what constants and operations give; this says how control flow passes facts on. What a loop carries is what holds
+in every iteration: facts of its initial state are joined with those of what the body makes of them, until none changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+import attrs
+
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.operations import traits_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, role_of
+from hloexec.ops.relations import Place
+
+__all__ = ["Fact", "Following"]
+
+_MOST_ROUNDS = 4
+
+
+@attrs.frozen
+class Fact(ABC):
+    """What is known of a value, and of the elements of a tuple."""
+
+    parts: tuple[Fact, ...] = attrs.field(default=(), kw_only=True)
+
+    @abstractmethod
+    def joined(self: F, other: F) -> F:
+        """What is known of a value that is this one or the other, its parts aside."""
+
+
+F = TypeVar("F", bound=Fact)
+
+
+def _joined(first: F, second: F) -> F:
+    if first is second or first == second:
+        return first
+    parts: tuple[Fact, ...] = ()
+    if len(first.parts) == len(second.parts):
+        parts = tuple(_joined(*pair) for pair in zip(first.parts, second.parts, strict=True))
+    return attrs.evolve(first.joined(second), parts=parts)
+
+
+@attrs.define(eq=False)
+class Following(ABC, Generic[F]):
+    """Computations are followed from the entry on, for each call anew."""
+
+    module: Module
+    nothing: ClassVar[Fact]
+    """The fact that says nothing."""
+
+    @abstractmethod
+    def constant(self, instruction: Instruction, place: Place) -> F:
+        """What is known of a constant."""
+
+    @abstractmethod
+    def computed(self, computation: Computation, instruction: Instruction, operands: list[F], place: Place) -> F:
+        """What is known of the result of any operation that is no control flow."""
+
+    def looped(self, body: Computation, state: F) -> F:
+        """What is known of the result of a loop beyond its state, which is what holds in every iteration."""
+        return state
+
+    def found(self, place: Place, fact: F) -> None:
+        """Take note of a fact that is final."""
+
+    def run(self, computation: Computation, arguments: Sequence[F], *, is_final: bool = True) -> F:
+        """Follow a computation; what is known of its result."""
+        facts: dict[str, F] = {}
+        for instruction in computation.instructions:
+            operands = [facts.get(name, self._nothing) for name in instruction.operands]
+            facts[instruction.name] = self._of(computation, instruction, operands, arguments, is_final)
+            if is_final:
+                self.found((computation.name, instruction.name), facts[instruction.name])
+        return facts[computation.root_name]
+
+    @property
+    def _nothing(self) -> F:
+        return self.nothing  # type: ignore[return-value]
+
+    def _of(
+        self,
+        computation: Computation,
+        instruction: Instruction,
+        operands: list[F],
+        arguments: Sequence[F],
+        is_final: bool,
+    ) -> F:
+        role, place = role_of(instruction), (computation.name, instruction.name)
+        if role is Role.PARAMETER:
+            number = instruction.attributes.number
+            return arguments[number] if number < len(arguments) else self._nothing
+        if role is Role.CONSTANT:
+            return self.constant(instruction, place)
+        if role is Role.TUPLE:
+            return self._tuple(operands)
+        if role is Role.GET_TUPLE_ELEMENT:
+            return self._part(operands[0], (instruction.attributes.index,))
+        if role is Role.FORWARD:
+            return operands[0]
+        if role is Role.PART:
+            return self._part(operands[0], traits_of(instruction).part)
+        called = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
+        if role is Role.WHILE:
+            return self._loop(called, operands[0], is_final)
+        if role is Role.CONDITIONAL:
+            pairs = zip(called, operands[1:], strict=True)
+            first, *others = [self.run(branch, [operand], is_final=is_final) for branch, operand in pairs]
+            for other in others:
+                first = _joined(first, other)
+            return first
+        if role in (Role.CALL, Role.ASYNC_START):
+            result = self.run(called[0], operands, is_final=is_final)
+            return result if role is Role.CALL else self._tuple([self._tuple(operands), result])
+        return self.computed(computation, instruction, operands, place)
+
+    def _tuple(self, parts: Sequence[F]) -> F:
+        return attrs.evolve(self._nothing, parts=tuple(parts))
+
+    def _part(self, fact: F, index: Sequence[int]) -> F:
+        for number in index:
+            fact = fact.parts[number] if number < len(fact.parts) else self._nothing  # type: ignore[assignment]
+        return fact
+
+    def _loop(self, called: Sequence[Computation], state: F, is_final: bool) -> F:
+        body = next((each for each in called if each.root.shape == each.parameter_shapes[0]), called[-1])
+        for _ in range(_MOST_ROUNDS):
+            after = _joined(state, self.run(body, [state], is_final=False))
+            if after == state:
+                break
+            state = after
+        else:
+            state = self._nothing
+        if is_final:
+            for each in called:
+                self.run(each, [state])
+        return self.looped(body, state)

@@ -1,0 +1,138 @@
+"""The benchmark's JAX programs at two sizes: the large one, shrunken, computes what the small one computes.
+
+Only sizes may differ between the two, so scales are those at which a program has as many layers, and strides divide
+images as evenly. The table that says so in the documentation is the one that is tested here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.ir import Shape, leaf_shapes
+from tests.shrinking.smallest import assert_valid
+from tests.shrinking.test_programs import leaves
+
+jax: Any = pytest.importorskip("jax")
+pytest.importorskip("flax")
+
+from benchmarks.programs import PROGRAMS  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+
+
+@attrs.frozen
+class Sizes:
+    """The arguments of a program, a large and a small one; `side` is that of images."""
+
+    large: Mapping[str, Any] = attrs.field(factory=lambda: {"scale": 1})
+    small: Mapping[str, Any] = attrs.field(factory=lambda: {"scale": 0.25})
+    dims: Mapping[int, int] = attrs.field(factory=dict)
+    """What no input or result has."""
+    keep: tuple[int, ...] = ()
+
+
+HALVES = {"scale": 0.5}, {"scale": 0.25}
+SIZES = {
+    **{name: Sizes() for name in PROGRAMS},
+    # At these scales, there are two layers; a width is divided into heads of the same size.
+    "transformer": Sizes(*HALVES, keep=(32,)),
+    "transformer-bf16": Sizes(*HALVES, keep=(32,)),
+    "resnet": Sizes({"scale": 1, "side": 160}, {"scale": 0.5, "side": 96}),
+    "mobilenet": Sizes({"scale": 1, "side": 224}, {"scale": 0.5, "side": 64}),
+    # The capacity of an expert.
+    "experts": Sizes(dims={640: 320}),
+}
+MORE = {
+    # There are no other scales at which transformers have as many layers, and heads of the same size.
+    **{name: Sizes({"scale": 0.5}, {"scale": 0.125}) for name in PROGRAMS if not name.startswith("transformer")},
+    "resnet": Sizes({"scale": 1, "side": 224}, {"scale": 0.25, "side": 64}),
+    "mobilenet": Sizes({"scale": 0.5, "side": 128}, {"scale": 0.25, "side": 64}),
+    "experts": Sizes({"scale": 1}, {"scale": 0.1}, dims={640: 129}),
+    "lstm": Sizes({"scale": 1}, {"scale": 0.1}),
+}
+
+
+def table() -> list[str]:
+    """What is tested, as the documentation has it."""
+
+    def cell(arguments: Mapping[str, Any]) -> str:
+        side = f", images of {arguments['side']}²" if "side" in arguments else ""
+        return f"{arguments['scale']:g}{side}"
+
+    def asked(sizes: Sizes) -> str:
+        return ", ".join([f"`--dim {a}={b}`" for a, b in sizes.dims.items()] + [f"`--keep {a}`" for a in sizes.keep])
+
+    rows = [f"| {name} | {cell(each.large)} | {cell(each.small)} | {asked(each)} |" for name, each in SIZES.items()]
+    return ["| program | large | small | besides |", "| --- | --- | --- | --- |", *rows]
+
+
+def lowered(name: str, arguments: Mapping[str, Any], *, optimized: bool) -> hloexec.Module:
+    function, shapes = PROGRAMS[name](**arguments)
+    jitted = jax.jit(function, keep_unused=True)
+    return hloexec.parse(jitted.lower(*shapes).compile().as_text()) if optimized else hloexec.from_jax(jitted, *shapes)
+
+
+def interface(module: hloexec.Module) -> tuple[list[Shape], list[Shape]]:
+    return list(module.entry.parameter_shapes), [leaf for _, leaf in leaf_shapes(module.entry.result_shape)]
+
+
+def shrunken(large: hloexec.Module, small: hloexec.Module, sizes: Sizes) -> Any:
+    """The large module with the sizes of the small one's inputs; and of its results, where no input has such a size."""
+    dims = dict(sizes.dims)
+    known: set[int] = set()
+    for ours, theirs in zip(interface(large), interface(small), strict=True):
+        pairs = {
+            pair
+            for our, their in zip(ours, theirs, strict=True)
+            for pair in zip(our.dimensions, their.dimensions, strict=True)
+        }
+        dims |= {before: after for before, after in sorted(pairs) if before != after and before not in known}
+        known |= {before for before, _ in pairs}
+    return hloexec.shrink(large, dims=dims, keep=sizes.keep)
+
+
+def check(name: str, sizes: Sizes, *, optimized: bool) -> None:
+    large, small = (lowered(name, arguments, optimized=optimized) for arguments in (sizes.large, sizes.small))
+    found = shrunken(large, small, sizes)
+    assert_valid(found.module)
+    assert interface(found.module) == interface(small)
+    inputs = hloexec.random_inputs(small, seed=1)
+    actual, expected = (hloexec.run(module, *inputs) for module in (found.module, small))
+    if optimized:
+        # XLA:CPU optimizes the two sizes differently; each element may be off by what rounding does to it.
+        compared = hloexec.compare(actual, expected, module=small, inputs=inputs)
+        assert compared.agrees, str(compared)
+        return
+    for ours, theirs in zip(leaves((actual,)), leaves((expected,)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "mobilenet" else name for name in PROGRAMS]
+)
+def test_a_shrunken_program_of_the_benchmark_computes_the_bits_of_the_small_one(name: str) -> None:
+    check(name, SIZES[name], optimized=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_so_it_does_at_other_sizes(name: str) -> None:
+    check(name, MORE[name], optimized=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_optimized_it_computes_the_same_up_to_rounding(name: str) -> None:
+    check(name, SIZES[name], optimized=True)
+
+
+def test_the_documentation_lists_what_is_tested() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "shrinking.md"
+    assert "\n".join(table()) in page.read_text(encoding="utf-8")

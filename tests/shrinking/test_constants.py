@@ -1,0 +1,149 @@
+"""Constants that encode sizes: which follow, and which are guesses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+from tests.shrinking.test_shrink import shrink
+from tests.text.building import ADD, module
+
+MEAN = """
+    x = f32[{rows},{columns}] parameter(0)
+    zero = f32[] constant(0)
+    s = f32[{columns}] reduce(x, zero), dimensions={{0}}, to_apply=add_f32
+    n = f32[] constant({number})
+    ns = f32[{columns}] broadcast(n), dimensions={{}}
+    ROOT m = f32[{columns}] multiply(s, ns)"""
+GRADIENT = """
+    x = f32[{rows},64] parameter(0)
+    zero = f32[] constant(0)
+    n = f32[] constant({number})
+    ns = f32[{rows}] broadcast(n), dimensions={{}}
+    ones = f32[{rows},64] broadcast(ns), dimensions={{0}}
+    y = f32[{rows},64] multiply(x, ones)
+    ROOT s = f32[] reduce(y, zero), dimensions={{0,1}}, to_apply=add_f32"""
+
+
+def constant(found: hloexec.Shrinkage) -> tuple[float, float, bool]:
+    (change,) = found.constants
+    return change.before, change.after, change.is_certain
+
+
+def f32(number: float) -> float:
+    return float(np.float32(number))
+
+
+def test_a_mean_with_a_decimal_folded_into_it_follows_as_a_guess() -> None:
+    text = module(MEAN.format(rows=392, columns=64, number=repr(0.1 / 392)), ADD)
+    assert constant(shrink(text, dims={392: 16})) == (f32(0.1 / 392), f32(0.1 / 16), False)
+
+
+@pytest.mark.parametrize("number", [0.1, 0.0125, 0.044715, 0.015625])
+def test_a_number_that_someone_chose_stays(number: float) -> None:
+    text = module(MEAN.format(rows=320, columns=64, number=number), ADD)
+    assert shrink(text, dims={320: 16}).constants == ()
+
+
+@pytest.mark.parametrize("share", [1, -1, 0.5, -0.5])
+def test_the_fraction_that_a_gradient_is_scaled_by_follows_as_a_guess(share: float) -> None:
+    text = module(GRADIENT.format(rows=96, number=repr(share / 96)), ADD)
+    assert constant(shrink(text, dims={96: 8})) == (f32(share / 96), f32(share / 8), False)
+
+
+def test_the_fraction_of_a_batch_of_four_follows_where_it_fills_an_array_of_so_many() -> None:
+    text = module(GRADIENT.format(rows=4, number=-0.25), ADD)
+    assert constant(shrink(text, dims={4: 2})) == (-0.25, -0.5, False)
+
+
+def test_the_fraction_of_a_few_elements_is_listed_where_it_may_be_something_else() -> None:
+    text = module(
+        """
+    x = f32[5,64] parameter(0)
+    zero = f32[] constant(0)
+    s = f32[64] reduce(x, zero), dimensions={0}, to_apply=add_f32
+    y = f32[64] parameter(1)
+    n = f32[] constant(0.2)
+    ns = f32[64] broadcast(n), dimensions={}
+    z = f32[64] multiply(y, ns)
+    ROOT t = (f32[64], f32[64]) tuple(s, z)""",
+        ADD,
+    )
+    assert constant(shrink(text, dims={5: 3})) == (f32(0.2), f32(0.2), False)
+
+
+def test_a_dimension_counts_twice_if_it_is_that_of_both_sides_of_an_image() -> None:
+    text = module(
+        """
+    x = f32[48,48] parameter(0)
+    y = f32[48,48] transpose(x), dimensions={1,0}
+    z = f32[48,48] add(x, y)
+    zero = f32[] constant(0)
+    s = f32[] reduce(z, zero), dimensions={0,1}, to_apply=add_f32
+    n = f32[] constant(2304)
+    ROOT m = f32[] divide(s, n)""",
+        ADD,
+    )
+    assert constant(shrink(text, dims={48: 6})) == (2304, 36, True)
+
+
+def test_the_spacing_of_a_grid_follows_as_a_guess_where_its_border_is_cut_off() -> None:
+    text = module(
+        """
+    x = f32[200] parameter(0)
+    y = f32[198] slice(x), slice={[1:199]}
+    n = f32[] constant(SPACING)
+    ns = f32[198] broadcast(n), dimensions={}
+    ROOT z = f32[198] multiply(y, ns)""".replace("SPACING", repr(0.2 / 199**2))
+    )
+    assert constant(shrink(text, dims={200: 50})) == (f32(0.2 / 199**2), f32(0.2 / 49**2), False)
+
+
+def test_what_is_computed_twice_from_the_same_positions_counts_along_the_same_dimension() -> None:
+    text = module(
+        """
+    x = f32[64,8] parameter(0)
+    i = s32[128] iota(), iota_dimension=0
+    two = s32[] constant(2)
+    twos = s32[128] broadcast(two), dimensions={}
+    half = s32[128] divide(i, twos)
+    indices = s32[128,1] reshape(half)
+    taken = f32[128,8] gather(x, indices), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
+    more = s32[] constant(2)
+    mores = s32[128] broadcast(more), dimensions={}
+    again = s32[128] divide(i, mores)
+    places = s32[128,1] reshape(again)
+    zero = f32[] constant(0)
+    zeros = f32[64,8] broadcast(zero), dimensions={}
+    ROOT y = f32[64,8] scatter(zeros, places, taken), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add_f32""",
+        ADD,
+    )
+    found = shrink(text, dims={64: 8, 128: 16})
+    assert found.module.entry.result_shape.dimensions == (8, 8)  # type: ignore[union-attr]
+
+
+def test_a_window_of_all_but_the_ends_stays_so() -> None:
+    text = module("""
+    x = f32[200] parameter(0)
+    y = f32[198] slice(x), slice={[1:199]}
+    one = s32[] constant(1)
+    ROOT z = f32[200] dynamic-update-slice(x, y, one)""")
+    found = shrink(text, dims={200: 50})
+    assert found.module.entry.by_name["y"].shape.dimensions == (48,)  # type: ignore[union-attr]
+
+
+def test_the_fraction_of_a_mean_of_means_follows_as_a_guess() -> None:
+    text = module(
+        """
+    x = f32[96,56] parameter(0)
+    c = f32[96] parameter(1)
+    n = f32[] constant(NUMBER)
+    ns = f32[96] broadcast(n), dimensions={}
+    y = f32[96] multiply(c, ns)
+    zero = f32[] constant(0)
+    z = f32[96] reduce(x, zero), dimensions={1}, to_apply=add_f32
+    ROOT t = (f32[96], f32[96]) tuple(y, z)""".replace("NUMBER", repr(2 / (96 * 56))),
+        ADD,
+    )
+    assert constant(shrink(text, dims={96: 8, 56: 7})) == (f32(2 / 5376), f32(2 / 56), False)
