@@ -5,7 +5,8 @@ module is a training step, and says how far their outputs lie from those of the 
 as the tolerance allows. `running` has the function that users call.
 """
 
+from hloexec.narrowing.carrying import Carried
 from hloexec.narrowing.findings import Deviation, InstructionVerdict, Narrowing, OutputDeviation, Standing
 from hloexec.narrowing.running import narrow
 
-__all__ = ["Deviation", "InstructionVerdict", "Narrowing", "OutputDeviation", "Standing", "narrow"]
+__all__ = ["Carried", "Deviation", "InstructionVerdict", "Narrowing", "OutputDeviation", "Standing", "narrow"]
