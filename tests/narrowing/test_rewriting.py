@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,10 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import Module
 from hloexec.narrowing.candidates import candidates_of
 from hloexec.narrowing.rewriting import rewritten
+from tests.text.seeds import SEEDS, seed_path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 
 CHAIN = """HloModule chain
 
@@ -210,3 +215,27 @@ ENTRY e {
     assert [each.instruction.name for each in candidates_of(hloexec.parse(text))] == ["squares"]
     module = _narrowed(text)
     assert module.by_name["add"] == hloexec.parse(text).by_name["add"]
+
+
+@pytest.mark.parametrize("to", ["bf16", "f8e4m3fn"])
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.hlo")), ids=lambda path: path.stem)
+def test_xla_reads_narrowed_examples(path: Path, to: str) -> None:
+    if not xla.available():
+        pytest.skip("jaxlib is not installed")
+    module = hloexec.load(path)
+    chosen = [each.place for each in candidates_of(module) if each.can_be(ELEMENT_TYPES[to])]
+    found = rewritten(module, dict.fromkeys(chosen, ELEMENT_TYPES[to])).module
+    hloexec.verify(found)
+    assert f"{to}[" in xla.canonical_text(hloexec.format(found))
+
+
+@pytest.mark.parametrize("name", SEEDS, ids=lambda name: name[:3])
+def test_dumps_of_gpus_and_tpus_stay_valid(name: str) -> None:
+    path = seed_path(name)
+    if path is None:
+        pytest.skip("the dump is not there")
+    module = hloexec.load(path)
+    chosen = [each.place for each in candidates_of(module) if each.can_be(ELEMENT_TYPES["bf16"])]
+    found = rewritten(module, dict.fromkeys(chosen, ELEMENT_TYPES["bf16"])).module
+    hloexec.verify(found)
+    assert hloexec.parse(hloexec.format(found)) == found
