@@ -15,9 +15,9 @@ TRANSFORMER, CONVNET = SEEN
 
 
 def test_contractions_of_a_convnet_step_are_narrowed_and_xla_agrees() -> None:
-    found = narrowed(CONVNET, steps=4, seeds=2, held_back=3, max_trials=12, kinds=["contraction"])
+    found = narrowed(CONVNET, steps=3, seeds=2, held_back=2, max_trials=6, kinds=["contraction"])
     assert found.narrowed_share > 0.6
-    assert worst_of_xla(CONVNET, found.module, 4, 3).max() <= TOLERANCE
+    assert worst_of_xla(CONVNET, found.module, 3, 3).max() <= TOLERANCE
 
 
 def test_hloexec_and_xla_train_alike_with_a_narrowed_module() -> None:
