@@ -65,6 +65,14 @@ def test_script_that_takes_a_seed_gives_inputs_for_each(capsys: pytest.CaptureFi
     assert "2 inputs, checked on 1 others" in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_scripts_of_other_commands_are_given_the_seed_too(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for seed in (3, 3, 4):
+        assert main(f"run layers.hlo --inputs inputs.py:make --seed {seed} --json".split()) == 0
+        printed.append(read_record(capsys.readouterr().out)["inputs"][0]["hash"])
+    assert printed[0] == printed[1] != printed[2]
+
+
 def test_inputs_that_no_seed_changes_are_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("precision layers.hlo --tolerance 1 --inputs inputs.py:fixed".split()) == 0
     assert "1 input, none held back" in capsys.readouterr().out
