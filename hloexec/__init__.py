@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         ir,
         literals,
         nan_search,
+        narrowing,
         shadowing,
         shrinking,
         tracing,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     )
     from hloexec.loading import load
     from hloexec.nan_search import NanSearch, find_nan
+    from hloexec.narrowing import Narrowing, narrow
     from hloexec.numerics.comparing import compare
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.numerics.error_maps import ErrorMap
@@ -141,6 +143,7 @@ __all__ = [
     "MemoryUsage",
     "Module",
     "NanSearch",
+    "Narrowing",
     "Note",
     "NumericsPolicy",
     "Observer",
@@ -193,6 +196,8 @@ __all__ = [
     "load_buffer_assignment",
     "memory_usage",
     "nan_search",
+    "narrow",
+    "narrowing",
     "parse",
     "parse_buffer_assignment",
     "random_inputs",
@@ -234,6 +239,7 @@ _HOMES = {
     "Golden": "hloexec.golden",
     "GoldenCheck": "hloexec.golden",
     "NanSearch": "hloexec.nan_search",
+    "Narrowing": "hloexec.narrowing",
     "Inputs": "hloexec.values",
     "Instruction": "hloexec.ir",
     "InstructionExplanation": "hloexec.explaining",
@@ -283,6 +289,7 @@ _HOMES = {
     "load": "hloexec.loading",
     "load_buffer_assignment": "hloexec.buffers",
     "memory_usage": "hloexec.buffers",
+    "narrow": "hloexec.narrowing",
     "parse": "hloexec.text",
     "parse_buffer_assignment": "hloexec.text.dumps.buffer_assignment",
     "random_inputs": "hloexec.inputs",
@@ -309,6 +316,7 @@ _PACKAGES = frozenset(
         "ir",
         "literals",
         "nan_search",
+        "narrowing",
         "shadowing",
         "shrinking",
         "tracing",

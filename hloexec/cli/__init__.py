@@ -35,6 +35,7 @@ _COMMANDS = {
     "nan": "numerics",
     "shadow": "numerics",
     "explain": "numerics",
+    "precision": "numerics",
     "extract": "making",
     "shrink": "making",
     "compare": "numerics",
@@ -48,7 +49,7 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "shadow", "explain", "extract", "diff", "golden")
+_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
 _WITH_VERDICT = ("nan", "explain", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
