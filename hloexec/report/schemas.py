@@ -350,7 +350,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "decisions": ("[decision]", "Where the shadows would have decided otherwise."),
     "untold": ("[untold]", "What cannot be computed in f64, so that its results count as exact."),
     "sample_count": ("integer", "How many runs were made with random rounding."),
-    "relative_error": ("number", "The root of the sum of squared errors, relative to that of the exact values."),
+    "relative_rms_error": ("number", "The root of the sum of squared errors, relative to that of the exact values."),
     "digits": ("number", "Significant decimal digits of the median element; null where there is nothing to tell."),
     "worst_digits": ("number", "Those of the worst element."),
     "worst_index": ("[integer]", "Where the worst element is."),
@@ -464,7 +464,7 @@ RECORDS: Mapping[str, str] = {
     "explained_instruction": "name opcode hlo source explained_verdict best alike",
     "bad_element": "index element operand_elements?",
     "link": "path hlo source minimum maximum",
-    "output_error": "label index devices shape relative_error digits? worst_digits? worst_index? worst_value? "
+    "output_error": "label index devices shape relative_rms_error digits? worst_digits? worst_index? worst_value? "
     "worst_exact? lost_count sampled?",
     "loss": "share lost_share kind path iteration? devices instruction computation opcode hlo source op_name? "
     "inherited_error added_error run_count affected_count output_numbers sampled?",
