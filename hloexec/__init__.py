@@ -30,7 +30,20 @@ TYPE_CHECKING = False  # importing it from typing would take most of the time of
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shadowing, shrinking, tracing
+    from hloexec import (
+        buffers,
+        diffing,
+        explaining,
+        extraction,
+        golden,
+        ir,
+        literals,
+        nan_search,
+        narrowing,
+        shadowing,
+        shrinking,
+        tracing,
+    )
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -54,6 +67,7 @@ if TYPE_CHECKING:
     from hloexec.exec.host import Sink, Source
     from hloexec.exec.options import RunOptions
     from hloexec.exec.statistics import Statistics
+    from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, explain
     from hloexec.extraction import Extraction, extract
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
     from hloexec.inputs import random_inputs
@@ -73,6 +87,7 @@ if TYPE_CHECKING:
     )
     from hloexec.loading import load
     from hloexec.nan_search import NanSearch, find_nan
+    from hloexec.narrowing import Narrowing, narrow
     from hloexec.numerics.comparing import compare
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.numerics.error_maps import ErrorMap
@@ -105,6 +120,8 @@ __all__ = [
     "ErrorMap",
     "EvaluationError",
     "Event",
+    "Explained",
+    "Explanation",
     "Extraction",
     "FolderDiff",
     "Golden",
@@ -114,6 +131,7 @@ __all__ = [
     "InputError",
     "Inputs",
     "Instruction",
+    "InstructionExplanation",
     "InstructionObserver",
     "Layout",
     "LeafComparison",
@@ -125,6 +143,7 @@ __all__ = [
     "MemoryUsage",
     "Module",
     "NanSearch",
+    "Narrowing",
     "Note",
     "NumericsPolicy",
     "Observer",
@@ -149,6 +168,7 @@ __all__ = [
     "Tolerance",
     "Trace",
     "TraceEvent",
+    "Trial",
     "TupleShape",
     "UnsupportedError",
     "Value",
@@ -162,6 +182,8 @@ __all__ = [
     "diff",
     "diff_folders",
     "diffing",
+    "explain",
+    "explaining",
     "extract",
     "extraction",
     "find_nan",
@@ -174,6 +196,8 @@ __all__ = [
     "load_buffer_assignment",
     "memory_usage",
     "nan_search",
+    "narrow",
+    "narrowing",
     "parse",
     "parse_buffer_assignment",
     "random_inputs",
@@ -208,13 +232,17 @@ _HOMES = {
     "ElementType": "hloexec.ir",
     "ErrorMap": "hloexec.numerics.error_maps",
     "Event": "hloexec.exec",
+    "Explained": "hloexec.explaining",
+    "Explanation": "hloexec.explaining",
     "Extraction": "hloexec.extraction",
     "FolderDiff": "hloexec.diffing",
     "Golden": "hloexec.golden",
     "GoldenCheck": "hloexec.golden",
     "NanSearch": "hloexec.nan_search",
+    "Narrowing": "hloexec.narrowing",
     "Inputs": "hloexec.values",
     "Instruction": "hloexec.ir",
+    "InstructionExplanation": "hloexec.explaining",
     "InstructionObserver": "hloexec.exec",
     "Layout": "hloexec.ir",
     "LeafComparison": "hloexec.numerics.comparison",
@@ -244,6 +272,7 @@ _HOMES = {
     "Tolerance": "hloexec.numerics.tolerances",
     "Trace": "hloexec.tracing",
     "TraceEvent": "hloexec.tracing",
+    "Trial": "hloexec.explaining",
     "TupleShape": "hloexec.ir",
     "Value": "hloexec.values",
     "Verdict": "hloexec.numerics.comparison",
@@ -252,6 +281,7 @@ _HOMES = {
     "compare_memory": "hloexec.buffers",
     "diff": "hloexec.diffing",
     "diff_folders": "hloexec.diffing",
+    "explain": "hloexec.explaining",
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
@@ -259,6 +289,7 @@ _HOMES = {
     "load": "hloexec.loading",
     "load_buffer_assignment": "hloexec.buffers",
     "memory_usage": "hloexec.buffers",
+    "narrow": "hloexec.narrowing",
     "parse": "hloexec.text",
     "parse_buffer_assignment": "hloexec.text.dumps.buffer_assignment",
     "random_inputs": "hloexec.inputs",
@@ -276,7 +307,20 @@ _HOMES = {
     "verify": "hloexec.verifier",
 }
 _PACKAGES = frozenset(
-    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shadowing", "shrinking", "tracing"}
+    {
+        "buffers",
+        "diffing",
+        "explaining",
+        "extraction",
+        "golden",
+        "ir",
+        "literals",
+        "nan_search",
+        "narrowing",
+        "shadowing",
+        "shrinking",
+        "tracing",
+    }
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 

@@ -119,7 +119,7 @@ FLOORS = (
     "exec summary testing",
     "buffers numerics sharding",
     "extraction results shrinking tracing",
-    "diffing golden nan_search shadowing",
+    "diffing explaining golden nan_search narrowing shadowing",
     "report",
     "cli pytest_plugin",
 )

@@ -34,6 +34,8 @@ _COMMANDS = {
     "trace": "running",
     "nan": "numerics",
     "shadow": "numerics",
+    "explain": "numerics",
+    "precision": "numerics",
     "extract": "making",
     "shrink": "making",
     "compare": "numerics",
@@ -47,9 +49,9 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "shadow", "extract", "diff", "golden")
+_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
-_WITH_VERDICT = ("nan", "extract", "compare", "diff", "golden", "memory")
+_WITH_VERDICT = ("nan", "explain", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""

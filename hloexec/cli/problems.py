@@ -42,6 +42,12 @@ _OTHERS = {
     r"^devices (?=is \d)": "--devices ",
     r"^(the size of an axis in )?devices(?= must be)": r"\1--devices",
     r"^selects\['([^']*)'\]": r"--selects \1",
+    r"^(carry|margin|tolerance)(?= (?:names|hands|must|says)\b)": r"--\1",
+    r"^output_tolerances(?= (?:names|has)\b)": "--output-tolerance",
+    r"\bonly_outputs(?= names\b)": "--only-output",
+    r"^each of types(?= must\b)": "--type",
+    r"; give steps, too$": "; give --steps, too",
+    r"; carry says which": "; --carry says which",
 }
 """What messages say of other arguments and functions, as patterns, and what options say instead."""
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): ", re.MULTILINE)

@@ -44,7 +44,8 @@ class RunOptions:
         multiple=True,
         default=(),
         help="Read the parameters' values from a .npz file, keyed by number or name, or call a function with the "
-        "module, and use the values that it returns (FILE.py:FUNCTION). Give once for all devices, or once for each.",
+        "module (and a seed, if it takes one), and use the values that it returns (FILE.py:FUNCTION). Give once for "
+        "all devices, or once for each.",
     )
     overrides: tuple[tuple[str, str], ...] = _option(
         "--input",

@@ -25,7 +25,7 @@ class InstructionChains:
         self._known: dict[tuple[str, str], Chain] = {}
         self._called = chains_of(module, policy)
         self._module = module
-        self._bits = numerics_policy(policy).contraction_operand_mantissa_bits
+        self._bits = numerics_policy(policy).coarsest_operand_bits
 
     def of(self, node: Node) -> Chain:
         """What the instruction that gave a node adds."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from hloexec.exec.limits import Limits
     from hloexec.exec.statistics import Statistics
 
-__all__ = ["plan_of", "run", "run_devices"]
+__all__ = ["plan_of", "require_policy_names", "run", "run_devices"]
 
 
 @attrs.define(eq=False)
@@ -96,7 +97,10 @@ def run(
 
     - `computation` is the name of the computation to run instead of the entry.
     - `numerics` is a `NumericsPolicy` or the name of one, which says how results are rounded: `reference`, `exact`,
-      `ftz`, `xla-cpu`, `tf32`, `bf16` or `random-rounding:SEED`.
+      `ftz`, `xla-cpu`, `tf32`, `tf32x3`, `bf16`, `bf16x3`, `bf16x6`, `excess`, `narrow-sums`, `fast-functions` or
+      `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and `reference,dot.3=tf32`, or the mapping
+      `{"": "reference", "dot.3": "tf32"}`, gives instructions policies of their own, by their names or as
+      `computation/instruction`.
     - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).
     - `elided` gives the values of constants that the text elides: `zeros`, `random`, `error`, or a mapping from their
       names to arrays.
@@ -395,6 +399,8 @@ def plan_of(
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
+    if policy.overrides:
+        require_policy_names(module, policy)
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     options = Options(policy, elided, unknown, planner, is_observed, last_pass)
     known = _known_of(module)
@@ -410,6 +416,17 @@ def plan_of(
 
     with explained(module):
         return _kept_plan(known, entry, options, limit)
+
+
+def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
+    """InputError where a policy is for an instruction that is not there."""
+    names = {instruction.name for computation in module for instruction in computation}
+    paths = {f"{computation.name}/{instruction.name}" for computation in module for instruction in computation}
+    for name, _ in policy.overrides:
+        if name not in names and name not in paths:
+            close = get_close_matches(name, names | paths, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"numerics has a policy for {name!r}, but {module.name} has no such instruction{hint}")
 
 
 def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int | None) -> Plan:

@@ -24,7 +24,7 @@ from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import TOKEN, Array, Token, Value, flat
 
-__all__ = ["answer", "run_on_xla_cpu"]
+__all__ = ["answer", "executed", "run_on_xla_cpu"]
 
 _PRECISION_FLAG = "xla_allow_excess_precision"
 _ANSWER = "from hloexec.interop.xla_cpu import answer; answer()"
@@ -62,14 +62,14 @@ def answer() -> None:
     text = data[8 : 8 + size].decode()
     entry = parse(text).entry
     try:
-        results = _executed(text, _arrays(data[8 + size :], entry.parameter_shapes), entry.result_shape)
+        results = executed(text, _arrays(data[8 + size :], entry.parameter_shapes), entry.result_shape)
     except Exception as error:
         print(str(error) or type(error).__name__, file=sys.stderr)
         sys.exit(_REFUSED)
     _write(sys.stdout.buffer, results)
 
 
-def _executed(text: str, arrays: Sequence[Array], shape: Shape) -> list[Array]:
+def executed(text: str, arrays: Sequence[Array], shape: Shape) -> list[Array]:
     """The arrays of a result of this shape that XLA:CPU gives; raises what jaxlib raises."""
     import jax
     from jaxlib import _hlo, _jax

@@ -109,7 +109,7 @@ def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> d
 
 def chains_of(module: Module, policy: str | NumericsPolicy = "reference") -> dict[str, dict[str, Chain]]:
     """The worst chain to each instruction, from the parameters of its computation, by computation and name."""
-    bits = numerics_policy(policy).contraction_operand_mantissa_bits
+    bits = numerics_policy(policy).coarsest_operand_bits
     found: dict[str, dict[str, Chain]] = {}
     callees = {
         computation.name: [name for instruction in computation for name in computation_names(instruction.attributes)]

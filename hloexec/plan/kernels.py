@@ -15,17 +15,20 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import ElementType
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.contraction.dot import MatrixProduct
 from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.movement.copying import in_order
+from hloexec.ops.policies.excess import may_stay_wide, wide_shape
+from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import Flushing, flushes
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Callee, MemoryOrder, Opcode, find_opcode
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
+from hloexec.ops.registry import Callee, MemoryOrder, Opcode
+from hloexec.ops.rounding import Rounding, Sums
 from hloexec.plan.float_widths import converted, float_types
 from hloexec.plan.trees import Leaf, fits
 from hloexec.values import flat
@@ -158,7 +161,7 @@ _GIVEN: dict[str, Callable[[KernelContext, Computation, Instruction], Any]] = {
     "computations": lambda context, computation, instruction: tuple(
         map(context.callee, computation_names(instruction.attributes))
     ),
-    "numerics": lambda context, computation, instruction: context.numerics,
+    "numerics": lambda context, computation, instruction: context.numerics.of(computation.name, instruction.name),
     "backend_config": lambda context, computation, instruction: instruction.backend_config,
 }
 """What kernels may ask for by the names of their keyword-only parameters."""
@@ -185,16 +188,17 @@ def instruction_kernel(
     called computation, so that the result is converted where widths differ.
     """
     assert entry.evaluate is not None
+    numerics = context.numerics.of(computation.name, instruction.name)
     given = bound(context, computation, instruction, entry.evaluate_needs)
     declared = tuple(operand.shape for operand in computation.operands_of(instruction))
     function = None
     shapes = (*declared, instruction.shape), (*operands, instruction.shape)
-    if entry.bind is not None and _is_decided(context.numerics, *shapes, is_elementwise=entry.is_elementwise):
+    if entry.bind is not None and _is_decided(numerics, *shapes, is_elementwise=entry.is_elementwise):
         function = entry.bind(**bound(context, computation, instruction, entry.bind_needs))
     rounded = _rounding_at_random(context, computation, instruction, entry, given) if function is None else None
     function = function or rounded or (partial(entry.evaluate, **given) if given else entry.evaluate)
     found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
-    is_flushed = context.numerics.flushes_denormals and flushes(entry.name, frozenset(found))
+    is_flushed = numerics.flushes_denormals and flushes(entry.name, frozenset(found))
     types = None if entry.is_elementwise else _result_types(context, instruction, operands)
     return _assembled(
         entry,
@@ -224,7 +228,8 @@ def library_kernel(
     declared = tuple(operand.shape for operand in computation.operands_of(instruction))
     results = [shape for _, shape in leaf_shapes(instruction.shape)]
     function = None
-    if entry.bind is not None and _is_decided(context.numerics, (*declared, *results[:1]), (*operands, *results[:1])):
+    numerics = context.numerics.of(computation.name, instruction.name)
+    if entry.bind is not None and _is_decided(numerics, (*declared, *results[:1]), (*operands, *results[:1])):
         function = entry.bind(
             backend_config=instruction.backend_config, shape=instruction.shape, operand_shapes=declared
         )
@@ -263,41 +268,49 @@ def _rounding_at_random(
     given: Mapping[str, object],
 ) -> RandomRounding | None:
     """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
-    seed = context.numerics.rounding_seed
+    numerics = context.numerics.of(computation.name, instruction.name)
+    seed = numerics.rounding_seed
     if seed is None:
         return None
+    from hloexec.ops.contraction.algorithms import contraction_split
     from hloexec.ops.policies.random_rounding import random_rounding
 
     assert entry.evaluate is not None
     rounding, name, summation, shape = Rounding.UNKNOWN, instruction.opcode, None, instruction.shape
     shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
+    split = None
+    if numerics.keeps_formats and _is_settled(entry, instruction, numerics):
+        return None
     if isinstance(entry, Opcode):
         rounding = entry.rounding
-        if seed % 2 and isinstance(shape, ArrayShape) and _may_stay_wide(computation, instruction):
-            shape = shape.with_element_type(element_type_of(shape.element_type.compute))
         if entry.summed is not None:
             summation = entry.summed(**bound(context, computation, instruction, _SUMMED_NEEDS))
+        if numerics.keeps_formats:
+            if rounding is not Rounding.UNKNOWN and not (summation and summation.is_stepwise):
+                shape = wide_shape(shape)
+                summation = summation and attrs.evolve(summation, narrow_steps=0.0)
+            if numerics.has_fast_functions and entry.name in FAST_FUNCTIONS:
+                # Errors of a last place, about what is computed; not about the exact value.
+                rounding = Rounding.UNKNOWN
+            if entry.traits.sums is Sums.PRODUCTS:
+                split, given = contraction_split(given, numerics)
+        elif seed % 2 and may_stay_wide(computation, instruction):
+            shape = wide_shape(shape)
     else:
         name = entry.target
-    return random_rounding(name, rounding, entry.evaluate, given, shape, shapes, summation, seed)
+    return random_rounding(name, rounding, entry.evaluate, given, shape, shapes, summation, seed, split)
 
 
-def _may_stay_wide(computation: Computation, instruction: Instruction) -> bool:
-    """Whether a bf16 or f16 result of an elementwise instruction is seen by others of that kind only, so that an
-    implementation may keep it in the type that it is computed in (XLA calls that excess precision). Who rounds to eight
-    bits means it."""
-    users = computation.users[instruction.name]
-    is_half = isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.bits == 16
-    return is_half and instruction is not computation.root and all(map(_rounds_elements, (instruction, *users)))
-
-
-def _rounds_elements(instruction: Instruction) -> bool:
-    entry, shape = find_opcode(instruction.opcode), instruction.shape
+def _is_settled(entry: Opcode | CustomCall, instruction: Instruction, numerics: NumericsPolicy) -> bool:
+    """Whether a policy says of an instruction to the bit what it gives."""
+    if not isinstance(entry, Opcode):
+        return False
+    sums_narrowly = numerics.narrows_sums and entry.rounding is Rounding.SUM
     return (
-        entry is not None
-        and entry.rounding in (Rounding.ONCE, Rounding.FUNCTION)
-        and isinstance(shape, ArrayShape)
-        and shape.element_type.is_floating
+        entry.traits.converts
+        or entry.rounding is Rounding.FORMAT
+        or (numerics.has_xla_cpu_functions and entry.name in XLA_CPU_FUNCTIONS)
+        or (sums_narrowly and isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_narrow)
     )
 
 

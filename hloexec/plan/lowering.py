@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
@@ -22,6 +23,7 @@ from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
+from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
@@ -97,6 +99,8 @@ class Lowering:
         self.viewed: dict[int, int] = {}
         """Of slots whose values are views, the slots whose memory they show."""
         self.values: dict[str, SlotTree] = {}
+        self.unrounded: dict[str, SlotTree] = {}
+        """Of values that some instruction uses with more precision than they are declared to have."""
         self.arguments = [map_shape(parameter.shape, self.new_slot) for parameter in _parameters(computation)]
         self.parameters = tuple(range(len(self.slot_shapes)))
         for slot, given in enumerate(parameter_types or ()):
@@ -170,6 +174,10 @@ class Lowering:
         slots = (slot for tree in trees for slot in leaves(tree))
         return tuple(entry for slot in slots for entry in float_types(self.slot_shapes[slot]))
 
+    def unrounded_operands(self, instruction: Instruction) -> tuple[SlotTree, ...]:
+        """The same, as they were before they were rounded where that is known."""
+        return tuple(self.unrounded.get(name, self.values[name]) for name in instruction.operands)
+
     # Steps
 
     def add(
@@ -240,17 +248,28 @@ class Lowering:
     def kernel(self, instruction: Instruction) -> SlotTree:
         entry = find_opcode(instruction.opcode)
         assert entry is not None and entry.evaluate is not None
-        operands = self.operands(instruction)
+        context, computation = self.context, self.computation
+        numerics = context.numerics.of(computation.name, instruction.name)
+        is_unrounded = numerics.keeps_excess and reads_excess(instruction)
+        operands = self.unrounded_operands(instruction) if is_unrounded else self.operands(instruction)
         if entry.may_be_view and len(operands) == 1 and isinstance(operands[0], tuple):
             # A copy of a tuple: its leaves as they are.
             return self.renamed(instruction, operands[0])
         slots = [slot for tree in operands for slot in leaves(tree)]
         shapes = [self.slot_shapes[slot] for slot in slots]
         orders = [self.orders.get(slot) for slot in slots]
-        kernel = instruction_kernel(self.context, self.computation, instruction, entry, shapes, orders)
-        tree = map_shape(kernel.random.shape if kernel.random else instruction.shape, self.new_slot)
+        is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
+        computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
+        kernel = instruction_kernel(context, computation, computed, entry, shapes, orders)
+        tree = map_shape(kernel.random.shape if kernel.random else computed.shape, self.new_slot)
         extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else self._copied_bytes(kernel, slots)
-        self.add(instruction, operands, tree, kernel, extra_bytes=extra)
+        is_wide = is_excess or (kernel.random is not None and numerics.keeps_formats)
+        is_wide = is_wide and wide_shape(instruction.shape) is not instruction.shape
+        self.add(instruction, operands, tree, kernel, extra_bytes=extra, is_silent=is_wide)
+        if is_excess:
+            self.unrounded[instruction.name] = tree
+        if is_wide:
+            return self.converted(instruction, tree, float_types(instruction.shape))
         if kernel.is_view and slots and isinstance(tree, int):
             self.viewed[tree] = self.viewed.get(slots[0], slots[0])
         if entry.memory_order is not None and isinstance(tree, int) and isinstance(shapes[0], ArrayShape):
@@ -269,7 +288,8 @@ class Lowering:
         context, computation = self.context, self.computation
         entry = context.library_call(instruction.attributes.custom_call_target)
         module = context.program.module
-        if entry is None or call_reason(module, computation, instruction, entry, context.numerics) is not None:
+        numerics = context.numerics.of(computation.name, instruction.name)
+        if entry is None or call_reason(module, computation, instruction, entry, numerics) is not None:
             return self.renamed(
                 instruction,
                 map_shape(

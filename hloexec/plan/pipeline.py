@@ -120,10 +120,10 @@ def run_passes(plan: Plan, options: Options, *, is_scheduled: bool) -> Plan:
         from hloexec.plan.passes.inline import inlined
 
         plan = inlined(plan, is_observed=options.is_observed)
-    if options.numerics.fuses_multiply_add and options.last_pass != "inline":
+    if any(part.fuses_multiply_add for part in options.numerics.parts) and options.last_pass != "inline":
         from hloexec.plan.passes.fma import with_fused_multiply_adds
 
-        plan = with_fused_multiply_adds(plan, is_scheduled=is_scheduled)
+        plan = with_fused_multiply_adds(plan, options.numerics, is_scheduled=is_scheduled)
     if options.is_optimized and options.last_pass not in _FIRST:
         for entry in _PASSES:
             if entry.concerns(plan):

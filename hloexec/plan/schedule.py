@@ -14,7 +14,7 @@ from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["callees_first", "computation_named", "effectful_computations", "schedule"]
+__all__ = ["after_dependencies", "callees_first", "computation_named", "effectful_computations", "schedule"]
 
 
 def computation_named(module: Module, name: str, instruction: Instruction | None = None) -> Computation:
@@ -94,9 +94,9 @@ def schedule(computation: Computation, effectful: frozenset[str], *, is_schedule
         )
     roots = [instruction for instruction in computation if _has_effect(instruction, effectful)]
     roots.append(computation.root)
-    depth_first = _after_dependencies(computation, roots)
+    depth_first = after_dependencies(computation, roots)
     live = {instruction.name for instruction in depth_first}
-    textual = _after_dependencies(computation, [entry for entry in computation if entry.name in live])
+    textual = after_dependencies(computation, [entry for entry in computation if entry.name in live])
     if is_scheduled or _peak_bytes(textual, computation) <= _peak_bytes(depth_first, computation):
         return textual
     return depth_first
@@ -116,7 +116,7 @@ def _dependencies(computation: Computation, instruction: Instruction) -> list[In
     return found
 
 
-def _after_dependencies(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:
+def after_dependencies(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:
     """The roots in the order given, each with what it needs, depth first, before it."""
     order: list[Instruction] = []
     done: dict[str, bool] = {}

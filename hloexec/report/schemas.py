@@ -167,6 +167,37 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "derivation": ("text", "Where it comes from."),
     "factor": ("number", "How many times its own spread an element may be off besides."),
     "check_error": ("max|p99|median|mean", "Which statistic of the errors is held to the tolerance."),
+    # Narrower types.
+    "step_count": ("integer", "How often the module runs, what it carries becoming parameters again."),
+    "carried": ("[carried]", "The outputs that are parameters of the next step."),
+    "parameter_label": ("text", "The number of the parameter, and the place within it if it is a tuple."),
+    "carried_reason": ("text", "How it is known what is carried."),
+    "search_share": ("number", "The share of the tolerances that the search may use."),
+    "input_count": ("integer", "How many inputs the search runs on."),
+    "held_back_count": ("integer", "How many other inputs the module that was found has been checked on."),
+    "rejection_count": ("integer", "How often that check failed, so that the search went back."),
+    "trial_count": ("integer", "How many modules were tried."),
+    "work_flops": ("integer", "Operations of contractions, elementwise instructions and reductions."),
+    "narrowed_flops": ("{integer}", "Of these, those in each narrow type."),
+    "contraction_flops": ("integer", "Operations of contractions that could be narrowed."),
+    "narrowed_contraction_flops": ("{integer}", "Of these, those in each narrow type."),
+    "moved_bytes": ("integer", "Bytes that contractions and elementwise instructions on floats read and write."),
+    "narrowed_bytes": ("{integer}", "Of these, those that are narrow, by their types, as many as they were before."),
+    "held_outputs": ("[held_output]", "The outputs that were held to a tolerance."),
+    "relative_tolerance": ("number", "The relative error that an element may have."),
+    "search_deviation": ("deviation", "The largest error on the inputs of the search."),
+    "held_back_deviation": ("deviation", "The largest error on the other inputs; null where there were none."),
+    "input_number": ("integer", "The number of the inputs, from 0."),
+    "step_number": ("integer", "The step, from 0."),
+    "relative_error": ("number", "The error, relative to the element, or to the median one of its array if larger."),
+    "narrowing_verdicts": ("[narrowing_verdict]", "The instructions that could be narrowed."),
+    "element_type": ("text", "The element type that it has."),
+    "narrow_type": ("text", "The element type that it may have; null where it keeps its own."),
+    "standing": (
+        "narrowed|not even alone|not with the others|out of range|too little work|not tried",
+        "Whether it may be narrower, or why not.",
+    ),
+    "alone": ("deviation", "The largest error with no other instruction narrowed; null where that was not tried."),
     # Searches.
     "before_file": ("text", "The file or folder BEFORE."),
     "after_file": ("text", "The file or folder AFTER."),
@@ -213,6 +244,30 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "nan_inputs": ("[text]", "The parameters that hold NaN."),
     "nan_from_inputs": ("flag", "Whether NaN of the inputs reach the result."),
     "event_count": ("integer", "How many values were looked at."),
+    # Explaining.
+    "explained_verdict": (
+        "equal|rounding alone explains it|explained|none of them explains it", "What explains what is expected."
+    ),
+    "best": ("policy_trial", "The policy that comes nearest; of those that cannot be told apart the simplest."),
+    "alike": ("[policy_trial]", "Policies that the values cannot tell from the best one."),
+    "undecided": ("[text]", "Policies that may hold besides the best one: rounding hides what they would change."),
+    "trials": ("[policy_trial]", "All policies that were tried, the nearest first."),
+    "reference": ("policy_trial", "What the reference comes to."),
+    "policy": ("text", "The policy, as --numerics takes it."),
+    "instruction_names": ("[text]", "The instructions that have policies of their own."),
+    "bits_explained": ("number", "Minus the binary logarithm of the share of the difference that remains."),
+    "remaining": ("number", "What remains, in units of what rounding does to the elements."),
+    "equal_share": ("number", "The share of elements that have the expected bits."),
+    "max_ulps": ("number", "The largest distance in units in the last place."),
+    "spread_ratio": ("number", "What remains, in units of what random rounding leaves; null where not measured."),
+    "is_explained": ("flag", "Whether rounding explains what remains; null where that was not looked at."),
+    "has_effect": ("flag", "Whether the policy changes any bit."),
+    "effect_share": ("number", "How much of its effect, as opposed to the reference, is in what is expected."),
+    "effect_error": ("number", "The error of that."),
+    "unexplained_instructions": (
+        "[explained_instruction]", "With --values: those that rounding alone does not explain, in data-flow order."
+    ),
+    "checked_instruction_count": ("integer", "With --values: how many instructions were looked at."),
     "bad_count": ("integer", "How many elements went bad."),
     "elements": ("[bad_element]", "The first elements that went bad."),
     "element": ("element", "What the element is."),
@@ -295,7 +350,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "decisions": ("[decision]", "Where the shadows would have decided otherwise."),
     "untold": ("[untold]", "What cannot be computed in f64, so that its results count as exact."),
     "sample_count": ("integer", "How many runs were made with random rounding."),
-    "relative_error": ("number", "The root of the sum of squared errors, relative to that of the exact values."),
+    "relative_rms_error": ("number", "The root of the sum of squared errors, relative to that of the exact values."),
     "digits": ("number", "Significant decimal digits of the median element; null where there is nothing to tell."),
     "worst_digits": ("number", "Those of the worst element."),
     "worst_index": ("[integer]", "Where the worst element is."),
@@ -340,6 +395,8 @@ RECORDS: Mapping[str, str] = {
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
+    "explain": f"{_RUN} expected_file explained_verdict best alike undecided trials reference leaves run_count "
+    "unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
     "differing",
     "compare": f"actual_file expected_file module? numerics {_COMPARISON}",
@@ -355,10 +412,18 @@ RECORDS: Mapping[str, str] = {
     "plan": "file module numerics computation peak_bytes functions",
     "memory": "file module is_scheduled target peak peak_by_color parameter_bytes output_bytes estimate? sequence "
     "values assignment?",
+    "precision": f"{_RUN} output? step_count carried carried_reason? search_share input_count held_back_count "
+    "rejection_count trial_count seconds work_flops narrowed_flops contraction_flops narrowed_contraction_flops "
+    "moved_bytes narrowed_bytes held_outputs narrowing_verdicts",
     "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
     "argument_bytes peak_bytes? total_flops_before total_flops is_proven size_changes kept_sizes size_constants",
     "ops": "opcodes",
     "error": "error",
+    "carried": "label parameter_label",
+    "held_output": "label relative_tolerance search_deviation held_back_deviation?",
+    "deviation": "label index input_number step_number device expected actual relative_error",
+    "narrowing_verdict": "computation instruction opcode kind element_type narrow_type? standing reason alone? "
+    "run_count work_flops hlo op_name? source",
     "device_axis": "size new_size stride",
     "size_change": "size new_size array_count parameter_dimensions operations",
     "kept_size": "size array_count reason computation instruction",
@@ -394,9 +459,12 @@ RECORDS: Mapping[str, str] = {
     "step": "step pass? pipeline? before_file after_file verdict reason diff?",
     "nan_event": _NAN_EVENT,
     "nan_finding": f"{_NAN_EVENT} value operands elements chain",
+    "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
+    "spread_ratio? is_explained? has_effect effect_share? effect_error?",
+    "explained_instruction": "name opcode hlo source explained_verdict best alike",
     "bad_element": "index element operand_elements?",
     "link": "path hlo source minimum maximum",
-    "output_error": "label index devices shape relative_error digits? worst_digits? worst_index? worst_value? "
+    "output_error": "label index devices shape relative_rms_error digits? worst_digits? worst_index? worst_value? "
     "worst_exact? lost_count sampled?",
     "loss": "share lost_share kind path iteration? devices instruction computation opcode hlo source op_name? "
     "inherited_error added_error run_count affected_count output_numbers sampled?",

@@ -27,8 +27,9 @@ from hloexec.errors import InputError
 from hloexec.exec.observers import Event, Stages
 from hloexec.exec.running import run_devices
 from hloexec.ir import Module
+from hloexec.numerics.sampling.runs import at_random
 from hloexec.numerics.statistics import leaves
-from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import numerics_policy
 from hloexec.precision import unit_roundoff
 from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import wide
@@ -170,10 +171,8 @@ def sampled_digits(
     places: dict[tuple[str, str], list[_Moments]] = {}
     stages.begin("rounding at random", samples)
     for seed in range(-1, samples):
-        bits = policy.contraction_operand_mantissa_bits
-        rounding = NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", bits, rounding_seed=seed)
         watcher = _Watcher()
-        given = {**options, "numerics": policy if seed < 0 else rounding}
+        given = {**options, "numerics": policy if seed < 0 else at_random(policy, seed)}
         results = run_devices(module, inputs, observers=[watcher], **given)
         for key, array in _leaves(results):
             if seed < 0:

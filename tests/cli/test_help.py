@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "work")
     for name in ("module", "before", "after"):
         shutil.copy(ROOT / "examples" / "attention.hlo", f"{name}.hlo")
-    for name in ("a", "b"):
+    for name in ("a", "b", "gpu"):
         np.savez(f"{name}.npz", value=np.ones((16, 32), np.float32))
     return tmp_path / "work"
 

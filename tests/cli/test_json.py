@@ -57,6 +57,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> A
         ("trace add.hlo -o t --stats-only --select add", "trace", 0),
         ("nan log.hlo --range x=-2:-1", "nan", 1),
         ("nan add.hlo", "nan", 0),
+        ("precision add.hlo --tolerance 0.1 --seeds 1 --held-back 1", "precision", 0),
         ("extract add.hlo --instruction root -o s", "extract", 0),
         ("compare a.npz a.npz", "compare", 0),
         ("compare a.npz b.npz", "compare", 1),

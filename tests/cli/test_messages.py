@@ -147,12 +147,13 @@ def test_text_of_modules_stays_as_it_is(said: str, expected: str) -> None:
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
     from hloexec.cli.commands.making import extract, shrink
-    from hloexec.cli.commands.numerics import compare
+    from hloexec.cli.commands.numerics import compare, precision
     from hloexec.cli.commands.running import golden, run, trace
 
     commands = [
         run.command,
         compare.command,
+        precision.command,
         extract.command,
         trace.command,
         shrink.command,

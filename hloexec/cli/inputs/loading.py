@@ -132,7 +132,7 @@ def _parameter_values(
 
     values: dict[int, Value] = dict(given_values(computation, given.overrides))
     if path is not None and is_script(path):
-        values = script_inputs(path, module, computation) | values
+        values = script_inputs(path, module, computation, seed) | values
     elif path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
     ranges: dict[int | str, tuple[float, float]] = {}

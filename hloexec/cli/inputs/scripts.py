@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -46,15 +47,16 @@ def is_script(path: str) -> bool:
     return bool(colon) and file.endswith(".py") and name.isidentifier()
 
 
-def script_inputs(where: str, module: Module, computation: Computation) -> dict[int, Value]:
-    """The values by parameter that the function `FILE.py:FUNCTION` returns for a module.
+def script_inputs(where: str, module: Module, computation: Computation, seed: int) -> dict[int, Value]:
+    """The values by parameter that the function `FILE.py:FUNCTION` returns for a module, and for a `seed` if it takes
+    one.
 
     It returns a list with a value per parameter, or a mapping from some parameters' names or numbers to values.
     """
     from hloexec.exec.arguments import parameter_numbers
 
     path, _, name = where.rpartition(":")
-    found = _called(path, name, module)
+    found = _called(path, name, module, seed)
     if not isinstance(found, (list, tuple, dict)):
         raise InputError(
             f"{where} must return a list with a value per parameter, or a dict, but returned {found!r:.80}"
@@ -85,7 +87,7 @@ def _value(given: object, shape: Shape, what: str) -> Value:
     return value
 
 
-def _called(path: str, name: str, module: Module) -> object:
+def _called(path: str, name: str, module: Module, seed: int) -> object:
     spec = spec_from_file_location("_hloexec_inputs", path)
     if spec is None or spec.loader is None or not os.path.exists(path):
         raise InputError(f"cannot read {path!r}: there is no such file")
@@ -95,8 +97,16 @@ def _called(path: str, name: str, module: Module) -> object:
         function = getattr(script, name, None)
         if not callable(function):
             raise InputError(f"{path} has no function {name}")
-        return function(module)
+        return function(module, **({"seed": seed} if _takes_seed(function) else {}))
     except HloError:
         raise
     except Exception as error:
         raise InputError(f"{path}:{name} raised {type(error).__name__}: {error}") from error
+
+
+def _takes_seed(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter `seed`."""
+    try:
+        return "seed" in signature(function).parameters
+    except (TypeError, ValueError):  # a function of an extension may not say
+        return False

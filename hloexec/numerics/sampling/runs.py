@@ -18,7 +18,7 @@ from hloexec.numerics.selections import ModuleValue, Watcher
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
 
-__all__ = ["Key", "Sampled", "sampled"]
+__all__ = ["Key", "Sampled", "at_random", "sampled"]
 
 
 @attrs.frozen(eq=False)
@@ -61,16 +61,14 @@ def sampled(
     """
     from hloexec.exec.running import run_devices
 
-    bits = numerics_policy(numerics).contraction_operand_mantissa_bits
     leaves: dict[str, Samples] = {}
     keys: dict[ModuleValue, Samples] = {}
     whole: dict[ModuleValue, Array] = {}
     try:
         for seed in range(samples):
             watcher = Watcher(places)
-            rounding = NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", bits, rounding_seed=seed)
             observers = [watcher] if places else []
-            results = run_devices(module, inputs, numerics=rounding, observers=observers, **options)
+            results = run_devices(module, inputs, numerics=at_random(numerics, seed), observers=observers, **options)
             _take_leaves(leaves, results, seed)
             # The next run shall not find them in memory.
             del results
@@ -85,6 +83,20 @@ def sampled(
     found_keys = {place: Key(array, None) for place, array in whole.items()}
     found_keys |= {place: Key(entry.means(), entry.spread()) for place, entry in keys.items()}
     return Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)
+
+
+def at_random(numerics: str | NumericsPolicy, seed: int) -> NumericsPolicy:
+    """The policy that rounds at random in the formats of another one; formulas of its own it has none, nor does it
+    flush denormals."""
+    return numerics_policy(numerics).changed(
+        name=f"{RANDOM_ROUNDING}:{seed}",
+        rounding_seed=seed,
+        is_exact=False,
+        flushes_denormals=False,
+        fuses_multiply_add=False,
+        has_xla_cpu_functions=False,
+        ignores_algorithms=False,
+    )
 
 
 def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int) -> None:

@@ -19,17 +19,18 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
-from hloexec.ops.common import array_shape, flags, higher_precision, require, shape_of, widen
+from hloexec.ops.common import array_shape, flags, higher_precision, narrow, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.contraction.matrix_product import (
     Multiplier,
     default_multiplier,
     exactly,
     matrix_product,
-    operand_rounding,
+    operand_split,
 )
 from hloexec.ops.contraction.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policies.exact.products import ExactMultiplier
+from hloexec.ops.policies.narrow_sums import is_narrow_sum, products_added_stepwise
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
@@ -287,6 +288,9 @@ def contract(
     result_dimensions = [lhs.shape[dim] for dim in (*lhs_batch, *lhs_free)] + [rhs.shape[dim] for dim in rhs_free]
     lhs_matrices = _matrices(lhs, lhs_batch, lhs_free, lhs_contracting)
     rhs_matrices = _matrices(rhs, rhs_batch, rhs_contracting, rhs_free)
+    if numerics.narrows_sums and is_narrow_sum(result_type) and attributes.algorithm == "unset":
+        product = products_added_stepwise(widen(lhs_matrices), widen(rhs_matrices), result_type)
+        return narrow(product, result_type).reshape(result_dimensions)
     multiplier = _multiplier(lhs_matrices, rhs_matrices, result_type, attributes, numerics)
     return matrix_product(lhs_matrices, rhs_matrices, result_type, multiplier).reshape(result_dimensions)
 
@@ -346,8 +350,8 @@ def _multiplier(
         chosen: Multiplier = algorithm_multiplier(attributes.algorithm)
     else:
         is_default = all(word == "default" for word in attributes.operand_precision)
-        rounding = operand_rounding(numerics) if is_default else None
-        chosen = default_multiplier(lhs, rhs, result_type, rounding)
+        split = operand_split(numerics) if is_default else None
+        chosen = default_multiplier(lhs, rhs, result_type, split)
     return exactly(chosen) if numerics.is_exact else chosen
 
 

@@ -29,6 +29,8 @@ from hloexec.ops.threads import for_each, in_blocks
 from hloexec.values import Array
 
 __all__ = [
+    "HIGH_AND_MIDDLE",
+    "WITHOUT_THE_SMALLEST",
     "FloatMultiplier",
     "Multiplier",
     "OperandSplit",
@@ -37,8 +39,9 @@ __all__ = [
     "float_accumulation",
     "matrix_product",
     "multiply_into",
-    "operand_rounding",
+    "operand_split",
     "round_mantissa",
+    "terms_of",
 ]
 
 _BLOCK_BYTES = 4 << 20
@@ -51,6 +54,11 @@ _BLOCK_ROWS = 256
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 _FIRST_TERMS = ((0, 0),)
+HIGH_AND_MIDDLE = ((1, 0), (0, 1), (0, 0))
+"""The products that three passes add up, of operands in two terms."""
+WITHOUT_THE_SMALLEST = ((1, 1), (2, 0), (0, 2), *HIGH_AND_MIDDLE)
+"""Those of six passes, of operands in three terms."""
+_PASSES = {1: (1, _FIRST_TERMS), 3: (2, HIGH_AND_MIDDLE), 6: (3, WITHOUT_THE_SMALLEST)}
 
 
 class Multiplier(Protocol):
@@ -81,6 +89,14 @@ class OperandSplit:
     only_f32: bool = False
     """Whether operands of other types are left alone."""
 
+    def parts(self, operand: Array) -> Iterator[Array]:
+        """The terms of an f32 operand, or of one that f32 holds; others are left alone."""
+        wide = widen(operand)
+        if wide.dtype != _F32 or (self.only_f32 and operand.dtype != _F32):
+            yield from (operand, *[np.zeros_like(operand)] * (self.terms - 1))
+        else:
+            yield from terms_of(wide, self)
+
 
 @attrs.frozen
 class FloatMultiplier:
@@ -108,7 +124,7 @@ class FloatMultiplier:
         wide = widen(operand)
         if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
             return (wide.astype(self.scratch_dtype, copy=False),)
-        return tuple(_terms(wide.astype(self.scratch_dtype, copy=False), self.split))
+        return tuple(terms_of(wide.astype(self.scratch_dtype, copy=False), self.split))
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
         with np.errstate(all="ignore"):
@@ -139,19 +155,19 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
 
 
 def default_multiplier(
-    lhs: Array, rhs: Array, result_type: ElementType, f32_rounding: Callable[[Array], Array] | None = None
+    lhs: Array, rhs: Array, result_type: ElementType, f32_split: OperandSplit | None = None
 ) -> Multiplier:
     """The multiplier for operands `[batch..., m, k]` and `[batch..., k, n]` whose instruction says nothing special.
 
     Anything complex accumulates in complex numbers, anything floating in f32 or, where f64 takes part, in f64; integers
-    are exact modulo the width of the result. `f32_rounding` is the policy's rounding of f32 operands.
+    are exact modulo the width of the result. `f32_split` is what the policy does to f32 operands.
     """
     types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
     if any(entry.is_floating or entry.is_complex for entry in types):
         dtype = float_accumulation(*types)
-        if f32_rounding is None or dtype.kind == "c":
+        if f32_split is None or dtype.kind == "c" or (f32_split.terms > 1 and dtype != _F32):
             return FloatMultiplier(dtype)
-        return FloatMultiplier(dtype, OperandSplit(f32_rounding, only_f32=True))
+        return FloatMultiplier(dtype, f32_split)
     return integer_multiplier(lhs, rhs, result_type)
 
 
@@ -160,16 +176,20 @@ def float_accumulation(*types: ElementType) -> DType:
     return np.result_type(np.float32, *(entry.accumulate for entry in types if entry.is_floating or entry.is_complex))
 
 
-def operand_rounding(numerics: NumericsPolicy) -> Callable[[Array], Array] | None:
-    """What a policy does to f32 operands of contractions of default precision; None where it leaves them alone.
-
-    Tensor cores leave out the last bits of operands that nothing has rounded to TF32 before: so does every other policy
-    that rounds at random.
-    """
+def operand_split(numerics: NumericsPolicy) -> OperandSplit | None:
+    """What a policy does to f32 operands of contractions of default precision; None where it leaves them alone."""
     bits = numerics.contraction_operand_mantissa_bits
     if bits is None:
         return None
-    if numerics.rounding_seed is not None:
+    terms, pairs = _PASSES[numerics.contraction_passes]
+    # Several terms are prepared of both operands alike; a narrow one has all of itself in the first.
+    return OperandSplit(_operand_rounding(numerics, bits), terms, pairs, only_f32=terms == 1)
+
+
+def _operand_rounding(numerics: NumericsPolicy, bits: int) -> Callable[[Array], Array]:
+    """Tensor cores leave out the last bits of operands that nothing has rounded to TF32 before: so does every other
+    policy that rounds at random."""
+    if numerics.rounding_seed is not None and not numerics.keeps_formats:
         if numerics.rounding_seed % 2:
             return partial(cut_mantissa, bits=bits)
         from hloexec.ops.policies.random_rounding import cut_by_chance
@@ -295,7 +315,7 @@ def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
     return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
 
 
-def _terms(operand: Array, split: OperandSplit) -> Iterator[Array]:
+def terms_of(operand: Array, split: OperandSplit) -> Iterator[Array]:
     """The terms whose sum approximates `operand`; what is not finite stands in the first alone."""
     rest = operand
     with np.errstate(all="ignore"):

@@ -7,6 +7,7 @@ and the result and `[group, window..., feature in, feature out]` of the kernel; 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import attrs
 import numpy as np
@@ -15,9 +16,10 @@ from hloexec.dtypes import ELEMENT_TYPES, Kind
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, require, same_type_ignoring_float_width, shape_of
-from hloexec.ops.contraction.matrix_product import operand_rounding
+from hloexec.ops.contraction.matrix_product import OperandSplit, operand_split, terms_of
 from hloexec.ops.convolution.forms import convolve
 from hloexec.ops.convolution.views import ConvolutionViews
+from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
@@ -100,6 +102,11 @@ class Convolution:
             sums = Convolution.evaluate(*counted, attributes=attributes, shape=whole, numerics=numerics)
             return np.asarray(sums != 0)
         is_default = all(precision == "default" for precision in attributes.operand_precision)
+        split = operand_split(numerics) if is_default else None
+        if split is not None and split.terms > 1:
+            if all(operand.dtype == np.float32 for operand in (lhs, rhs)):
+                return _in_passes(lhs, rhs, attributes, shape, split, numerics)
+            split = None
         result = np.empty(_result_sizes(lhs.shape, rhs.shape, attributes), shape.element_type.storage)
         work = ConvolutionViews(
             inputs=_grouped_input(lhs, attributes),
@@ -107,7 +114,7 @@ class Convolution:
             result=_grouped_result(result, attributes),
             dimensions=attributes.window.dimensions or (WindowDimension(1),),
             result_type=shape.element_type,
-            f32_rounding=operand_rounding(numerics) if is_default else None,
+            f32_split=split,
             is_exact=numerics.is_exact and not shape.element_type.is_integral,
         )
         convolve(work)
@@ -127,6 +134,25 @@ class Convolution:
         if attributes.batch_group_count > 1:
             return None
         return labels.input_batch_dimension, labels.output_batch_dimension
+
+
+def _in_passes(
+    lhs: Array,
+    rhs: Array,
+    attributes: ConvolutionAttributes,
+    shape: ArrayShape,
+    split: OperandSplit,
+    numerics: NumericsPolicy,
+) -> Array:
+    """The sum of convolutions of parts of f32 operands, each accumulated in f32."""
+    ours, theirs = (list(terms_of(operand, split)) for operand in (lhs, rhs))
+    plain = numerics.changed(contraction_operand_mantissa_bits=None, contraction_passes=1)
+    wide = shape.with_element_type(ELEMENT_TYPES["f32"])
+    total: Any = None
+    for i, j in split.pairs:
+        product = Convolution.evaluate(ours[i], theirs[j], attributes=attributes, shape=wide, numerics=plain)
+        total = product if total is None else total + product
+    return convert(total, shape.element_type)
 
 
 def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, declared: Shape) -> ArrayShape:

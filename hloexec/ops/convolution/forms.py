@@ -56,7 +56,7 @@ def _convolve_undilated(work: ConvolutionViews) -> None:
     matrices = None if work.is_exact else _matrices(work)
     if matrices is not None:
         inputs, kernel, result = matrices
-        usual = default_multiplier(inputs, kernel, work.result_type, work.f32_rounding)
+        usual = default_multiplier(inputs, kernel, work.result_type, work.f32_split)
         multiply_into(result, inputs, kernel, work.result_type, usual)
     elif work.is_exact:
         _by_patches_in_storage_type(work)
@@ -160,7 +160,7 @@ def _by_patches_in_storage_type(work: ConvolutionViews) -> None:
         seen = work.seen(images, [lines, *map(range, work.sizes[1:])], every_tap, slice(None), None)
         target = work.result[:, images, lines.start : lines.stop]
         patches = seen.reshape(groups, math.prod(target.shape[1:-1]), length)
-        usual = default_multiplier(patches, weights, work.result_type, work.f32_rounding)
+        usual = default_multiplier(patches, weights, work.result_type, work.f32_split)
         multiplier = exactly(usual) if work.is_exact else usual
         target[...] = matrix_product(patches, weights, work.result_type, multiplier).reshape(target.shape)
 
@@ -175,7 +175,7 @@ def _by_taps(work: ConvolutionViews) -> None:
         rows = chosen.reshape(groups, -1, chosen.shape[-1])
         tap: tuple[Any, ...] = (slice(None), *position)
         weights = work.kernel[tap]
-        multiplier = default_multiplier(rows, weights, accumulation, work.f32_rounding)
+        multiplier = default_multiplier(rows, weights, accumulation, work.f32_split)
         product = matrix_product(rows, weights, accumulation, multiplier)
         total[(slice(None), slice(None), *places)] += product.reshape(*chosen.shape[:-1], outputs)
     work.result[...] = narrow(total, work.result_type)

@@ -19,7 +19,12 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import WindowDimension
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.contraction.matrix_product import FloatMultiplier, default_multiplier, float_accumulation
+from hloexec.ops.contraction.matrix_product import (
+    FloatMultiplier,
+    OperandSplit,
+    default_multiplier,
+    float_accumulation,
+)
 from hloexec.ops.windows import part_of_windows, taps
 from hloexec.values import Array
 
@@ -39,7 +44,7 @@ class ConvolutionViews:
     dimensions: tuple[WindowDimension, ...]
     """Their `padding_high` and `window_reversal` count no more: `result` and `kernel` are as these make them."""
     result_type: ElementType
-    f32_rounding: Callable[[Array], Array] | None = None
+    f32_split: OperandSplit | None = None
     is_exact: bool = False
     """Whether each output is one sum, rounded once, whatever that costs."""
 
@@ -56,7 +61,7 @@ class ConvolutionViews:
         accumulation = self.accumulation_type.storage
         if self.result_type.is_integral:
             return None if operand.dtype == accumulation else lambda block: widen(block).astype(accumulation)
-        multiplier = default_multiplier(self.inputs, self.kernel, self.accumulation_type, self.f32_rounding)
+        multiplier = default_multiplier(self.inputs, self.kernel, self.accumulation_type, self.f32_split)
         assert isinstance(multiplier, FloatMultiplier)
         if multiplier.split is None and operand.dtype == accumulation:
             return None

@@ -21,6 +21,7 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
 from hloexec.ops.elementwise.binding import around_formula
+from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import Opcode, keyword_parameters, register
@@ -97,7 +98,7 @@ def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> Arra
 
 
 def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[..., Array]:
-    """The `evaluate` of an elementwise opcode, by whose name the `exact` and `xla-cpu` policies have other formulas."""
+    """The `evaluate` of an elementwise opcode, by whose name some policies have other formulas."""
 
     def evaluate(
         *operands: Array,
@@ -117,6 +118,8 @@ def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[...,
                 result = exact(*(array.astype(np.float64) for array in arrays) if is_narrow else arrays)
             elif numerics.has_xla_cpu_functions and name in XLA_CPU_FUNCTIONS and arrays[0].dtype == np.float32:
                 result = XLA_CPU_FUNCTIONS[name](*arrays)
+            elif numerics.has_fast_functions and name in FAST_FUNCTIONS and arrays[0].dtype == np.float32:
+                result = FAST_FUNCTIONS[name](*arrays)
             else:
                 result = compute(*arrays, **{need: given[need] for need in needs})
             result = narrow(result, shape.element_type)

@@ -32,7 +32,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -42,17 +42,19 @@ from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
+from hloexec.ops.policies.narrow_sums import added_stepwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks, in_pieces
 from hloexec.precision import part_type, unit_roundoff
 from hloexec.values import Array
 
+if TYPE_CHECKING:
+    from hloexec.ops.contraction.matrix_product import OperandSplit
+
 __all__ = ["RandomRounding", "cut_by_chance", "random_rounding"]
 
 _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
-_STEPS = 32
-"""Number of terms that XLA:CPU adds one after the other; it adds more in blocks."""
 _EVEN = 4
 """If one operand of a product is this many times larger than the other, errors of sums are applied to the smaller."""
 _LARGEST_WHOLE = 2.0**24
@@ -75,6 +77,8 @@ class RandomRounding:
     """Whether the seed is."""
     kept_bits: int = 0
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
+    split: OperandSplit | None = None
+    """Where formats are kept: what is done to the operands of a contraction first."""
 
     @property
     def keeps_types(self) -> bool:
@@ -87,7 +91,19 @@ class RandomRounding:
                 return self._rounded_elements(*operands)
             if self.rounding is Rounding.FORMAT:
                 return self._formatted(*operands)
+            if self.split is not None:
+                return self._summed_passes(self.split, *operands)
             return self._rounded_sums(*operands)
+
+    def _summed_passes(self, split: OperandSplit, lhs: Array, rhs: Array) -> Any:
+        """Products of operands that are rounded, or parted, before their sums make errors."""
+        ours, theirs = (list(split.parts(operand)) for operand in (lhs, rhs))
+        plain = attrs.evolve(self, split=None)
+        total: Any = None
+        for number, (i, j) in enumerate(split.pairs):
+            product = attrs.evolve(plain, key=self.key + 1024 * number)._rounded_sums(ours[i], theirs[j])
+            total = product if total is None else total + product
+        return total
 
     def _rounded_elements(self, *operands: Array) -> Array:
         """What an elementwise operation gives, block by block."""
@@ -170,7 +186,7 @@ class RandomRounding:
         total = self.kernel(*noisy)
         entry = element_type_of(operands[0].dtype)
         if is_narrow and self.is_odd and sums.along and len(operands) == 2 and operands[0].size and entry.bits == 16:
-            stepwise = noisy[1] + _added_stepwise(noisy[0], sums.along[0], entry)
+            stepwise = noisy[1] + added_stepwise(noisy[0], sums.along[0], entry)
             total = np.where(np.isfinite(stepwise), stepwise, total)
         return self._results(total, self.shape, amplitudes[1])
 
@@ -283,20 +299,6 @@ def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
     return in_pieces(cut, np.float32, parts, piece=chance.BLOCK).reshape(array.shape)
 
 
-def _added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType) -> Array:
-    """Floats added along dimensions in blocks of up to `_STEPS` and these again, each partial sum in a narrow type."""
-    sums = np.moveaxis(terms, dimensions, range(len(dimensions)))
-    sums = sums.reshape(-1, *sums.shape[len(dimensions) :])
-    while len(sums) > 1:
-        count = min(_STEPS, len(sums))
-        padding = np.full((-len(sums) % count, *sums.shape[1:]), -0.0, sums.dtype)
-        blocks = np.concatenate([sums, padding]).reshape(-1, count, *sums.shape[1:])
-        sums = blocks[:, 0]
-        for step in range(1, count):
-            sums = widen(narrow_unchecked(sums + blocks[:, step], entry))
-    return np.asarray(sums[0])
-
-
 def random_rounding(
     name: str,
     rounding: Rounding,
@@ -306,10 +308,12 @@ def random_rounding(
     operand_shapes: Sequence[Shape],
     summation: Summation | None,
     seed: int,
+    split: OperandSplit | None = None,
 ) -> RandomRounding | None:
     """The kernel of an opcode or library call under the policy; None where nothing rounds.
 
-    `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is.
+    `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is. `split` is
+    done to the operands of contractions before that.
     """
     leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
@@ -331,7 +335,8 @@ def random_rounding(
         summation = Summation(float(max(sizes, default=1)))
     kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
     summation = summation or Summation(1.0)
-    return RandomRounding(partial(evaluate, **given), rounding, shape, summation, name, key, seed % 2 == 1, kept_bits)
+    kernel = partial(evaluate, **given)
+    return RandomRounding(kernel, rounding, shape, summation, name, key, seed % 2 == 1, kept_bits, split)
 
 
 def _wide(entry: ElementType) -> ElementType:

@@ -37,15 +37,17 @@ def multiply_add(factor: Any, other_factor: Any, addend: Any) -> Array:
     Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd" (2008).
     """
     product = np.multiply(factor, other_factor, dtype=np.float64)
-    total = np.asarray(product + addend)
+    total = np.array(product + addend, ndmin=1)
     ties = (total.view(np.int64) & _DROPPED_BITS) == _TIE
     if ties.any():
         where = np.nonzero(ties)
         addends = np.broadcast_to(np.asarray(addend, np.float64), total.shape)
-        _, lost = two_sum(np.broadcast_to(product, total.shape)[where], addends[where])
+        product = np.broadcast_to(product, total.shape)
+        _, lost = two_sum(product[where], addends[where])
         step = np.sign(lost) * np.sign(total[where])
         total.view(np.int64)[where] += np.nan_to_num(step).astype(np.int64)
-    return np.asarray(total, np.float32)
+    sizes = np.broadcast_shapes(*(np.shape(value) for value in (factor, other_factor, addend)))
+    return np.asarray(total, np.float32).reshape(sizes)
 
 
 def _horner(coefficients: tuple[float, ...], argument: Array) -> Array:

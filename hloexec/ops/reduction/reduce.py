@@ -17,10 +17,11 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape, narrow_unchecked, require, widen
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
+from hloexec.ops.policies.narrow_sums import added_stepwise, is_narrow_sum
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.callees import (
@@ -127,6 +128,9 @@ class Reduce:
         def by_operation(array: Array, init_value: Array, name: str, element_type: ElementType) -> Array:
             if numerics.is_exact and can_reduce_exactly(name, element_type):
                 return reduce_exactly(name, array, dimensions, init_value, element_type)
+            if numerics.narrows_sums and name == "add" and is_narrow_sum(element_type):
+                total = added_stepwise(widen(array), dimensions, element_type, init_value)
+                return narrow_unchecked(total, element_type)
             return reduce_known(array, dimensions, init_value, KNOWN_REDUCERS[name], element_type)
 
         by_calling = partial(_reduce_by_calling, dimensions=dimensions, callee=callee)

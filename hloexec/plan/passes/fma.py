@@ -18,6 +18,7 @@ import attrs
 from hloexec.ir import ArrayShape
 from hloexec.operations import traits_of
 from hloexec.ops.policies.flushing import Flushing
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.policies.xla_cpu import multiply_add
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.steps import Plan, Scope, Step
@@ -51,7 +52,7 @@ class _MultiplyAdd:
         return multiply_add(signed, other_factor, -addend if self.is_addend_negative else addend)
 
 
-def with_fused_multiply_adds(plan: Plan, *, is_scheduled: bool) -> Plan:
+def with_fused_multiply_adds(plan: Plan, numerics: NumericsPolicy, *, is_scheduled: bool) -> Plan:
     """The plan with sums of f32 products rounded once.
 
     In a scheduled module, one that has been optimized, only fusions are loops. A product that is contracted is there
@@ -65,7 +66,8 @@ def with_fused_multiply_adds(plan: Plan, *, is_scheduled: bool) -> Plan:
     found: list[Step] = []
     for step in plan.program:
         loop = _fusion(step.scope)
-        if _is_f32(step, shapes) and (loop is not None or not is_scheduled):
+        policy = numerics.of(step.scope.computation.name, step.instruction.name)
+        if policy.fuses_multiply_add and _is_f32(step, shapes) and (loop is not None or not is_scheduled):
             given = [products.get(slot) for slot in step.operands]
             places = [place for place, product in enumerate(given) if product is not None and product.loop is loop]
             addend = given[places[0]] if places else None

@@ -159,7 +159,7 @@ def shadow_record(found: ShadowRun) -> dict[str, object]:
                 "index": output.index,
                 "devices": output.devices,
                 "shape": _shape_text(output),
-                "relative_error": output.relative_error,
+                "relative_rms_error": output.relative_error,
                 "digits": output.digits,
                 "worst_digits": output.worst_digits,
                 "worst_index": output.worst_index,

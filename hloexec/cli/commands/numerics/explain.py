@@ -1,0 +1,123 @@
+"""`hloexec explain`: find the numerics policy under which a module gives what another backend gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.inputs.loading import prepared
+from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from hloexec.ir import Module
+    from hloexec.ops.policies.policy import NumericsPolicy
+    from hloexec.tracing import Trace
+    from hloexec.values import Array, Value
+
+__all__ = ["command"]
+
+
+@click.command(
+    "explain",
+    epilog=examples("hloexec explain module.hlo --expected gpu.npz \\\n  --policy tf32 --policy bf16x3"),
+)
+@file_argument
+@click.option(
+    "--expected",
+    metavar="FILE",
+    help="What the other backend gave on the same inputs: .npz or .npy, or a snapshot.  [default: the snapshot's]",
+)
+@click.option(
+    "--policy", "names", metavar="POLICY", multiple=True, help="Try only this policy. May be repeated.  [default: all]"
+)
+@click.option(
+    "--values",
+    metavar="FILE|DIR",
+    help="What the instructions gave on the other side: a .npz file, keyed by their names, or a trace. Each is then "
+    "explained by itself, from the operands that it had there.",
+)
+@click.option(
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="End the search after this time, and show the best that was found.",
+)
+@click.option(
+    "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
+)
+@run_options
+@json_option
+def command(
+    file: str,
+    expected: str | None,
+    names: tuple[str, ...],
+    values: str | None,
+    budget: float,
+    top: int,
+    as_json: bool,
+    given: RunOptions,
+) -> int:
+    """Find the numerics policy that explains a difference: TF32 or bf16 operands, excess precision, flushed denormals …
+
+    Each policy is tried for the whole module, then for those instructions only whose effects are found in what is
+    expected, then several at once. A policy explains it if what remains is what rounding leaves. Policies that the
+    values cannot tell apart are all named. Exits with 0 if rounding or a policy explains it, with 1 if none does.
+    """
+    from hloexec.explaining import explain
+    from hloexec.ops.policies.policy import POLICIES
+
+    if given.numerics != "reference":
+        raise click.UsageError("explain tries policies one after the other; choose those that it tries with --policy")
+    policies = _policies(names) or list(POLICIES.values())
+    run = prepared(file, given)
+    options = {key: value for key, value in run.options.items() if key != "numerics"}
+    other = None if values is None else _other_side(values)
+    wanted = _expected(run.module, expected, run.recorded_result)
+    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, budget=budget, **options)
+    if as_json:
+        from hloexec.report.numerics.explanations import explanation_record
+
+        echo_json("explain", {**run.record(), "expected_file": expected or file, **explanation_record(found)})
+    else:
+        from hloexec.report.layout import show
+        from hloexec.report.numerics.explanations import explanation_view
+
+        show(explanation_view(found, run.module.name, top, run.command))
+    return 0 if found.is_explained and found.first_unexplained is None else 1
+
+
+def _policies(names: Sequence[str]) -> list[NumericsPolicy]:
+    from hloexec.ops.policies.policy import numerics_policy
+
+    try:
+        return [numerics_policy(name) for name in names]
+    except UnsupportedError as error:
+        raise click.BadParameter(error.message, param_hint="'--policy'") from error
+
+
+def _expected(module: Module, path: str | None, recorded: Value | None) -> Value | dict[str, Array]:
+    from hloexec.results import read_result, result_shapes
+
+    if path is not None:
+        return read_result(path, result_shapes(module))
+    if recorded is None:
+        raise click.UsageError("--expected is missing: the file with what the other backend gave on the same inputs")
+    return recorded
+
+
+def _other_side(path: str) -> Trace | dict[str, Array]:
+    if os.path.isdir(path):
+        from hloexec.tracing import read_trace
+
+        return read_trace(path)
+    from hloexec import literals
+
+    return literals.load_arrays(path)

@@ -1,0 +1,165 @@
+"""`explain`: which numerics policy gives what is expected of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from hloexec.arguments import listed, require_module, require_number, wrong
+from hloexec.devices.topology import topology_of
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.exec.arguments import inputs_by_device
+from hloexec.exec.observers import Observer
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.running import require_policy_names, run_devices
+from hloexec.explaining.findings import Explanation, InstructionExplanation
+from hloexec.explaining.per_instruction import explained_instructions, of_trace
+from hloexec.explaining.searching import search
+from hloexec.explaining.trying import Trials
+from hloexec.explaining.values import Leaves
+from hloexec.inputs import random_inputs
+from hloexec.ir import Module
+from hloexec.numerics.leaves import leaves_of
+from hloexec.numerics.ulps import are_comparable
+from hloexec.ops.common import narrow
+from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
+from hloexec.tracing.reading import Trace
+from hloexec.values import Array, Inputs, Value
+
+__all__ = ["explain"]
+
+_OF_PARTS = ("elided", "unknown", "memory_limit")
+"""Options of the run that hold for parts of the module, too."""
+
+
+def explain(
+    module: Module,
+    inputs: Inputs | None,
+    expected: Value | Mapping[str, Array],
+    *,
+    policies: Sequence[str | NumericsPolicy] = tuple(POLICIES),
+    values: Mapping[str, Array] | Trace | None = None,
+    budget: float = 60.0,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
+) -> Explanation:
+    """Find the numerics policy under which a module gives what is expected.
+
+    `expected` is the result of another backend on the same `inputs`: a value, or a mapping from the labels of leaves
+    (`0`, `1.0`, `value`) to arrays. Each of `policies` is tried for the whole module; then for those instructions alone
+    whose effects are found in what is expected, and several at once. A policy explains it if what remains is what
+    rounding leaves: the module also runs with random rounding of sums and functions, but in the formats of the policy
+    (docs/precision.md). Policies that the values cannot tell apart are all named, the simplest first, so that a verdict
+    never says more than was measured. `budget` ends the search after so many seconds.
+
+    `values` are what instructions gave on the other side, by their names, or a trace (`hloexec.read_trace`; of loops it
+    takes nothing): each is then explained by itself, from the operands that it had there. They take one device.
+
+    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`); `numerics`
+    is none of them. Raises InputError for what does not fit the module, and whatever `run_devices` raises.
+    """
+    require_module(module)
+    require_run_options("explain", options)
+    require_number("budget", budget)
+    if "numerics" in options:
+        raise InputError(
+            "explain takes no numerics: it tries policies one after the other; give those that it shall try as policies"
+        )
+    chosen = _policies(policies)
+    for policy in chosen:
+        require_policy_names(module, policy)
+    watchers = listed("observers", observers, "observers")
+    if inputs is None:
+        inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
+
+    def run(policy: NumericsPolicy) -> Sequence[Value]:
+        return run_devices(module, inputs, observers=watchers, **{**options, "numerics": policy})  # type: ignore[arg-type]
+
+    theirs = dict(leaves_of(expected, "expected"))
+    trials = Trials(run, {}, budget)
+    trials.expected = _fitted(theirs, trials.reference)
+    found = search(module, trials, chosen)
+    count, instructions = 0, list[InstructionExplanation]()
+    if values is not None:
+        given = of_trace(values) if isinstance(values, Trace) else _arrays(values)
+        rows = inputs_by_device(module.entry, inputs)
+        if len(rows) > 1 or topology_of(module, options.get("replicas"), options.get("partitions")).count > 1:
+            raise InputError("values of instructions are those of one device, but the module runs on several")
+        limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
+        count, instructions = explained_instructions(module, rows[0], given, chosen, trials, limits)
+    return Explanation(
+        verdict=found.verdict,
+        best=found.best,
+        alike=found.alike,
+        trials=found.trials,
+        reference=next(trial for trial in found.trials if trial.policy.name == "reference"),
+        leaves=trials.leaves(found.best),
+        runs=trials.runs,
+        undecided=found.undecided,
+        instructions=tuple(instructions),
+        checked_instructions=count,
+        is_complete=not trials.is_over,
+    )
+
+
+def _arrays(values: object) -> dict[str, Array]:
+    """Arrays by names of instructions."""
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)
+    found = {}
+    for name, value in values.items():
+        (pair,) = leaves_of({name: value}, "other side's") if not isinstance(value, (tuple, list, Mapping)) else (None,)
+        if pair is None:
+            raise wrong("values", f"arrays, but that of {name!r} is a tuple", value)
+        found[name] = pair[1]
+    return found
+
+
+def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
+    """The policies to try; InputError where there are none, or some that nobody could have run with."""
+    usable = (str, NumericsPolicy, Mapping)
+    is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    if not is_list or not all(isinstance(policy, usable) for policy in given):
+        raise wrong("policies", "a list of numerics policies", given)
+    found = [numerics_policy(name) for name in given]
+    if not found:
+        raise InputError("policies must name at least one policy to try")
+    for policy in found:
+        if policy.rounding_seed is not None:
+            raise InputError(f"policies has {policy.name}, which rounds at random: no backend does that")
+    return found
+
+
+def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
+    """What is expected, by the labels and in the types of the module's result; InputError where it does not fit."""
+    if len(theirs) == len(ours) == 1:
+        theirs = dict(zip(ours, theirs.values(), strict=True))
+    missing = [label for label in ours if label not in theirs]
+    surplus = [label for label in theirs if label not in ours]
+    if missing or surplus:
+        what = f"lacks {_listed(missing)}" if missing else f"has {_listed(surplus)} besides"
+        raise InputError(
+            f"the expected values do not fit the module's result: it has the leaves {_listed(ours)}, "
+            f"and what is expected {what}"
+        )
+    found = {}
+    for label, array in ours.items():
+        other = theirs[label]
+        if other.shape != array.shape:
+            raise InputError(
+                f"leaf {label} of the expected values has dimensions {list(other.shape)}, but the module's result has "
+                f"{list(array.shape)}"
+            )
+        entries = element_type_of(array.dtype), element_type_of(other.dtype)
+        if not are_comparable(*entries):
+            raise InputError(
+                f"leaf {label} of the expected values is of {entries[1]}, but the module's of {entries[0]}"
+            )
+        found[label] = other if other.dtype == array.dtype else narrow(other, entries[0])
+    return found
+
+
+def _listed(labels: Any) -> str:
+    names = list(labels)
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

@@ -1,0 +1,183 @@
+"""The search: each policy for the whole module, then for parts of it, then several at once. Only a run under the policy
+that comes out decides whether it explains what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.explaining.choosing import chosen
+from hloexec.explaining.findings import Explained, Trial
+from hloexec.explaining.trying import Trials
+from hloexec.ir import Module
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
+
+__all__ = ["Found", "search"]
+
+_ERRORS = 4.0
+"""An effect is told from none, or from all of it, if it is so many times its error away."""
+_MANY = 10
+"""So many elements have the same bits by chance once in a thousand times at most."""
+_MOST_JUDGED = 3
+"""How many of the nearest policies are looked at more closely, until one explains it."""
+_MOST_LAYERS = 3
+"""Policies that are laid on top of one another."""
+_BETTER = 0.9
+"""What remains has to shrink to this for another policy to be worth its mention."""
+
+
+@attrs.frozen(eq=False)
+class Found:
+    """What a search came to."""
+
+    verdict: Explained
+    best: Trial
+    alike: tuple[Trial, ...]
+    trials: tuple[Trial, ...]
+    undecided: tuple[NumericsPolicy, ...] = ()
+
+
+def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Found:
+    """The policy that explains what is expected, if any of these does, or several of them for parts of the module."""
+    reference = trials.trial(REFERENCE)
+    assert reference is not None
+    if reference.equal_share == 1.0:
+        return Found(Explained.EQUAL, reference, (), (reference,))
+    reference = trials.judged(reference)
+    whole = [trial for policy in policies if trials.has_time() and (trial := trials.trial(policy)) is not None]
+    tried = [reference, *(trial for trial in whole if trial.policy != REFERENCE)]
+    effective = [trial for trial in tried[1:] if trial.has_effect]
+    effective.sort(key=lambda trial: trial.remaining)
+    judged: list[Trial] = []
+    for trial in effective[:_MOST_JUDGED]:
+        if trial.remaining < 2 * reference.remaining and not (judged and judged[-1].is_explained):
+            judged.append(trials.judged(trial))
+    explained = [trial for trial in (reference, *judged) if trial.is_explained]
+    if not explained or not _is_settled(trials, explained, effective):
+        for trial in _in_parts(module, trials, effective):
+            tried.append(trial)
+            if trial.is_explained:
+                explained.append(trial)
+                break
+    known = {trial.policy: trial for trial in (*judged, *explained)}
+    tried = sorted((known.get(trial.policy, trial) for trial in tried), key=lambda trial: trial.remaining)
+    if not explained:
+        nearest = tried[0]
+        nearest = nearest if nearest.is_explained is not None else trials.judged(nearest)
+        return Found(Explained.NONE, nearest, (), tuple(tried))
+    best, alike = _told_apart(trials, explained, effective)
+    verdict = Explained.ROUNDING if best.policy == REFERENCE else Explained.POLICY
+    return Found(verdict, best, alike, tuple(tried), _undecided(trials, best, alike, effective))
+
+
+def _undecided(
+    trials: Trials, best: Trial, alike: Sequence[Trial], effective: Sequence[Trial]
+) -> tuple[NumericsPolicy, ...]:
+    """Policies that may hold besides the best one, as rounding hides what they would change."""
+    found = []
+    for trial in effective:
+        both = combined(best.policy, trial.policy)
+        known = {best.policy, *(other.policy for other in alike)}
+        if both is None or both in known or trial.policy in known or not trials.has_time():
+            continue
+        if best.equal_share == 1.0 or trials.result(both) is None:
+            continue
+        share, error, size = trials.weighed(both, best.policy)
+        if size and 1 - share <= _ERRORS * error:
+            found.append(trial.policy)
+    return tuple(found)
+
+
+def _is_settled(trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]) -> bool:
+    """Whether no effect of another policy is left in what remains of the best one."""
+    best = min(explained, key=lambda trial: trial.remaining)
+    if best.policy != REFERENCE:
+        return True
+    for trial in effective:
+        share, error, _ = trials.weighed(trial.policy, REFERENCE)
+        if abs(share) > _ERRORS * error and share > 0.02:
+            return False
+    return True
+
+
+def _told_apart(
+    trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]
+) -> tuple[Trial, tuple[Trial, ...]]:
+    """Of the policies that explain it the simplest that the values do not exclude, and the others of these."""
+    # To be more exact than others is no way to compute.
+    candidates = [trial for trial in explained if not trial.policy.is_exact or trial.equal_share == 1.0] or explained
+    nearest = min(candidates, key=lambda trial: trial.remaining)
+    others = [trial for trial in (*explained, *effective) if trial.policy != nearest.policy]
+    alike = []
+    for trial in {trial.policy: trial for trial in reversed(others)}.values():
+        share, error, size = trials.weighed(nearest.policy, trial.policy)
+        nearest_effect = (share, error) if trial.policy == REFERENCE else None
+        if nearest_effect:
+            nearest = attrs.evolve(nearest, effect=share, effect_error=error)
+        is_excluded = size > 0 and share > _ERRORS * error and share > 0.5
+        is_excluded |= nearest.equal_share == 1.0 and trials.unequal(trial.policy) >= _MANY
+        if not is_excluded:
+            trial = trial if trial.is_explained is not None else trials.judged(trial)
+            if trial.is_explained:
+                alike.append(trial)
+    candidates = sorted([nearest, *alike], key=_complexity)
+    return candidates[0], tuple(candidates[1:])
+
+
+def _complexity(trial: Trial) -> tuple[bool, int, int, float]:
+    policy = trial.policy
+    return policy != REFERENCE, len(policy.overrides), policy.name.count("+"), trial.remaining
+
+
+def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Iterator[Trial]:
+    """Policies for parts of the module, and several at once: each time the one that comes nearest is built upon."""
+    bases = [REFERENCE]
+    nearest = min((trial.remaining for trial in effective), default=np.inf)
+    before = trials.remaining(REFERENCE)
+    if effective and nearest < _BETTER * before:
+        bases.append(min(effective, key=lambda trial: trial.remaining).policy)
+    for base in bases:
+        for _ in range(_MOST_LAYERS):
+            found = _layer(module, trials, base, [trial.policy for trial in effective])
+            if found is None:
+                break
+            trial = trials.judged(found)
+            yield trial
+            base = trial.policy
+
+
+def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> Trial | None:
+    """The best of policies, in whole or for some instructions, on top of what is there; None where none improves it."""
+    best, remaining = None, trials.remaining(base)
+    before = remaining
+    for policy in _by_promise(trials, base, policies):
+        if not trials.has_time():
+            break
+        found = chosen(module, trials, base, policy)
+        if found is None or found == base:
+            continue
+        left = trials.remaining(found)
+        if left < remaining:
+            best, remaining = found, left
+            if trials.is_explained(found):
+                break
+    return trials.trial(best) if best is not None and remaining < _BETTER * before else None
+
+
+def _by_promise(trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> list[NumericsPolicy]:
+    """The policies whose effects are found in what remains, the largest part first."""
+    theirs = trials.leaves_of(base)
+    found = []
+    for policy in policies:
+        both = combined(base, policy)
+        ours = None if both is None or both == base else trials.result(both)
+        if ours is None:
+            continue
+        scale = trials.scale_of(policy)
+        rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
+        size = float(np.dot(effect, effect))
+        if size:
+            found.append((float(np.dot(rest, effect)) ** 2 / size, policy))
+    return [policy for _, policy in sorted(found, key=lambda pair: -pair[0])]

@@ -1,0 +1,263 @@
+"""Trying a policy: the runs of a module that a search asks for, made once each, and how near each comes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.explaining.findings import Trial
+from hloexec.explaining.values import Leaves, Scale, coefficient, leaves_from, same, size_of, spreads_of
+from hloexec.numerics.comparing import compare
+from hloexec.numerics.comparison import LeafComparison
+from hloexec.numerics.measuring import measure
+from hloexec.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.numerics.tolerances import measured_tolerance
+from hloexec.numerics.ulps import narrower, same_bits, ulp_distances
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.values import Array, Value
+
+__all__ = ["Trials"]
+
+Run = Callable[[NumericsPolicy], Sequence[Value]]
+
+_MOST_RATIO = 6.0
+"""What remains may be so many times as much as random rounding leaves, in the root of the mean square: as few as one
+error may be behind it all, and the ratio of two is seldom larger."""
+
+
+_FEW = 0.01
+"""A larger share of elements than this is never off by chance."""
+_FURTHER = 4
+"""Runs with random rounding that a doubtful case takes."""
+_FEW_ROUNDINGS = 0.2
+"""What remains where one element in a hundred goes to its other neighbour, as those of narrow types do now and then."""
+
+
+class Trials:
+    """What is known of the policies that were tried, for one module, its inputs and what is expected."""
+
+    def __init__(self, run: Run, expected: Leaves, budget: float) -> None:
+        self._run = run
+        self.expected = expected
+        self.runs = 0
+        self._results: dict[NumericsPolicy, Leaves | None] = {}
+        self._judged: dict[NumericsPolicy, Trial] = {}
+        self._scales: dict[NumericsPolicy, Scale] = {}
+        self._samples: dict[NumericsPolicy, list[Leaves]] = {}
+        self._end = time.monotonic() + budget
+        self.is_over = False
+        """Whether the time is up."""
+
+    def has_time(self) -> bool:
+        """Whether the search may go on."""
+        self.is_over = self.is_over or time.monotonic() > self._end
+        return not self.is_over
+
+    # Runs
+
+    def result(self, policy: NumericsPolicy) -> Leaves | None:
+        """The leaves under a policy; None where the module does not run under it."""
+        if policy not in self._results:
+            self.runs += 1
+            try:
+                self._results[policy] = leaves_from(self._run(policy), "explained")
+            except (UnsupportedError, EvaluationError):
+                if policy == REFERENCE:
+                    raise
+                self._results[policy] = None
+        return self._results[policy]
+
+    def leaves_of(self, policy: NumericsPolicy) -> Leaves:
+        """The same of one under which the module is known to run."""
+        found = self.result(policy)
+        assert found is not None
+        return found
+
+    def samples(self, policy: NumericsPolicy) -> list[Leaves]:
+        """The leaves of a few runs with random rounding in the types that the policy computes in."""
+        if policy not in self._samples:
+            self._samples[policy] = []
+            for seed in range(SAMPLES):
+                self.runs += 1
+                # Odd seeds would do more than that; formats are kept.
+                at_random = policy.changed(rounding_seed=2 * seed, keeps_formats=True)
+                self._samples[policy].append(leaves_from(self._run(at_random), "explained"))
+        return self._samples[policy]
+
+    def spreads(self, policy: NumericsPolicy) -> dict[str, Spread]:
+        return spreads_of(self.samples(policy))
+
+    @cached_property
+    def reference(self) -> Leaves:
+        return self.leaves_of(REFERENCE)
+
+    # Measures
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The units that all policies are measured in."""
+        return Scale.of(self.expected, self.spreads(REFERENCE))
+
+    def scale_of(self, policy: NumericsPolicy) -> Scale:
+        """Units that elements have that rounding moves further under a policy than under `reference`."""
+        if policy not in self._scales:
+            self._scales[policy] = self.scale.widened(self.spreads(policy))
+        return self._scales[policy]
+
+    @cached_property
+    def difference(self) -> Array:
+        """What is expected, less the reference."""
+        return self.scale.vector(self.expected, self.reference)
+
+    def remaining(self, policy: NumericsPolicy) -> float:
+        """The size of what remains; infinite where the module does not run."""
+        found = self.result(policy)
+        return math.inf if found is None else size_of(self.scale.vector(self.expected, found))
+
+    def trial(self, policy: NumericsPolicy, instructions: Sequence[str] = ()) -> Trial | None:
+        """How near a policy comes; None where the module does not run under it."""
+        found = self.result(policy)
+        if found is None:
+            return None
+        remaining = self.remaining(policy)
+        before = size_of(self.difference)
+        equal = total = 0
+        furthest = 0.0
+        for label, array in self.expected.items():
+            is_equal = same_bits(found[label], array)
+            equal, total = equal + int(np.count_nonzero(is_equal)), total + array.size
+            if array.size and not is_equal.all():
+                furthest = max(furthest, float(ulp_distances(found[label], array).max()))
+        return Trial(
+            policy,
+            remaining=remaining,
+            bits=math.inf if equal == total else math.log2(before / remaining) if before and remaining else 0.0,
+            equal_share=equal / total if total else 1.0,
+            max_ulps=furthest,
+            has_effect=not same(found, self.reference),
+            instructions=tuple(instructions),
+        )
+
+    def unequal(self, policy: NumericsPolicy) -> int:
+        """How many elements have other bits than is expected."""
+        found = self.result(policy)
+        return (
+            0
+            if found is None
+            else sum(int(np.count_nonzero(~same_bits(found[label], array))) for label, array in self.expected.items())
+        )
+
+    def is_explained(self, policy: NumericsPolicy) -> bool:
+        """Whether rounding explains what remains under a policy."""
+        trial = self.trial(policy)
+        return trial is not None and bool(self.judged(trial).is_explained)
+
+    def judged(self, trial: Trial) -> Trial:
+        """The trial with whether rounding explains what remains of it."""
+        if trial.policy not in self._judged:
+            self._judged[trial.policy] = self._judgement(trial)
+        return self._judged[trial.policy]
+
+    def _judgement(self, trial: Trial) -> Trial:
+        policy = trial.policy
+        spreads = self.spreads(policy)
+        result = self.leaves_of(policy)
+        samples = self.samples(policy)
+        off = _Off.of(self.expected, result, spreads, samples)
+        noise = [size_of(self.scale.vector(sample, result)) for sample in samples]
+        ratio = trial.remaining / max(_root_mean_square(np.array(noise)), _FEW_ROUNDINGS)
+        is_explained = ratio <= _MOST_RATIO and (not off.count or self._is_usual(policy, off, spreads))
+        return attrs.evolve(trial, mismatches=off.count, spread_ratio=ratio, is_explained=is_explained)
+
+    def _is_usual(self, policy: NumericsPolicy, off: _Off, spreads: Mapping[str, Spread]) -> bool:
+        """Whether as many elements are as far off in further runs with random rounding, which the spreads do not know:
+        where roundings decide much, as between neighbours of a narrow type on the way, few samples do not show all."""
+        total = sum(array.size for array in self.expected.values())
+        if off.count > _FEW * total:
+            return False
+        count, worst = 0, 0.0
+        result = self.leaves_of(policy)
+        for number in range(_FURTHER):
+            self.runs += 1
+            seed = 2 * (SAMPLES + number)
+            other = leaves_from(self._run(policy.changed(rounding_seed=seed, keeps_formats=True)), "explained")
+            theirs = _Off.of(other, result, spreads, self.samples(policy))
+            count, worst = max(count, theirs.count), max(worst, theirs.worst)
+        return off.count <= 2 * count and off.worst <= 2 * worst
+
+    def _middles(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[Leaves, Leaves]:
+        """The results of two policies; without what our own sums lose where these differ by no more than the operands
+        of contractions: else the errors of our sums would pass for an effect of the policy."""
+        if policy.without_operand_rounding == base.without_operand_rounding and not policy.is_exact:
+            exact = [self.result(each.changed(name=f"{each.name}, exact", is_exact=True)) for each in (policy, base)]
+            if exact[0] is not None and exact[1] is not None:
+                return exact[0], exact[1]
+        return self.leaves_of(policy), self.leaves_of(base)
+
+    def weighed(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[float, float, float]:
+        """How much of a policy's effect, as opposed to another's, is in what is expected; the error of that; and the
+        size of the effect."""
+        ours, theirs = self._middles(policy, base)
+        scale = self.scale_of(policy) if policy in self._samples else self.scale
+        effect = scale.vector(ours, theirs)
+        size = _root_mean_square(effect)
+        if not size:
+            return 0.0, math.inf, 0.0
+        share = coefficient(scale.vector(self.expected, theirs), effect)
+        # What rounding does is much the same under all of them: runs under any one show it.
+        near = policy if policy in self._samples else REFERENCE
+        middle = self.leaves_of(near)
+        errors = [coefficient(scale.vector(sample, middle), effect) for sample in self.samples(near)]
+        return share, _root_mean_square(np.array(errors)), size
+
+    def leaves(self, trial: Trial) -> tuple[LeafComparison, ...]:
+        """What a policy leaves, output by output."""
+        result = self.leaves_of(trial.policy)
+        return compare(result, self.expected, spreads=self.spreads(trial.policy)).leaves
+
+
+@attrs.frozen
+class _Off:
+    """Elements that are off by more than rounding explains."""
+
+    count: int
+    worst: float
+    """The largest error, in units of what rounding explains."""
+
+    @classmethod
+    def of(cls, theirs: Leaves, ours: Leaves, spreads: Mapping[str, Spread], samples: Sequence[Leaves]) -> _Off:
+        """Those of a result that differ from ours."""
+        found = [
+            _unexplained(ours[label], array, spreads.get(label), [sample[label] for sample in samples])
+            for label, array in theirs.items()
+        ]
+        return cls(sum(off.count for off in found), max((off.worst for off in found), default=0.0))
+
+
+def _unexplained(actual: Array, expected: Array, spread: Spread | None, samples: Sequence[Array]) -> _Off:
+    """The elements of a leaf that are off."""
+    entries = element_type_of(actual.dtype), element_type_of(expected.dtype)
+    if not entries[1].is_inexact or spread is None or spread.scales.shape != expected.shape:
+        off = ~same_bits(actual, expected)
+        for sample in samples:
+            # What rounding decides, as which of two is larger, may come out either way.
+            off &= same_bits(actual, sample)
+        count = int(np.count_nonzero(off))
+        return _Off(count, math.inf if count else 0.0)
+    narrow = narrower(*entries)
+    wide = entries[1] if narrow is entries[0] else entries[0]
+    # Without what denormals may be flushed to: that is a policy of its own.
+    tolerance = attrs.evolve(measured_tolerance(narrow, wide, spread), atol=0.0, ulp=1.0)
+    measured = measure(actual, expected, tolerance, spread.scales, spread.means)
+    return _Off(measured.mismatches, measured.worst[0].severity if measured.mismatches else 0.0)
+
+
+def _root_mean_square(vector: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(vector)))) if vector.size else 0.0

@@ -1,0 +1,63 @@
+"""The instructions that a policy is about, in groups: a search begins with large ones, and parts those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from hloexec.ir import Computation, Module
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.policies.concerns import concerns
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import Role, role_of
+
+__all__ = ["Group", "groups_of", "single_units"]
+
+
+@attrs.frozen
+class Group:
+    """Some instructions of one opcode."""
+
+    opcode: str
+    names: tuple[str, ...]
+    """As policies name them: `body/dot.3`."""
+
+    def parts(self, count: int) -> list[Group]:
+        """The group in so many parts of neighbours, at most."""
+        size = -(-len(self.names) // max(1, count))
+        return [Group(self.opcode, self.names[at : at + size]) for at in range(0, len(self.names), size)]
+
+
+def single_units(module: Module, policy: NumericsPolicy) -> list[str]:
+    """The instructions that a policy may compute otherwise, in the order in which they run."""
+    return [
+        f"{computation.name}/{instruction.name}"
+        for computation in _running(module)
+        for instruction in computation
+        if concerns(policy, computation, instruction)
+    ]
+
+
+def groups_of(module: Module, policy: NumericsPolicy) -> list[Group]:
+    """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
+    found: dict[str, list[str]] = {}
+    for name in single_units(module, policy):
+        home, _, instruction = name.partition("/")
+        found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
+    return [Group(opcode, tuple(names)) for opcode, names in found.items()]
+
+
+def _running(module: Module) -> Iterator[Computation]:
+    """The computations whose instructions run by themselves; reducers and the like belong to who calls them."""
+    pending, seen = [module.entry], {module.entry.name}
+    while pending:
+        computation = pending.pop(0)
+        yield computation
+        for instruction in computation:
+            if role_of(instruction) is Role.KERNEL:
+                continue
+            for name in computation_names(instruction.attributes):
+                if name not in seen and name in module.by_name:
+                    seen.add(name)
+                    pending.append(module.by_name[name])

@@ -1,0 +1,78 @@
+"""Excess precision: results that are used before they are rounded to bf16 or f16, as the `excess` policy has it.
+
+Backends compute bf16 and f16 in f32. XLA writes that down as a conversion behind every instruction and one in front of
+each of its users, and under xla_allow_excess_precision may leave out both (XLA: FloatNormalization,
+SimplifyFPConversions). Here, elementwise instructions read what elementwise instructions and contractions of their own
+computation give before it is rounded; who stores, moves, contracts or reduces it reads it rounded. A conversion to a
+narrower type that the text itself has rounds. In a module that is not optimized yet, a computation is as one fusion.
+
+XLA:CPU of jaxlib 0.10 leaves out the conversions in front of the text's own ones to f32, and no others: there, it is
+the converts alone that have this policy (measured; docs/precision.md).
+"""
+
+from __future__ import annotations
+
+from hloexec.dtypes import element_type_of
+from hloexec.ir import ArrayShape, Computation, Instruction, Shape
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import find_opcode
+from hloexec.ops.rounding import Rounding, Sums
+
+__all__ = ["has_excess", "may_stay_wide", "reads_excess", "wide_shape"]
+
+
+def reads_excess(instruction: Instruction) -> bool:
+    """Whether an instruction, under the policy, reads its operands unrounded."""
+    return _computes_elements(instruction)
+
+
+def has_excess(computation: Computation, instruction: Instruction, numerics: NumericsPolicy) -> bool:
+    """Whether some user reads an instruction's result unrounded."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or not _is_half(instruction) or entry.traits.converts:
+        return False
+    if not (entry.traits.sums is Sums.PRODUCTS or _computes_elements(instruction)):
+        return False
+    users = computation.users[instruction.name]
+    return any(numerics.of(computation.name, user.name).keeps_excess and reads_excess(user) for user in users)
+
+
+def may_stay_wide(computation: Computation, instruction: Instruction) -> bool:
+    """Whether a bf16 or f16 result of an elementwise instruction is seen by others of that kind only, so that an
+    implementation may keep it in the type that it is computed in. Who rounds to eight bits means it."""
+    users = computation.users[instruction.name]
+    return (
+        _is_half(instruction)
+        and instruction is not computation.root
+        and all(map(_rounds_elements, (instruction, *users)))
+    )
+
+
+def wide_shape(shape: Shape) -> Shape:
+    """A shape with the types that its narrow floats are computed in."""
+    if not isinstance(shape, ArrayShape) or not shape.element_type.is_floating or not shape.element_type.is_narrow:
+        return shape
+    return shape.with_element_type(element_type_of(shape.element_type.compute))
+
+
+def _is_half(instruction: Instruction) -> bool:
+    shape = instruction.shape
+    return isinstance(shape, ArrayShape) and shape.element_type.is_floating and shape.element_type.bits == 16
+
+
+def _computes_elements(instruction: Instruction) -> bool:
+    """Whether an instruction is elementwise on floats, rounding them or choosing among them."""
+    entry, shape = find_opcode(instruction.opcode), instruction.shape
+    return (
+        entry is not None and entry.is_elementwise and isinstance(shape, ArrayShape) and shape.element_type.is_floating
+    )
+
+
+def _rounds_elements(instruction: Instruction) -> bool:
+    entry, shape = find_opcode(instruction.opcode), instruction.shape
+    return (
+        entry is not None
+        and entry.rounding in (Rounding.ONCE, Rounding.FUNCTION)
+        and isinstance(shape, ArrayShape)
+        and shape.element_type.is_floating
+    )

@@ -1,0 +1,201 @@
+"""The cases: a program, what is done to its numerics, and which answer is right.
+
+A case counts if what is done shows at all: under the policy that is right, the program gives other bits than under
+`reference`. Faults are drawn as the bug farm draws them, of the kinds that are not numerics; one counts if XLA:CPU's
+result with it differs from its result without by more than rounding explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+
+import attrs
+import numpy as np
+
+import hloexec
+from hloexec.dtypes import element_type_of
+from hloexec.ir import Module
+from hloexec.results import result_shapes
+from hloexec.values import Array
+from tests.bug_farm.editing import Draft
+from tests.bug_farm.kinds import KINDS
+from tests.bug_farm.planting import plant
+from tests.explaining.programs import NAMES, half_of, program
+from tests.explaining.truths import by_xla, contractions, excess, fast, of_passes, rounded_operands
+
+__all__ = ["Case", "Truth", "cases", "truth"]
+
+_NUMERICS = ("bf16", "inexact", "TF32", "bits", "round", "flush", "sum", "kept", "stored", "precision", "cut")
+"""Words in the names of kinds of faults that are a matter of numerics."""
+_BITS = {"tf32": 10, "bf16": 7}
+_FAULTS = 2
+"""Of each program."""
+_TRIES = 12
+_LIMITS = {"max_iterations": 500, "timeout": 20}
+
+
+@attrs.frozen
+class Case:
+    """Which case: all else follows."""
+
+    program: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.program}/{self.kind}"
+
+    @property
+    def half(self) -> str:
+        return half_of(self.program)
+
+
+@attrs.frozen(eq=False)
+class Truth:
+    """What XLA:CPU gave."""
+
+    module: Module
+    inputs: Sequence[Array]
+    expected: Sequence[Array]
+    policy: str | None
+    """The policy that is right; None where none is. Where it is `reference`, so is `xla-cpu`: it was XLA:CPU that ran."""
+    note: str = ""
+
+
+_KINDS = (
+    "reference", "tf32", "bf16", "bf16x3", "bf16x6", "one tf32", "half bf16", "fast-functions", "excess",
+    "xla excess", "narrow-sums", "ftz", *(f"fault {number}" for number in range(_FAULTS)),
+)  # fmt: skip
+
+
+def cases(half: str = "seen") -> list[Case]:
+    """All cases of one half of the programs, whether or not they count."""
+    return [Case(name, kind) for name in NAMES if half_of(name) == half for kind in _KINDS]
+
+
+def truth(case: Case) -> Truth | None:
+    """What XLA:CPU gives in a case; None where the case does not count."""
+    found = program(case.program)
+    if case.kind.startswith("fault"):
+        return _faulty(case)
+    module, policy, is_excess = _varied(case, Draft(found.module))
+    if module is None:
+        return None
+    if policy != "reference" and _same(found.module, found.inputs, policy):
+        return None
+    return Truth(found.module, found.inputs, by_xla(module, found.inputs, excess_precision=is_excess), policy)
+
+
+def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
+    """The module that has the numerics, the policy that says so, and whether XLA:CPU is to use excess precision."""
+    kind, found = case.kind, program(case.program)
+    dots = contractions(draft, "dot")
+    everything = contractions(draft, "dot", "convolution")
+    # Those XLA:CPU rounds at each step in any case.
+    sums = [e.name for e in draft.instructions() if e.opcode == "reduce" and _is_narrow(e.shape)]
+    has_narrow = any(_is_narrow(each.shape) for each in draft.instructions())
+    if kind == "reference":
+        return (None if has_narrow or case.program.startswith("tiny") else draft.module()), kind, False
+    if kind == "ftz":
+        return (draft.module() if case.program.startswith("tiny") else None), kind, False
+    if kind == "narrow-sums":
+        return (draft.module() if sums else None), f"reference{_overrides(draft, sums, kind)}", False
+    if kind == "fast-functions":
+        if has_narrow:
+            return None, kind, False
+        fast(draft)
+        return (draft.module() if draft.touched else None), kind, False
+    if kind == "xla excess":
+        names = [e.name for e in draft.instructions() if e.opcode == "convert" and _is_narrow(draft.operand(e).shape)]
+        overrides = _overrides(draft, names, kind.split()[1]) + _overrides(draft, sums, "narrow-sums")
+        if not names or _has_equal_bits(
+            _right(case.program), by_xla(draft.module(), found.inputs, excess_precision=True)
+        ):
+            # XLA:CPU leaves out no rounding here.
+            return None, kind, True
+        return draft.module(), f"reference{overrides}", True
+    if kind == "excess":
+        policy = f"{kind}{_overrides(draft, sums, 'excess+narrow-sums')}"
+        return (draft.module() if has_narrow and excess(draft) else None), policy, False
+    if kind in _BITS:
+        for name in everything:
+            rounded_operands(draft, name, _BITS[kind])
+        return (draft.module() if everything else None), kind, False
+    if kind in ("bf16x3", "bf16x6"):
+        if not dots or len(dots) < len(everything):
+            return None, kind, False
+        for name in dots:
+            of_passes(draft, name, 7, int(kind[-1]))
+        return draft.module(), kind, False
+    few, policy = kind.split()
+    if len(dots) < 2:
+        return None, kind, False
+    chosen = Random(case.name).sample(dots, 1 if few == "one" else len(dots) // 2)
+    for name in chosen:
+        rounded_operands(draft, name, _BITS[policy])
+    return draft.module(), f"reference{_overrides(draft, chosen, policy)}", False
+
+
+def _overrides(draft: Draft, names: Sequence[str], policy: str) -> str:
+    """The policy of instructions, as the names of policies have it."""
+    return "".join(f",{draft.home(name)}/{name}={policy}" for name in names)
+
+
+def _is_narrow(shape: object) -> bool:
+    return getattr(getattr(shape, "element_type", None), "name", "") in ("bf16", "f16")
+
+
+def _has_equal_bits(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
+    return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in zip(ours, theirs, strict=True) if x.ndim)
+
+
+def _same(module: Module, inputs: Sequence[Array], policy: str) -> bool:
+    """Whether a policy changes no bit."""
+    results = [hloexec.run(module, *inputs, numerics=each) for each in ("reference", policy)]
+    return hloexec.compare(*results, atol=0.0).verdict.value == "equal"
+
+
+@cache
+def _right(name: str) -> Sequence[Array]:
+    found = program(name)
+    return by_xla(found.module, found.inputs)
+
+
+def _faulty(case: Case) -> Truth | None:
+    """The first fault that shows, of those that the case's name draws."""
+    found, random = program(case.program), Random(case.name)
+    kinds = [kind for kind in KINDS if not kind.wants_nan and not any(word in kind.name for word in _NUMERICS)]
+    random.shuffle(kinds)
+    tries = 0
+    for kind in kinds:
+        sites = list(kind.sites(Draft(found.module)))
+        if not sites or tries >= _TRIES:
+            continue
+        tries += 1
+        try:
+            planted = plant(found.module, kind.fault(Draft(found.module), random.choice(sites), random)).module
+            hloexec.verify(planted)
+            # XLA:CPU would not end where a loop does not.
+            hloexec.run(planted, *found.inputs, **_LIMITS)
+            expected = by_xla(planted, found.inputs)
+        except (LookupError, AssertionError, hloexec.HloError):
+            continue
+        if not _finite(expected) or _agrees(found.module, found.inputs, expected, _right(case.program)):
+            continue
+        return Truth(found.module, found.inputs, expected, None, kind.name)
+    return None
+
+
+def _finite(leaves: Sequence[Array]) -> bool:
+    """Whether most of what floats there are are numbers: else anybody sees that it is a fault."""
+    floats = [leaf.astype(np.float64) for leaf in leaves if element_type_of(leaf.dtype).is_floating]
+    return all(np.isfinite(leaf).mean() > 0.5 for leaf in floats if leaf.size)
+
+
+def _agrees(module: Module, inputs: Sequence[Array], faulty: Sequence[Array], right: Sequence[Array]) -> bool:
+    """Whether the fault does not show."""
+    labels = list(result_shapes(module))
+    sides = (dict(zip(labels, leaves, strict=True)) for leaves in (faulty, right))
+    return bool(hloexec.compare(*sides, module=module, inputs=inputs).agrees)

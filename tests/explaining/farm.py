@@ -1,0 +1,139 @@
+"""Measure `hloexec.explain` on the cases: `python -m tests.explaining.farm --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hloexec
+from hloexec.results import result_shapes
+from tests.bug_farm.lowering import ENVIRONMENT
+from tests.explaining.cases import Case, Truth, cases, truth
+
+__all__ = ["judged"]
+
+_BUDGET = 60.0
+"""Seconds that a search may take."""
+Record = dict[str, Any]
+
+
+def judged(case: Case) -> Record | None:
+    """What `explain` says of a case, and whether that is right; None where the case does not count."""
+    made = truth(case)
+    if made is None:
+        return None
+    start = time.perf_counter()
+    expected = made.expected[0] if len(made.expected) == 1 else tuple(made.expected)
+    found = hloexec.explain(made.module, made.inputs, _in_labels(made, expected), budget=_BUDGET)
+    named = [found.best, *found.alike] if found.is_explained else []
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "half": case.half,
+        "policy": made.policy,
+        "note": made.note,
+        "verdict": found.verdict.value,
+        "best": found.best.name,
+        "alike": [trial.name for trial in found.alike],
+        "bits": found.best.bits,
+        "ratio": found.best.spread_ratio,
+        "mismatches": found.best.mismatches,
+        "effect": [found.best.effect, found.best.effect_error],
+        "undecided": [policy.name for policy in found.undecided],
+        "is_right": not named if made.policy is None else _is_right(made, found),
+        "is_alone": made.policy is not None and bool(named) and _is_same(made, found.best.name),
+        "runs": found.runs,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+
+
+def _is_right(made: Truth, found: hloexec.Explanation) -> bool:
+    """Whether the policy is among those that are named; or its effect is said to be hidden besides those of XLA:CPU,
+    which are there in any case: it was XLA:CPU that ran."""
+    if not found.is_explained:
+        return False
+    if any(_is_same(made, trial.name) for trial in (found.best, *found.alike)):
+        return True
+    own = found.best.name in ("xla-cpu", "ftz")
+    return own and any(_is_same(made, policy.name) for policy in found.undecided)
+
+
+def _in_labels(made: Truth, expected: Any) -> Any:
+    """What XLA gives has no tuples within tuples: its leaves by the labels of the module's."""
+    labels = list(result_shapes(made.module))
+    leaves = expected if isinstance(expected, tuple) else (expected,)
+    return dict(zip(labels, leaves, strict=True))
+
+
+def _is_same(made: Truth, policy: str) -> bool:
+    """Whether a policy gives the same bits as the one that is right: no values could tell it from that."""
+    assert made.policy is not None
+    if policy == made.policy or (made.policy == "reference" and policy == "xla-cpu"):
+        return True
+    results = [hloexec.run(made.module, *made.inputs, numerics=name) for name in (policy, made.policy)]
+    return hloexec.compare(*results, atol=0.0).verdict.value == "equal"
+
+
+def _line(record: Record) -> str:
+    word = "right" if record["is_right"] else "WRONG"
+    said = record["best"] if record["verdict"] == "explained" else record["verdict"] + f" ({record['best']})"
+    alike = f" or {', '.join(record['alike'])}" if record["alike"] else ""
+    return (
+        f"{word} {record['name']:32} {said[:90]}{alike[:90]}; truth {str(record['policy'])[:80]} {record['note']}; bits "
+        f"{record['bits']:.1f}, ratio {record['ratio'] or 0:.2g}, off {record['mismatches']}, effect {record['effect']}, "
+        f"{record['runs']} runs, {record['seconds']} s"
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}" + (f" ({part / whole:.1%})" if whole else "")
+
+
+def _summary(records: Sequence[Record]) -> list[str]:
+    policies = [record for record in records if record["policy"] is not None]
+    faults = [record for record in records if record["policy"] is None]
+    wrong = Counter(record["kind"] for record in records if not record["is_right"])
+    return [
+        f"policies: {_share(sum(r['is_right'] for r in policies), len(policies))} right; "
+        f"{_share(sum(r['is_alone'] for r in policies), len(policies))} named first; "
+        f"{_share(sum(r['is_right'] and not r['alike'] for r in policies), len(policies))} named alone",
+        f"faults: {_share(sum(r['is_right'] for r in faults), len(faults))} explained by none",
+        f"by kind: {dict(Counter(r['kind'] for r in records))}; wrong: {dict(wrong)}",
+    ]
+
+
+def main() -> None:
+    """Measure what the arguments ask for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.explaining.farm", description=__doc__)
+    parser.add_argument("--half", default="seen", choices=("seen", "held"), help="which half of the programs")
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases whose name contains it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a line of JSON for each case")
+    options = parser.parse_args()
+    os.environ.update(ENVIRONMENT)
+    warnings.simplefilter("ignore")
+    records = []
+    for case in cases(options.half):
+        if options.only not in case.name:
+            continue
+        try:
+            record = judged(case)
+        except hloexec.HloError as error:
+            print(f"none  {case.name}: {str(error)[:150]}", flush=True)
+            continue
+        if record is not None:
+            records.append(record)
+            print(_line(record), flush=True)
+            if options.json:
+                options.json.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    print("\n".join(_summary(records)))
+
+
+if __name__ == "__main__":
+    main()

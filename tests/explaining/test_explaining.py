@@ -1,0 +1,136 @@
+"""What `explain` says of truths that XLA:CPU made, of planted faults, and of what cannot be told apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from hloexec.explaining import Explained
+from tests.bug_farm.lowering import ENVIRONMENT
+from tests.explaining.cases import Case
+from tests.explaining.farm import judged
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CASES = (
+    "products/reference", "products/tf32", "products/bf16x3", "products/bf16x6", "three_layers/one tf32",
+    "three_layers/half bf16", "chain_in_bf16/excess", "mean_in_bf16/narrow-sums", "tiny_products/ftz",
+    "small_powers/fast-functions", "dense_in_bf16/excess", "products/fault 0", "three_layers/fault 1",
+)  # fmt: skip
+"""A few of the farm's: `python -m tests.explaining.farm` measures all."""
+
+
+@pytest.fixture(scope="module")
+def _one_process() -> Iterator[None]:
+    pytest.importorskip("jax")
+    before = dict(os.environ)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.usefixtures("_one_process")
+@pytest.mark.parametrize("name", CASES)
+def test_the_policy_of_a_truth_that_xla_made_is_named(name: str) -> None:
+    record = judged(Case(*name.split("/")))
+    assert record is not None
+    assert record["is_right"], record
+
+
+@pytest.fixture(scope="module")
+def attention() -> tuple[hloexec.Module, list[Any]]:
+    module = hloexec.load(EXAMPLES / "attention.hlo")
+    return module, hloexec.random_inputs(module, seed=4)
+
+
+def test_equal_bits_need_no_explanation(attention: tuple[hloexec.Module, list[Any]]) -> None:
+    module, inputs = attention
+    found = hloexec.explain(module, inputs, hloexec.run(module, *inputs))
+    assert found.verdict is Explained.EQUAL
+    assert str(found) == "equal"
+
+
+def test_other_roundings_are_rounding_alone(attention: tuple[hloexec.Module, list[Any]]) -> None:
+    module, inputs = attention
+    result = np.asarray(hloexec.run(module, *inputs))
+    up = np.random.default_rng(0).integers(0, 2, result.shape, dtype=bool)
+    moved = np.nextafter(result, np.where(up, np.inf, -np.inf), dtype=np.float32)
+    found = hloexec.explain(module, inputs, moved)
+    assert found.verdict is Explained.ROUNDING
+    assert found.is_explained
+
+
+def test_one_element_that_is_wrong_is_not_explained(attention: tuple[hloexec.Module, list[Any]]) -> None:
+    module, inputs = attention
+    result = np.array(hloexec.run(module, *inputs, numerics="tf32"))
+    result[3, 5] += 0.01
+    found = hloexec.explain(module, inputs, result)
+    assert found.verdict is Explained.NONE
+    assert found.best.name == "tf32"
+    assert found.best.mismatches == 1
+    (leaf,) = found.leaves
+    assert leaf.worst[0].index == (3, 5)
+
+
+def test_policies_with_no_effect_are_not_named() -> None:
+    """Without denormals, nobody can tell whether they are flushed."""
+    module = hloexec.parse("HloModule m\nENTRY e { x = f32[50] parameter(0)\n ROOT y = f32[50] multiply(x, x) }\n")
+    (values,) = hloexec.random_inputs(module, seed=0)
+    found = hloexec.explain(module, [values], np.nextafter(values * values, np.float32(9), dtype=np.float32))
+    assert all(not trial.has_effect for trial in found.trials if trial.name == "ftz")
+    assert "ftz" not in [trial.name for trial in (found.best, *found.alike)]
+
+
+def test_values_of_instructions_show_the_first_that_nothing_explains(
+    attention: tuple[hloexec.Module, list[Any]], tmp_path: Path
+) -> None:
+    module, inputs = attention
+    wrong = hloexec.parse(hloexec.format(module).replace("constant(1e-06)", "constant(0.01)"))
+    trace = hloexec.trace(wrong, inputs, tmp_path / "trace", numerics="tf32")
+    found = hloexec.explain(module, inputs, hloexec.run(wrong, *inputs, numerics="tf32"), values=trace)
+    assert found.first_unexplained is not None
+    assert found.first_unexplained.opcode == "constant"
+    named = {each.opcode: each.best.name for each in found.instructions if each.verdict is Explained.POLICY}
+    assert named.keys() == {"dot"}
+
+
+def test_the_same_question_has_the_same_answer(attention: tuple[hloexec.Module, list[Any]]) -> None:
+    module, inputs = attention
+    expected = hloexec.run(module, *inputs, numerics="reference,dot_general.6=bf16")
+    first, second = (hloexec.explain(module, inputs, expected) for _ in range(2))
+    assert first.best.name == second.best.name == "reference,main.6/dot_general.6=bf16"
+    assert [trial.remaining for trial in first.trials] == [trial.remaining for trial in second.trials]
+
+
+def test_several_devices_are_explained_together() -> None:
+    module = hloexec.load(EXAMPLES / "data_parallel_step.hlo")
+    rows = [hloexec.random_inputs(module, seed=seed) for seed in range(4)]
+    expected = tuple(hloexec.run_devices(module, rows, numerics="tf32"))
+    found = hloexec.explain(module, rows, expected)
+    assert found.verdict is Explained.POLICY
+    assert "tf32" in [trial.name for trial in (found.best, *found.alike)]
+
+
+def test_the_record_of_the_command_says_what_its_tables_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = str(EXAMPLES / "attention.hlo")
+    assert main(["run", file, "--numerics", "bf16x3", "--save", "other.npz"]) == 0
+    capsys.readouterr()
+    assert main(["explain", file, "--expected", "other.npz"]) == 0
+    assert capsys.readouterr().out.startswith("bf16x3 explains it: ")
+    assert main(["explain", file, "--expected", "other.npz", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["schema"], record["explained_verdict"]) == ("hloexec.explain", "explained")
+    assert record["best"]["policy"] == "bf16x3"
+    assert record["best"]["bits_explained"] == "inf"

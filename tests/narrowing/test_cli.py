@@ -1,0 +1,130 @@
+"""`hloexec precision`: the report, the module it writes, and its inputs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from tests.narrowing.test_narrow import CANCELLING, LAYERS, STEP
+from tests.records import read_record
+
+SCRIPT = """
+import numpy as np
+
+def make(module, seed):
+    generator = np.random.default_rng(seed)
+    return [generator.normal(size=shape.dimensions).astype("f4") for shape in module.entry.parameter_shapes]
+
+def fixed(module):
+    return [np.ones(shape.dimensions, "f4") for shape in module.entry.parameter_shapes]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("layers.hlo").write_text(LAYERS)
+    Path("step.hlo").write_text(STEP)
+    Path("cancelling.hlo").write_text(CANCELLING)
+    Path("inputs.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_report_says_what_is_narrowed_what_may_not_be_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("precision cancelling.hlo --tolerance 0.05 --range 0=0.01:0.05".split()) == 0
+    out = capsys.readouterr().out
+    assert "not even alone" in out and "%cosine" in out
+    assert "changes output value" in out
+    assert "f32 → bf16" in out
+
+
+def test_module_that_is_written_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("precision layers.hlo --tolerance 1 -o mixed.hlo".split()) == 0
+    assert "written to mixed.hlo" in capsys.readouterr().out
+    assert "bf16[8,16]" in Path("mixed.hlo").read_text()
+    assert main(["run", "mixed.hlo"]) == 0
+
+
+def test_record_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("precision step.hlo --tolerance 0.1 --steps 3 --seeds 2 --held-back 2 --json".split()) == 0
+    record = read_record(capsys.readouterr().out)
+    assert record["schema"] == "hloexec.precision"
+    assert record["carried"] == [{"label": "1", "parameter_label": "0"}, {"label": "2", "parameter_label": "1"}]
+    assert (record["step_count"], record["input_count"], record["held_back_count"]) == (3, 2, 2)
+    assert {each["instruction"] for each in record["narrowing_verdicts"]} >= {"guess", "gradient"}
+
+
+def test_script_that_takes_a_seed_gives_inputs_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "precision layers.hlo --tolerance 1 --inputs inputs.py:make --seeds 2 --held-back 1"
+    assert main(command.split()) == 0
+    assert "2 inputs, checked on 1 others" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_scripts_of_other_commands_are_given_the_seed_too(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for seed in (3, 3, 4):
+        assert main(f"run layers.hlo --inputs inputs.py:make --seed {seed} --json".split()) == 0
+        printed.append(read_record(capsys.readouterr().out)["inputs"][0]["hash"])
+    assert printed[0] == printed[1] != printed[2]
+
+
+def test_inputs_that_no_seed_changes_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("precision layers.hlo --tolerance 1 --inputs inputs.py:fixed".split()) == 0
+    assert "1 input, none held back" in capsys.readouterr().out
+
+
+def test_several_files_are_several_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    module = hloexec.parse(LAYERS)
+    for number in range(3):
+        values = hloexec.random_inputs(module, number)
+        np.savez(f"{number}.npz", **{str(place): value for place, value in enumerate(values)})
+    files = " ".join(f"--inputs {number}.npz" for number in range(3))
+    assert main(f"precision layers.hlo --tolerance 1 {files}".split()) == 0
+    assert "2 inputs, checked on 1 others" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "Missing option '--tolerance'"),
+        ("--tolerance 0", "--tolerance must be a finite number above 0"),
+        ("--tolerance nan", "--tolerance must not be negative or NaN"),
+        ("--tolerance much", "'much' is not a valid float"),
+        ("--tolerance 1 --type f33", "--type must be one of"),
+        ("--tolerance 1 --kind sum", "'sum' is not one of"),
+        ("--tolerance 1 --output-tolerance 0", "not of the form"),
+        ("--tolerance 1 --output-tolerance 7=1", "--output-tolerance names '7'"),
+        ("--tolerance 1 --output-tolerance value=x", "'x' is not a number"),
+        ("--tolerance 1 --only-output 4", "--only-output names '4'"),
+        ("--tolerance 1 --carry value=0", "give --steps, too"),
+        ("--tolerance 1 --steps 2", "--carry says which output becomes which parameter"),
+        ("--tolerance 1 --inputs missing.npz", "missing.npz"),
+        ("--tolerance 1 --inputs inputs.py:nothing", "has no function nothing"),
+        ("--tolerance 1 -o nowhere/mixed.hlo", "cannot write"),
+        ("--tolerance 1 --margin 0", "--margin must be above 0"),
+    ],
+)
+def test_wrong_options_are_explained(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["precision", "layers.hlo", *options.split()]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_module_without_floats_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("m.hlo").write_text("HloModule m\nENTRY e { x = s32[4] parameter(0) ROOT y = s32[4] add(x, x) }")
+    assert main(["precision", "m.hlo", "--tolerance", "1"]) == 2
+    assert "no contraction or elementwise instruction on floats" in capsys.readouterr().err
+
+
+def test_optimized_modules_are_narrowed_within_their_fusions(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "attention.optimized.hlo"
+    shutil.copy(example, "optimized.hlo")
+    assert main("precision optimized.hlo --tolerance 1 --seeds 1 --held-back 1 -o mixed.hlo".split()) == 0
+    module = hloexec.load("mixed.hlo")
+    hloexec.verify(module)
+    fused = [each for each in module if each.name != module.entry_name and "fused" in each.name]
+    assert any("bf16" in str(instruction.shape) for each in fused for instruction in each)

@@ -1,0 +1,43 @@
+"""Training steps, as XLA:CPU trains with what was narrowed: a reduced form of `python -m tests.narrowing.training`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+from conformance import xla
+from tests.narrowing.programs import SEEN
+from tests.narrowing.training import TOLERANCE, losses_of_xla, narrowed, worst_of_xla
+
+pytestmark = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
+TRANSFORMER, CONVNET = SEEN
+
+
+def test_contractions_of_a_convnet_step_are_narrowed_and_xla_agrees() -> None:
+    found = narrowed(CONVNET, steps=3, seeds=2, held_back=2, max_trials=6, kinds=["contraction"])
+    assert found.narrowed_share > 0.6
+    assert worst_of_xla(CONVNET, found.module, 3, 3).max() <= TOLERANCE
+
+
+def test_hloexec_and_xla_train_alike_with_a_narrowed_module() -> None:
+    found = narrowed(TRANSFORMER, steps=2, seeds=1, held_back=1, max_trials=3, kinds=["contraction"])
+    assert found.narrowed_share > 0.6
+    inputs = TRANSFORMER.inputs(7)
+    values, ours = list(inputs), []
+    for _ in range(3):
+        loss, *state = hloexec.run(found.module, *values)  # type: ignore[misc]
+        ours.append(float(loss))  # type: ignore[arg-type]
+        values[: len(state)] = state
+    (theirs,) = losses_of_xla(found.module, [inputs], 3)
+    # Both round to bf16 at the same places; they differ where sums in another order round to another number of bf16,
+    # by 2^-8 each, which the mean of 64 losses averages.
+    assert np.max(np.abs(np.array(ours) - theirs) / theirs) < 2.0**-9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_transformer_step_of_twenty_steps_and_five_inputs() -> None:
+    found = narrowed(TRANSFORMER, steps=20, seeds=5)
+    assert found.narrowed_share > 0.6
+    assert worst_of_xla(TRANSFORMER, found.module, 20, 5).max() <= TOLERANCE
