@@ -131,7 +131,8 @@ class ShadowObserver:
                 count = order_changes(evaluation, operands, shadows)
             else:
                 count = evaluation.decisions(event.value, operands, shadows)
-        except (HloError, ValueError, TypeError, IndexError, ArithmeticError):
+        except (HloError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+            self.failing.setdefault(number, str(error).partition("\n")[0])
             return
         place.decisions += count
         place.decided += sum(leaf.size for leaf in flat(event.value) if isinstance(leaf, np.ndarray))
