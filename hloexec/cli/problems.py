@@ -42,7 +42,7 @@ _OTHERS = {
     r"^devices (?=is \d)": "--devices ",
     r"^(the size of an axis in )?devices(?= must be)": r"\1--devices",
     r"^selects\['([^']*)'\]": r"--selects \1",
-    r"^(carry|margin|tolerance)(?= (?:names|hands|must|says)\b)": r"--\1",
+    r"^(carry|margin|samples|tolerance)(?= (?:names|hands|must|says)\b)": r"--\1",
     r"^output_tolerances(?= (?:names|has)\b)": "--output-tolerance",
     r"\bonly_outputs(?= names\b)": "--only-output",
     r"^each of types(?= must\b)": "--type",
