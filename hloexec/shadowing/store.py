@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.ops.common import widen
+from hloexec.ops import common
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -108,10 +108,7 @@ EXACT = None
 
 def wide(array: Array) -> Array:
     """Floats in f64, complex numbers in c128, others as they are."""
-    entry = element_type_of(array.dtype)
-    if not entry.is_inexact:
-        return array
-    return widen(array).astype(np.complex128 if entry.is_complex else np.float64, copy=False)
+    return common.wide(array) if element_type_of(array.dtype).is_inexact else array
 
 
 def energy_of(array: Array) -> float:
