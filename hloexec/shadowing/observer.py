@@ -13,6 +13,7 @@ from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.ir import Module
 from hloexec.operations import exchanges
+from hloexec.ops.blas import hold_blas
 from hloexec.shadowing.blame import blamed, merged
 from hloexec.shadowing.computing.elements import Difference
 from hloexec.shadowing.computing.evaluation import Evaluation
@@ -45,6 +46,7 @@ class ShadowObserver:
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         self.events += 1
+        hold_blas()
         instruction = event.instruction
         leaves = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
         if exchanges(instruction):

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ops.threads import in_blocks
 from hloexec.precision import unit_roundoff
 from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import Shadow, wide
@@ -16,7 +17,7 @@ from hloexec.values import Array
 
 __all__ = ["LeafError", "digits_of", "leaf_error"]
 
-_BLOCK = 1 << 13
+_BLOCK = 1 << 15
 _SAMPLE = 1 << 14
 """Elements of a leaf of which the median is taken."""
 _HUGE = 1e300
@@ -105,11 +106,12 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
 
 def _summed(flat: Array, data: Array, shadow: Shadow) -> tuple[float, float, int]:
     """The sums of the squares of exact numbers and of errors, and where the largest relative error is."""
-    scale = energy = 0.0
-    worst, place = -1.0, 0
     is_narrow = not shadow.is_whole and data.dtype == np.float32
-    for start in range(0, flat.size, _BLOCK):
-        values, kept = flat[start : start + _BLOCK], data[start : start + _BLOCK]
+    seen = [(0.0, 0.0, -1.0, 0)] * -(-flat.size // _BLOCK)
+
+    def work(start: int, stop: int) -> None:
+        values, kept = flat[start:stop], data[start:stop]
+        energy = 0.0
         with np.errstate(all="ignore"):
             if is_narrow:
                 # To compare them, f32 will do.
@@ -121,16 +123,17 @@ def _summed(flat: Array, data: Array, shadow: Shadow) -> tuple[float, float, int
                 errors, exact = _errors(values, kept, shadow.is_whole)
                 sizes, amounts = np.abs(exact), np.abs(errors)
                 own = float(np.minimum(sizes**2, _HUGE).sum())
-                energy += float(np.minimum(amounts[amounts < np.inf] ** 2, _HUGE).sum())
-            scale += own
+                energy = float(np.minimum(amounts[amounts < np.inf] ** 2, _HUGE).sum())
             ratios = np.divide(amounts, sizes, out=amounts)
             largest = int(np.argmax(ratios))
             if np.isnan(ratios[largest]):
                 ratios[np.isnan(ratios)] = 0
                 largest = int(np.argmax(ratios))
-        if ratios[largest] > worst:
-            worst, place = float(ratios[largest]), start + largest
-    return scale, shadow.energy if is_narrow else energy, place
+        seen[start // _BLOCK] = own, energy, float(ratios[largest]), start + largest
+
+    in_blocks(work, flat.size, _BLOCK)
+    scales, energies, worst, places = zip(*seen, strict=True)
+    return sum(scales), shadow.energy if is_narrow else sum(energies), places[worst.index(max(worst))]
 
 
 def _errors(values: Array, data: Array, is_whole: bool) -> tuple[Array, Array]:

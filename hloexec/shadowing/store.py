@@ -17,13 +17,14 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.ops import common
+from hloexec.ops.common import widen
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 if TYPE_CHECKING:
     from hloexec.shadowing.computing.pending import Pending
 
-__all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "wide"]
+__all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "wide", "widened"]
 
 
 @attrs.frozen(eq=False)
@@ -90,16 +91,7 @@ class Shadow:
             return self._data if self._is_whole and self._data is not None else out.reshape(value.shape)
         if self.is_whole:
             return self.data
-        if not value.flags.c_contiguous or not self.data.flags.c_contiguous or value.dtype.kind == "c":
-            found = wide(value)
-            return np.add(found, self.data, dtype=found.dtype)
-        out, flat, data = np.empty(value.size), value.reshape(-1), self.data.reshape(-1)
-
-        def work(start: int, stop: int) -> None:
-            np.add(wide(flat[start:stop]), data[start:stop].astype(np.float64), out=out[start:stop])
-
-        in_blocks(work, out.size, _BLOCK)
-        return out.reshape(value.shape)
+        return _sum_of(value, self.data)
 
 
 EXACT = None
@@ -109,6 +101,32 @@ EXACT = None
 def wide(array: Array) -> Array:
     """Floats in f64, complex numbers in c128, others as they are."""
     return common.wide(array) if element_type_of(array.dtype).is_inexact else array
+
+
+def widened(array: Array) -> Array:
+    """`wide`, on all cores."""
+    return _sum_of(array, None) if element_type_of(array.dtype).is_floating else wide(array)
+
+
+def _sum_of(array: Array, data: Array | None) -> Array:
+    """An array, and what is to be added to it, in f64 (c128)."""
+    is_flat = array.flags.c_contiguous and (data is None or data.flags.c_contiguous)
+    if array.size <= _BLOCK or not is_flat or array.dtype.kind == "c":
+        found = wide(array)
+        return found if data is None else np.add(found, data, dtype=found.dtype)
+    if data is None and array.dtype == np.float64:
+        return array
+    out, flat = np.empty(array.size), array.reshape(-1)
+    added = None if data is None else data.reshape(-1)
+
+    def work(start: int, stop: int) -> None:
+        if added is None:
+            out[start:stop] = widen(flat[start:stop])
+        else:
+            np.add(wide(flat[start:stop]), added[start:stop].astype(np.float64), out=out[start:stop])
+
+    in_blocks(work, out.size, _BLOCK)
+    return out.reshape(array.shape)
 
 
 def energy_of(array: Array) -> float:
@@ -126,7 +144,7 @@ def energy_of(array: Array) -> float:
     return total * float(repeats)
 
 
-_BLOCK = 1 << 13
+_BLOCK = 1 << 15
 
 
 class Store:

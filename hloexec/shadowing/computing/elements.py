@@ -1,7 +1,7 @@
 """Shadows of elementwise instructions, block by block, and what a sample of their elements shows.
 
 The whole array gets a shadow. How much of its error is inherited, and how much the instruction added, is measured on a
-sample of elements; where these hold too little of the error, on the block that holds most of it.
+sample of elements; where these hold too little of the error, on the part that holds most of it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ __all__ = [
     "difference_of",
     "differences",
     "elementwise",
+    "energy_in",
     "narrowed",
     "sampled",
     "spread",
     "taken",
 ]
 
+_PART = 1 << 13
+"""Elements of the parts of which the heaviest is looked at; they divide a block."""
 SAMPLE = 2048
 """Elements that are looked at."""
 _FEW = 256
@@ -50,7 +53,9 @@ class Difference:
     is_whole: bool
     energy: float
     heaviest: int
-    """Where the block begins, of the flat array, that holds most of the error."""
+    """Where the part begins, of the flat array, that holds most of the error."""
+    may_vanish: bool = True
+    """Whether elements of the array may be zero that exactly are not."""
 
 
 def elementwise(
@@ -90,39 +95,50 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
     flat = np.ascontiguousarray(value).reshape(-1)
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
-    count = max(1, -(-flat.size // BLOCK))
-    energies, is_lossy = np.zeros(count), np.zeros(count, np.bool_)
+    energies = np.zeros(max(1, -(-flat.size // _PART)))
+    seen = [(False, False)] * -(-flat.size // BLOCK)
 
     def work(start: int, stop: int) -> None:
-        energy, lossy = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
-        energies[start // BLOCK], is_lossy[start // BLOCK] = energy, lossy
+        block, is_lossy, vanish = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
+        seen[start // BLOCK] = is_lossy, vanish
+        _note_energies(energies, block, start)
 
-    if flat.size <= BLOCK:
-        energy, lossy = narrowed(exact(0, flat.size), flat, found)
-        if lossy:
-            return _whole(exact, flat, value.shape, 0)
-        return Difference(found.reshape(value.shape), False, energy, 0)
     in_blocks(work, flat.size, BLOCK)
-    heaviest = int(np.argmax(energies)) * BLOCK
-    if not is_lossy.any():
-        return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest)
-    return _whole(exact, flat, value.shape, heaviest)
+    heaviest = int(np.argmax(energies)) * _PART
+    if any(is_lossy for is_lossy, _ in seen):
+        return _whole(exact, flat, value.shape, heaviest)
+    may_vanish = any(vanish for _, vanish in seen)
+    return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest, may_vanish)
 
 
-def narrowed(exact: Array, values: Array, out: Array) -> tuple[float, bool]:
-    """The energy of a difference, which is put into `out`; and whether it does not tell all there."""
-    block = np.subtract(exact, wide(values))
-    energy = float(np.vdot(block, block).real)
-    if not math.isfinite(energy):
-        return energy, True
+def narrowed(exact: Array, values: Array, out: Array) -> tuple[Array, bool, bool]:
+    """The difference, which is also put into `out`; whether it does not tell all there; and whether elements of
+    `values` are zero and exactly are not."""
+    numbers = wide(values)
+    zero = numbers == 0
+    block = np.subtract(exact, numbers, out=numbers if numbers.dtype != values.dtype else None)
+    if not math.isfinite(energy_in(block)):
+        return block, True, True
+    vanish = bool(zero.any() and (block[zero] != 0).any())
     try:
         with np.errstate(over="raise", under="raise"):
             out[...] = block
     except FloatingPointError:
         with np.errstate(all="ignore"):
             out[...] = block
-        return energy, bool(((block == 0) != (out == 0)).any() or not np.isfinite(out).all())
-    return energy, False
+        return block, bool(((block == 0) != (out == 0)).any() or not np.isfinite(out).all()), vanish
+    return block, False, vanish
+
+
+def energy_in(block: Array) -> float:
+    """The sum of the squares of a block of f64 (c128)."""
+    flat = block.ravel(order="K")
+    return float(np.vdot(flat, flat).real)
+
+
+def _note_energies(energies: Array, block: Array, start: int) -> None:
+    for first in range(0, block.size, _PART):
+        energies[(start + first) // _PART] = energy_in(block[first : first + _PART])
 
 
 def difference_of(exact: Array, value: Array) -> Difference:
@@ -134,18 +150,19 @@ def difference_of(exact: Array, value: Array) -> Difference:
 def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...], heaviest: int) -> Difference:
     """The same as the numbers themselves."""
     found = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
-    energy, largest = 0.0, 0.0
-    for start in range(0, flat.size, BLOCK):
-        stop = start + BLOCK
-        found[start:stop] = exact(start, min(stop, flat.size))
+    energies = np.zeros(max(1, -(-flat.size // _PART)))
+    most = np.finfo(np.float64).max / 4 / max(1, flat.size)
+
+    def work(start: int, stop: int) -> None:
+        found[start:stop] = exact(start, stop)
         difference = np.subtract(found[start:stop], wide(flat[start:stop]))
-        difference = difference[np.isfinite(difference)]
-        own = float(np.vdot(difference, difference).real) if difference.size else 0.0
-        own = min(own, np.finfo(np.float64).max / 4 / max(1, flat.size))
-        energy += own
-        if own > largest:
-            largest, heaviest = own, start
-    return Difference(found.reshape(shape), True, energy, heaviest)
+        _note_energies(energies, np.where(np.isfinite(difference), difference, 0), start)
+
+    in_blocks(work, flat.size, BLOCK)
+    np.minimum(energies, most, out=energies)
+    if energies.any():
+        heaviest = int(np.argmax(energies)) * _PART
+    return Difference(found.reshape(shape), True, float(energies.sum()), heaviest)
 
 
 @lru_cache(maxsize=256)
@@ -162,10 +179,12 @@ def sampled(difference: Difference, value: Array) -> Array | None:
     places = spread(size)
     errors = _errors(difference, value, places)
     if float(np.vdot(errors, errors).real) * size < SHARE * difference.energy * places.size:
-        block = np.arange(difference.heaviest, min(size, difference.heaviest + BLOCK))
+        block = np.arange(difference.heaviest, min(size, difference.heaviest + _PART))
         errors = np.abs(_errors(difference, value, block))
         places = np.sort(block[np.argpartition(errors, -min(SAMPLE, errors.size))[-SAMPLE:]])
-    vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:_FEW]
+    vanished = np.empty(0, np.int64)
+    if difference.may_vanish:
+        vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:_FEW]
     if difference.is_whole:
         lost = np.flatnonzero(~np.isfinite(wide(value)))[:SAMPLE]
         vanished = np.union1d(vanished, lost)

@@ -13,7 +13,7 @@ from hloexec.shadowing.blame import merged
 from hloexec.shadowing.computing.elements import Difference
 from hloexec.shadowing.computing.widening import NARROW, PREDS, SAME, WIDE
 from hloexec.shadowing.kinds import Losses
-from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
+from hloexec.shadowing.store import Blame, Shadow, energy_of, wide, widened
 from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
@@ -159,4 +159,4 @@ def exact_operands(operands: Sequence[Any], shadows: Sequence[Shadow | None]) ->
 
 
 def wide_operand(operand: Any) -> Any:
-    return wide(operand) if isinstance(operand, np.ndarray) else operand
+    return widened(operand) if isinstance(operand, np.ndarray) else operand

@@ -70,13 +70,13 @@ class Pending:
         assert value is not None
         exact = _program(self, out)
         found = differences(exact, value)
-        if estimate >= SHARE * found.energy and not found.is_whole and not self._hides_zeros(value, found.data):
+        if estimate >= SHARE * found.energy and not found.is_whole and not self._hides_zeros(value, found):
             return found, None
         return self._again(value) or (found, None)
 
-    def _hides_zeros(self, value: Array, data: Array) -> bool:
+    def _hides_zeros(self, value: Array, found: Difference) -> bool:
         """Whether elements are zero, and exactly are not, and none of them is in the sample."""
-        if self.chooses or value.all() or not ((value == 0) & (data != 0)).any():
+        if self.chooses or not found.may_vanish:
             return False
         return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
 

@@ -16,7 +16,7 @@ from hloexec.values import Array
 
 __all__ = ["BLOCK", "Ranges", "exact_ranges", "flattened"]
 
-BLOCK = 1 << 13
+BLOCK = 1 << 15
 """Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
 the allocator to hand out the same memory again."""
 _LONGEST = 1 << 16

@@ -15,11 +15,14 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape
+from hloexec.ops.common import widen
+from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.computing.elements import (
     SHARE,
     Difference,
     Sample,
     difference_of,
+    energy_in,
     narrowed,
     sampled,
     spread,
@@ -38,8 +41,8 @@ __all__ = ["whole"]
 _LARGE = 1 << 14
 """Elements from which on an instruction is computed again for a part of its result only."""
 _SLICES = 8
-_PIECE = 1 << 17
-"""Elements of a part of an operand or result that are kept in f64 at once, of what is computed slice by slice."""
+_PIECE = 1 << 16
+"""Elements of a part of an operand or result that a core keeps in f64, of what is computed slice by slice."""
 _TINY = 1e-300
 _WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
 
@@ -110,20 +113,27 @@ def _piecewise(
     found = np.empty(value.shape, np.float32)
     size = first.shape[dimension]
     step = max(1, _PIECE * size // max(first.size, value.size))
-    energy = 0.0
-    for start in range(0, size, step):
-        where = slice(start, start + step)
+    seen = [(0.0, False, False)] * -(-size // step)
+
+    def work(start: int, stop: int) -> None:
+        if any(is_lossy for _, is_lossy, _ in seen):
+            return
+        where = slice(start, stop)
         part, kept = _cut(first, (dimension, where)), None if data is None else _cut(data, (dimension, where))
-        given = wide_operand(part) if kept is None else kept if is_whole else np.add(part, kept, dtype=np.float64)
-        exact = np.asarray(kernel(given, *rest))
+        exact = np.asarray(kernel(_exact_part(part, kept, is_whole), *rest))
         its = _cut(value, (result_dimension, where))
         if exact.dtype != np.float64 or exact.shape != its.shape:
-            return None
-        own, is_lossy = narrowed(exact, its, _cut(found, (result_dimension, where)))
-        if is_lossy:
-            return None
-        energy += own
-    difference = Difference(found, False, energy, 0)
+            seen[start // step] = 0.0, True, True
+            return
+        block, is_lossy, vanish = narrowed(exact, its, _cut(found, (result_dimension, where)))
+        seen[start // step] = energy_in(block), is_lossy, vanish
+
+    in_blocks(work, size, step)
+    energies, are_lossy, vanish = zip(*seen, strict=True)
+    if any(are_lossy):
+        return None
+    energy = float(sum(energies))
+    difference = Difference(found, False, energy, 0, any(vanish))
     if not energy:
         return [Evaluated(value, None, None)]
     where = _sparse(size)
@@ -140,6 +150,16 @@ def _piecewise(
     seen = losses(sample, element_type_of(value.dtype), evaluation.traits)
     seen.weights, seen.lost_weights = weights, lost
     return [Evaluated(value, difference, seen.scaled(energy))]
+
+
+def _exact_part(part: Array, data: Array | None, is_whole: bool) -> Array:
+    """The exact numbers of a part of an operand."""
+    if data is None or is_whole:
+        return wide(part) if data is None else data
+    # Converted first: NumPy would do so in pieces, through buffers.
+    found = widen(part).astype(np.float64)
+    found += data.astype(np.float64)
+    return found
 
 
 def _again(
