@@ -2,7 +2,8 @@
 
 Steps may combine several instructions, reorder them, or omit those whose values are not needed. Observers nevertheless
 see each instruction of the program in order, as soon as its value is available. A fused region also returns its
-intermediate values; a value that no step computes is computed for the observer from values that are available.
+intermediate values, unless they are so large that they should not be there all at once; a value that no step computes
+is computed for the observer from values that are available.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from hloexec.plan.steps import Plan, Step
 from hloexec.values import Array
 
 __all__ = ["Shown", "shown"]
+
+
+_MOST_BYTES = 1 << 26
+"""What the intermediate values of a region may take together."""
 
 
 @attrs.define(eq=False)
@@ -51,7 +56,7 @@ def _shown(plan: Plan) -> Shown:
         # A view that stands in its region and outside is there once its region has run.
         if step.kernel is None or not step.results or not filled.issuperset(step.results):
             is_shown = isinstance(step.kernel, RegionKernel) and not step.is_silent
-            steps.append(_revealing(step) if is_shown else step)
+            steps.append(_revealing(step) if is_shown and _intermediate_bytes(plan, step) <= _MOST_BYTES else step)
             filled.update(steps[-1].results)
     last_use: dict[int, int] = {}
     shown_at: dict[int, int] = {}
@@ -72,6 +77,13 @@ def _shown(plan: Plan) -> Shown:
             ends[position].append(slot)
     computed = frozenset(slot for step in plan.program for slot in step.results if slot not in filled)
     return Shown(steps, plan.program, [tuple(slots) for slots in ends], computed)
+
+
+def _intermediate_bytes(plan: Plan, step: Step) -> int:
+    """What the values take that a region has and does not return."""
+    assert isinstance(step.kernel, RegionKernel)
+    slots = {part.step.result for part in step.kernel.region.parts}.difference(step.results)
+    return sum(plan.slot_shapes[slot].byte_size for slot in slots)
 
 
 def _revealing(step: Step) -> Step:

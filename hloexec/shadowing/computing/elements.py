@@ -32,6 +32,7 @@ __all__ = [
     "narrowed",
     "sampled",
     "spread",
+    "subtracted",
     "taken",
 ]
 
@@ -114,12 +115,9 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
 def narrowed(exact: Array, values: Array, out: Array) -> tuple[Array, bool, bool]:
     """The difference, which is also put into `out`; whether it does not tell all there; and whether elements of
     `values` are zero and exactly are not."""
-    numbers = wide(values)
-    zero = numbers == 0
-    block = np.subtract(exact, numbers, out=numbers if numbers.dtype != values.dtype else None)
+    block, vanish = subtracted(exact, values)
     if not math.isfinite(energy_in(block)):
         return block, True, True
-    vanish = bool(zero.any() and (block[zero] != 0).any())
     try:
         with np.errstate(over="raise", under="raise"):
             out[...] = block
@@ -128,6 +126,14 @@ def narrowed(exact: Array, values: Array, out: Array) -> tuple[Array, bool, bool
             out[...] = block
         return block, bool(((block == 0) != (out == 0)).any() or not np.isfinite(out).all()), vanish
     return block, False, vanish
+
+
+def subtracted(exact: Array, values: Array) -> tuple[Array, bool]:
+    """The difference; and whether elements of `values` are zero and exactly are not."""
+    numbers = wide(values)
+    zero = numbers == 0
+    block = np.subtract(exact, numbers, out=numbers if numbers.dtype != values.dtype else None)
+    return block, bool(zero.any() and (block[zero] != 0).any())
 
 
 def energy_in(block: Array) -> float:

@@ -24,7 +24,7 @@ from hloexec.shadowing.computing.elements import (
     spread,
     taken,
 )
-from hloexec.shadowing.computing.ranges import exact_ranges
+from hloexec.shadowing.computing.ranges import Ranges, exact_ranges
 from hloexec.shadowing.store import Shadow
 from hloexec.values import Array
 
@@ -68,26 +68,37 @@ class Pending:
         filled with the exact numbers."""
         value = self.value()
         assert value is not None
-        exact = _program(self, out)
-        found = differences(exact, value)
-        if estimate >= SHARE * found.energy and not found.is_whole and not self._hides_zeros(value, found):
+        found = differences(_program(self, out), value)
+        if not found.is_whole and self.is_like_sample(value, estimate, found.energy, found.may_vanish):
             return found, None
-        return self._again(value) or (found, None)
+        operands = self._values()
+        if operands is None:
+            return found, None
+        # It is computed again, and large.
+        del found
+        return self._again(value, operands) or (differences(_program(self, None), value), None)
 
-    def _hides_zeros(self, value: Array, found: Difference) -> bool:
-        """Whether elements are zero, and exactly are not, and none of them is in the sample."""
-        if self.chooses or not found.may_vanish:
+    def ranges(self) -> Ranges:
+        """The exact numbers, which are not kept."""
+        return _program(self, None)
+
+    def is_like_sample(self, value: Array, estimate: float, energy: float, may_vanish: bool) -> bool:
+        """Whether the sample has shown most of the energy, and that elements vanish, if they do."""
+        return estimate >= SHARE * energy and not (may_vanish and self._hides_zeros(value))
+
+    def _hides_zeros(self, value: Array) -> bool:
+        """Whether none of the elements that are zero, and exactly are not, is in the sample."""
+        if self.chooses:
             return False
         return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
 
-    def _again(self, value: Array) -> tuple[Difference, Blame] | None:
+    def _again(self, value: Array, operands: Sequence[Array]) -> tuple[Difference, Blame] | None:
         """The same, one instruction after the other."""
-        operands = self._values()
-        if operands is None:
-            return None
         for operand, shadow in zip(operands, self.shadows, strict=True):
             if shadow is not None:
                 shadow.settle(operand)
+        # What they were made of is not needed any more.
+        self.operands, self.links = tuple(operands), (None,) * len(operands)
         return self.again(value, operands, self.shadows)
 
     def _values(self) -> list[Array] | None:
@@ -98,6 +109,10 @@ class Pending:
                 found.append(operand)
                 continue
             assert before is not None
+            kept = before.value()
+            if kept is not None:
+                found.append(kept)
+                continue
             its = before._values()
             if its is None or before.own is None:
                 return None
@@ -105,7 +120,7 @@ class Pending:
         return found
 
 
-def _program(last: Pending, out: Array | None) -> Callable[[int, int], Array]:
+def _program(last: Pending, out: Array | None) -> Ranges:
     """The exact numbers of a pending shadow, by ranges of the flat array; `out` is filled with them."""
     leaves: dict[tuple[int, int], tuple[Array, Shadow | None]] = {}
     """What is converted once for each range, however many instructions take it."""

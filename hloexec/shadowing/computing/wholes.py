@@ -26,9 +26,11 @@ from hloexec.shadowing.computing.elements import (
     narrowed,
     sampled,
     spread,
+    subtracted,
     taken,
 )
 from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
+from hloexec.shadowing.computing.ranges import BLOCK, flattened
 from hloexec.shadowing.kinds import losses
 from hloexec.shadowing.store import Shadow, energy_of, wide
 from hloexec.values import Array, flat
@@ -60,7 +62,7 @@ def whole(
         by_slices = _piecewise(evaluation, kernel, leaves[0], operands, shadows)
         if by_slices is not None:
             return by_slices
-    exact = flat(kernel(*exact_operands(operands, shadows)))
+    exact = _results(evaluation, kernel, operands, shadows)
     pairs = list(zip(leaves, exact, strict=False))
     if len(exact) != len(leaves) or any(
         ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES for ours, theirs in pairs if is_inexact(ours)
@@ -82,7 +84,7 @@ def whole(
         sample = _compared(part, _cut(theirs, cut), here[number], places)
         if cut is not None and not _shows(sample, difference, leaf.size):
             # Most of the error is elsewhere.
-            here, cut = flat(kernel(*map(wide_operand, operands))), None
+            here, cut = _results(evaluation, kernel, operands, [None] * len(operands)), None
             sample = _compared(leaf, theirs, here[number], sampled(difference, leaf))
         its = losses(sample, element_type_of(leaf.dtype), evaluation.traits)
         weights, lost = _weights(kernel, operands, shadows, number, here[number], cut)
@@ -107,8 +109,7 @@ def _piecewise(
         return None
     dimension, result_dimension = pair
     first, shadow = operands[0], shadows[0]
-    data = None if shadow is None else shadow.data
-    is_whole = shadow is not None and shadow.is_whole
+    exact_part = _Pieces(first, shadow, dimension, keeps=True)
     rest = exact_operands(operands[1:], shadows[1:])
     found = np.empty(value.shape, np.float32)
     size = first.shape[dimension]
@@ -119,8 +120,7 @@ def _piecewise(
         if any(is_lossy for _, is_lossy, _ in seen):
             return
         where = slice(start, stop)
-        part, kept = _cut(first, (dimension, where)), None if data is None else _cut(data, (dimension, where))
-        exact = np.asarray(kernel(_exact_part(part, kept, is_whole), *rest))
+        exact = np.asarray(kernel(exact_part(start, stop), *rest))
         its = _cut(value, (result_dimension, where))
         if exact.dtype != np.float64 or exact.shape != its.shape:
             seen[start // step] = 0.0, True, True
@@ -152,14 +152,82 @@ def _piecewise(
     return [Evaluated(value, difference, seen.scaled(energy))]
 
 
-def _exact_part(part: Array, data: Array | None, is_whole: bool) -> Array:
-    """The exact numbers of a part of an operand."""
-    if data is None or is_whole:
-        return wide(part) if data is None else data
-    # Converted first: NumPy would do so in pieces, through buffers.
-    found = widen(part).astype(np.float64)
-    found += data.astype(np.float64)
-    return found
+def _results(
+    evaluation: Evaluation, kernel: Callable[..., Any], operands: Sequence[Any], shadows: Sequence[Shadow | None]
+) -> list[Array]:
+    """What the kernel gives for exact operands. What makes little of much is computed for some rows at a time, where
+    they follow one another in memory."""
+    first = operands[0]
+    pair = _slicing(evaluation, operands)
+    if pair is None or pair[0] or first.size < 2 * _PIECE or first.dtype.kind == "c":
+        return flat(kernel(*exact_operands(operands, shadows)))
+    step = max(1, _PIECE * len(first) // first.size)
+    exact_part = _Pieces(first, shadows[0], 0, keeps=False)
+    rest = exact_operands(operands[1:], shadows[1:])
+    parts: list[Any] = [None] * -(-len(first) // step)
+
+    def work(start: int, stop: int) -> None:
+        parts[start // step] = kernel(exact_part(start, stop), *rest)
+
+    in_blocks(work, len(first), step)
+    if not exact_part.are_like_sample():
+        assert shadows[0] is not None
+        shadows[0].settle(first)
+        return _results(evaluation, kernel, operands, shadows)
+    return [np.concatenate(parts, pair[1])]
+
+
+class _Pieces:
+    """The exact numbers of an operand, for some slices at a time."""
+
+    def __init__(self, array: Array, shadow: Shadow | None, dimension: int, *, keeps: bool) -> None:
+        """What is pending is computed for each slice, unless it is to be kept for others."""
+        self._array, self._dimension = array, dimension
+        self._shadow = shadow
+        self._pending = shadow.pending if shadow is not None and not keeps and not dimension else None
+        self._data = None if shadow is None or self._pending is not None else shadow.data
+        self._is_whole = self._data is not None and shadow is not None and shadow.is_whole
+        if self._pending is not None:
+            self._flat, self._ranges = flattened(array), self._pending.ranges()
+        self._seen: dict[int, tuple[float, bool]] = {}
+        """Of what is pending: the energy from each place on, and whether elements vanish."""
+
+    def __call__(self, start: int, stop: int) -> Array:
+        if self._pending is not None:
+            return self._computed(start, stop)
+        cut = self._dimension, slice(start, stop)
+        part = _cut(self._array, cut)
+        if self._data is None:
+            return wide(part)
+        if self._is_whole:
+            return _cut(self._data, cut)
+        # Converted first: NumPy would do so in pieces, through buffers.
+        found = widen(part).astype(np.float64)
+        found += _cut(self._data, cut).astype(np.float64)
+        return found
+
+    def _computed(self, start: int, stop: int) -> Array:
+        length = self._array.size // self._array.shape[0]
+        found = np.empty((stop - start, *self._array.shape[1:]))
+        out, origin = found.reshape(-1), start * length
+        for first in range(origin, stop * length, BLOCK):
+            last = min(first + BLOCK, stop * length)
+            out[first - origin : last - origin] = self._ranges(first, last)
+            values = self._flat if self._flat.size == 1 else self._flat[first:last]
+            block, vanish = subtracted(out[first - origin : last - origin], values)
+            self._seen[first] = energy_in(block), vanish
+        return found
+
+    def are_like_sample(self) -> bool:
+        """Whether the sample of what is pending has shown most of it, once all has been computed."""
+        if self._pending is None or self._shadow is None:
+            return True
+        energies, vanish = zip(*(self._seen[first] for first in sorted(self._seen)), strict=True)
+        energy = float(sum(energies))
+        if not self._pending.is_like_sample(self._array, self._shadow.energy, energy, any(vanish)):
+            return False
+        self._shadow.energy = energy
+        return True
 
 
 def _again(
