@@ -10,7 +10,8 @@ import pytest
 
 import hloexec
 from hloexec.errors import EvaluationError, InputError
-from hloexec.exec import observers, plan_of, run, watching
+from hloexec.exec import observers, plan_of, run, showing, watching
+from hloexec.plan.regions.region import RegionKernel
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
 from tests.plan.loops import loop
 from tests.plan.random_programs import random_program
@@ -206,6 +207,34 @@ def test_a_run_lets_go_of_its_observers_when_it_ends(devices: int) -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_large_regions_are_shown_one_value_after_the_other_with_the_same_bits(monkeypatch):
+    """Their intermediate values are then not there all at once."""
+    text = """HloModule m
+    add { a = f32[] parameter(0)
+      b = f32[] parameter(1)
+      ROOT r = f32[] add(a, b) }
+    ENTRY e { x = f32[512,1024] parameter(0)
+      zero = f32[] constant(0)
+      total = f32[512] reduce(x, zero), dimensions={1}, to_apply=add
+      totals = f32[512,1024] broadcast(total), dimensions={0}
+      centred = f32[512,1024] subtract(x, totals)
+      power = f32[512,1024] exponential(centred)
+      sum = f32[512] reduce(power, zero), dimensions={1}, to_apply=add
+      sums = f32[512,1024] broadcast(sum), dimensions={0}
+      ROOT r = f32[512,1024] divide(power, sums) }
+    """
+    x = np.random.default_rng(0).standard_normal((512, 1024), np.float32) / 96
+    found = []
+    for most in (showing._MOST_BYTES, -1):
+        monkeypatch.setattr(showing, "_MOST_BYTES", most)
+        recorder, module = Recorder(), parsed(text)
+        run(module, x, observers=[recorder])
+        assert any(isinstance(step.kernel, RegionKernel) for step in plan_of(module).steps)
+        found.append([(event.name, np.asarray(event.value).tobytes()) for event in recorder.events])
+    assert found[0] == found[1]
+    assert len(found[0]) == 9
 
 
 def test_events_name_the_iteration_of_the_loop_around_however_deep_they_stand():
