@@ -147,9 +147,9 @@ def _piecewise(
         # Most of the error is elsewhere.
         return None
     weights, lost = _weights(kernel, operands, shadows, 0, here, cut)
-    seen = losses(sample, element_type_of(value.dtype), evaluation.traits)
-    seen.weights, seen.lost_weights = weights, lost
-    return [Evaluated(value, difference, seen.scaled(energy))]
+    its_losses = losses(sample, element_type_of(value.dtype), evaluation.traits)
+    its_losses.weights, its_losses.lost_weights = weights, lost
+    return [Evaluated(value, difference, its_losses.scaled(energy))]
 
 
 def _results(
