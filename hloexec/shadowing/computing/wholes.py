@@ -30,7 +30,7 @@ from hloexec.shadowing.computing.elements import (
     taken,
 )
 from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
-from hloexec.shadowing.computing.ranges import BLOCK, flattened
+from hloexec.shadowing.computing.ranges import BLOCK
 from hloexec.shadowing.kinds import losses
 from hloexec.shadowing.store import Shadow, energy_of, wide
 from hloexec.values import Array, flat
@@ -157,10 +157,10 @@ def _results(
 ) -> list[Array]:
     """What the kernel gives for exact operands. What makes little of much is computed for some rows at a time, where
     they follow one another in memory."""
-    first = operands[0]
     pair = _slicing(evaluation, operands)
-    if pair is None or pair[0] or first.size < 2 * _PIECE or first.dtype.kind == "c":
+    if pair is None or pair[0] or operands[0].size < 2 * _PIECE or operands[0].dtype.kind == "c":
         return flat(kernel(*exact_operands(operands, shadows)))
+    first = operands[0]
     step = max(1, _PIECE * len(first) // first.size)
     exact_part = _Pieces(first, shadows[0], 0, keeps=False)
     rest = exact_operands(operands[1:], shadows[1:])
@@ -188,7 +188,7 @@ class _Pieces:
         self._data = None if shadow is None or self._pending is not None else shadow.data
         self._is_whole = self._data is not None and shadow is not None and shadow.is_whole
         if self._pending is not None:
-            self._flat, self._ranges = flattened(array), self._pending.ranges()
+            self._flat, self._ranges = np.ascontiguousarray(array).reshape(-1), self._pending.ranges()
         self._seen: dict[int, tuple[float, bool]] = {}
         """Of what is pending: the energy from each place on, and whether elements vanish."""
 
@@ -213,8 +213,7 @@ class _Pieces:
         for first in range(origin, stop * length, BLOCK):
             last = min(first + BLOCK, stop * length)
             out[first - origin : last - origin] = self._ranges(first, last)
-            values = self._flat if self._flat.size == 1 else self._flat[first:last]
-            block, vanish = subtracted(out[first - origin : last - origin], values)
+            block, vanish = subtracted(out[first - origin : last - origin], self._flat[first:last])
             self._seen[first] = energy_in(block), vanish
         return found
 
