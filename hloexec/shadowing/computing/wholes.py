@@ -45,6 +45,9 @@ _LARGE = 1 << 14
 _SLICES = 8
 _PIECE = 1 << 16
 """Elements of a part of an operand or result that a core keeps in f64, of what is computed slice by slice."""
+_PIECES = 32
+"""Of large products there are no more pieces than so many: of a few rows each, BLAS would take longer to put the other
+operand into its order than to multiply it."""
 _TINY = 1e-300
 _WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
 
@@ -113,7 +116,7 @@ def _piecewise(
     rest = exact_operands(operands[1:], shadows[1:])
     found = np.empty(value.shape, np.float32)
     size = first.shape[dimension]
-    step = max(1, _PIECE * size // max(first.size, value.size))
+    step = max(-(-size // _PIECES), _PIECE * size // max(first.size, value.size))
     seen = [(0.0, False, False)] * -(-size // step)
 
     def work(start: int, stop: int) -> None:
