@@ -7,7 +7,7 @@ import io
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,17 +34,25 @@ class Ran:
 
 
 class Runner:
-    """Runs commands in copies of a folder, which stays as it is."""
+    """Runs commands in a folder, or in a copy of it where it is to stay as it is."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
         self._monkeypatch = monkeypatch
 
-    def __call__(self, *words: str, **environment: str) -> Ran:
+    def in_a_copy(self, *words: str, **environment: str) -> Ran:
         copy = self._folder.with_name(f"{self._folder.name}-copy")
         shutil.copytree(self._folder, copy)
+        ran = self._run(copy, words, environment)
+        shutil.rmtree(copy)
+        return ran
+
+    def in_place(self, *words: str) -> Ran:
+        return self._run(self._folder, words, {})
+
+    def _run(self, folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Ran:
         with self._monkeypatch.context() as patch:
-            patch.chdir(copy)
+            patch.chdir(folder)
             for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
                 patch.delenv(name, raising=False)
             for name, value in environment.items():
@@ -55,29 +63,34 @@ class Runner:
             for option, value in pairwise(words):
                 if option == "--custom-call":
                     unregister_custom_call(value.partition("=")[0])
-        shutil.rmtree(copy)
         return Ran(out.getvalue(), code)
 
 
 def problems(words: Sequence[str], code: int, run: Runner, columns: int = 40) -> Iterator[str]:
-    """What a command that ends with `code` does wrong in other surroundings, a sentence each."""
-    plain = run(*words)
-    narrow = run(*words, COLUMNS=str(columns), FORCE_COLOR="1", NO_COLOR="1")
-    codes = [plain.code, narrow.code]
-    if words[0] not in _WITHOUT_JSON and "--json" not in words:
+    """What a command that ends with `code` does wrong in other surroundings, a sentence each.
+
+    Its files stay in the folder, as after a run of the command.
+    """
+    has_json = words[0] not in _WITHOUT_JSON
+    narrow = run.in_a_copy(*words, COLUMNS=str(columns), FORCE_COLOR="1", NO_COLOR="1")
+    codes = [narrow.code]
+    if has_json and "--json" not in words:
+        ran = run.in_a_copy(*words, "--json")
+        read_record(ran.out)
+        codes.append(ran.code)
+    plain = run.in_place(*words)
+    codes.append(plain.code)
+    if has_json and "--json" in words:
+        read_record(plain.out)
+    elif has_json:
         lost = _characters(plain.out) - _characters(narrow.out)
         if lost or narrow.out.count("…") > plain.out.count("…"):
             yield f"{''.join(lost)} lost, or something cut:\n{plain.out}\n{_STYLE.sub('', narrow.out)}"
-        words = [*words, "--json"]
     if "\x1b" in plain.out:
         yield "there are styles where there is no terminal"
     styles = {number for found in _STYLE.findall(narrow.out) for number in found.split(";")}
     if not styles <= {"", "0", "1", "2", "3"}:
         yield f"there are colours under NO_COLOR: {styles}"
-    if words[0] not in _WITHOUT_JSON:
-        ran = run(*words)
-        read_record(ran.out)
-        codes.append(ran.code)
     if set(codes) != {code}:
         yield f"ended with {codes}, not {code}"
 

@@ -30,4 +30,5 @@ def test_commands_say_the_same_otherwise(page: Path, tmp_path: Path, monkeypatch
         if words:
             found = list(problems(words, command.code, run))
             assert not found, "\n".join([command.text, *found])
-        run_command(command, folder, page.name)
+        else:
+            run_command(command, folder, page.name)

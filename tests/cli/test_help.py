@@ -65,7 +65,6 @@ def test_every_command_has_examples_that_run(
         # tf32 rounds otherwise than the reference, as the example shows.
         code = int("tf32" in words)
         assert list(problems(words[1:], code, Runner(folder, monkeypatch))) == []
-        assert main(words[1:]) == code
 
 
 @pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
