@@ -292,6 +292,7 @@ def test_packed_sequences_attend_to_themselves_alone(layout, by_tokens, mask):
     check(Case(q, k, v, visible), "f32", packed(q, k, v, layout), tail, auxiliary, **changes)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_lengths_masks_and_windows(data):

@@ -118,6 +118,7 @@ def test_many_updates_of_one_row_round_step_by_step_as_in_xla(body: str) -> None
     assert_same_as_xla(cases, _computations(keys))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("row", [1, 3, 20])
 @pytest.mark.parametrize("body", [body for body in BODIES if body != "mix"])
 def test_a_few_crowded_rows_among_many_round_step_by_step_as_in_xla(body: str, row: int) -> None:
