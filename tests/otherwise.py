@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import attrs
-import pytest
-
-from hloexec.cli import main
-from hloexec.custom_calls.user_calls import unregister_custom_call
+from tests.docs import Ran, run_here
 from tests.records import read_record
 
 __all__ = ["Runner", "problems"]
@@ -25,45 +18,21 @@ _SECONDS = re.compile(r"\b[\d.]+ (?:µs|ms|s)\b")
 _WITHOUT_JSON = ("fmt", "schema")
 
 
-@attrs.frozen
-class Ran:
-    """What a command printed, and its exit code."""
-
-    out: str
-    code: int
-
-
 class Runner:
     """Runs commands in a folder, or in a copy of it where it is to stay as it is."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._monkeypatch = monkeypatch
 
     def in_a_copy(self, *words: str, **environment: str) -> Ran:
         copy = self._folder.with_name(f"{self._folder.name}-copy")
         shutil.copytree(self._folder, copy)
-        ran = self._run(copy, words, environment)
+        ran = run_here(words, copy, **environment)
         shutil.rmtree(copy)
         return ran
 
     def in_place(self, *words: str) -> Ran:
-        return self._run(self._folder, words, {})
-
-    def _run(self, folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Ran:
-        with self._monkeypatch.context() as patch:
-            patch.chdir(folder)
-            for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
-                patch.delenv(name, raising=False)
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                code = main(words)
-            for option, value in pairwise(words):
-                if option == "--custom-call":
-                    unregister_custom_call(value.partition("=")[0])
-        return Ran(out.getvalue(), code)
+        return run_here(words, self._folder)
 
 
 def problems(words: Sequence[str], code: int, run: Runner, columns: int = 40) -> Iterator[str]:
