@@ -184,6 +184,7 @@ def test_text_before_partitioning_round_trips(name: str, partitioner: str) -> No
     assert hloexec.parse(hloexec.format(module), strict=True) == module
 
 
+@pytest.mark.slow
 def test_programs_have_the_collectives_that_they_are_there_for() -> None:
     opcodes: set[str] = set()
     for name in PROGRAMS:

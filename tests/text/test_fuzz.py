@@ -273,6 +273,7 @@ LONG = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LONG)
 def test_very_long_lines_raise_nothing_but_hlo_errors(name: str) -> None:
     text = LONG[name]
