@@ -9,12 +9,14 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, HloWarning
 from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, BufferShape, Module, leaf_shapes
 from hloexec.minifying.case import Case
 from hloexec.minifying.opening import with_parameters_of
 from hloexec.minifying.searching import Candidate, Search
+from hloexec.ops.common import wide
 from hloexec.values import Array, Value, rebuilt
 
 __all__ = ["fewer_devices", "smaller_dimensions"]
@@ -123,7 +125,7 @@ def _part_of(array: Array, sizes: Sequence[int], part: str) -> Array:
     if part == "last":
         starts = [before - size for size, before in zip(sizes, array.shape, strict=True)]
     elif part == "largest" and array.size:
-        magnitudes = array if array.dtype.kind == "b" else np.abs(array.astype(np.float64, copy=False))
+        magnitudes = np.abs(wide(array))
         place = np.unravel_index(int(np.argmax(np.nan_to_num(magnitudes))), array.shape)
         starts = [
             min(int(at), before - size) for at, size, before in zip(place, sizes, array.shape, strict=True)
@@ -151,7 +153,10 @@ def fewer_devices(search: Search) -> bool:
 
 def _alone(case: Case, device: int) -> Case:
     def alone(module: Module) -> Module:
-        return attrs.evolve(module, replica_count=1, num_partitions=1, source=None)
+        found = attrs.evolve(module, replica_count=1, num_partitions=1, source=None)
+        if topology_of(found, None, None).count > 1:
+            raise HloError("a collective names several devices")
+        return found
 
     rows = None if case.inputs is None else [case.row(device)]
     return Case(alone(case.module), rows, None if case.other is None else alone(case.other))
