@@ -94,26 +94,30 @@ class Check:
     def argv(self) -> list[str]:
         """The command's words."""
         try:
-            words = shlex.split(self.command)
+            return shlex.split(self.command)
         except ValueError as error:
-            raise InputError(f"--check {self.command!r} cannot be split into words: {error}") from error
+            raise InputError(f"command {self.command!r} cannot be split into words: {error}") from error
+
+    def require_runnable(self) -> None:
+        """InputError where there is nothing to run."""
+        words = self.argv
         if not words:
-            raise InputError("--check is empty; give the command that is to be run on each module")
+            raise InputError("command is empty; give what is to be run on each module")
         if shutil.which(words[0]) is None:
-            raise InputError(f"--check: there is no program {words[0]!r} that can be run")
-        return words
+            raise InputError(f"command names {words[0]!r}, but there is no such program")
 
     def begin(self, case: Case) -> None:
         """Run it on the given module."""
         ended = self.run(case)
         if ended.outcome != self.outcome:
-            more = " The last that it printed: " + ended.output.strip().splitlines()[-1] if ended.output.strip() else ""
-            hint = " (--outcome says what it has to do)" if self.outcome == "pass" else ""
+            printed = ended.output.strip().splitlines()
+            more = f"; the last that it printed: {printed[-1]}" if printed else ""
+            hint = "; outcome says what it has to do" if self.outcome == "pass" else ""
             raise InputError(
-                f"the check must {_MUST[self.outcome]} on the given module, but {ended}{hint}: nothing to minify.{more}"
+                f"the command must {_MUST[self.outcome]} on the given module, but {ended}{hint}{more}"
             )
         if self.says not in ended.output:
-            raise InputError(f"the check does not print {self.says!r} on the given module: nothing to minify")
+            raise InputError(f"says is {self.says!r}, which the command does not print on the given module")
         self._signal = ended.signal
 
     def holds(self, case: Case, stop: Event | None = None) -> bool:
@@ -130,7 +134,7 @@ class Check:
         what = {"pass": "passes", "fail": "fails", "crash": "crashes", "hang": "hangs"}[self.outcome]
         by = f" with {signal.Signals(self._signal).name}" if self._signal else ""
         says = f", saying {self.says!r}" if self.says else ""
-        return f"the check {what}{by}{says}"
+        return f"the command {what}{by}{says}"
 
     def words_on(self, path: str) -> list[str]:
         """The command on a module."""
@@ -156,7 +160,7 @@ class Check:
                     words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             except OSError as error:
-                raise InputError(f"--check: cannot run {words[0]!r}: {error.strerror or error}") from error
+                raise InputError(f"command: cannot run {words[0]!r}: {error.strerror or error}") from error
             try:
                 code = _waited(process, self.timeout, stop)
             finally:

@@ -82,7 +82,7 @@ class Nan:
     def begin(self, case: Case) -> None:
         """Find the instruction that makes it."""
         if not _are_finite(case):
-            raise InputError("the inputs hold NaN or infinities already; --nan looks for those that a module makes")
+            raise InputError("the inputs hold NaN or infinities already, but nan is about those that a module makes")
         self.search = self._search(case)
         finding = self.search.finding
         if finding is None:
@@ -227,7 +227,7 @@ class Expected(_Difference):
 
     def begin(self, case: Case) -> None:
         if case.devices > 1:
-            raise InputError("--expected compares the results of one device, but the module runs on several")
+            raise InputError("expected has the results of one device, but the module runs on several")
         actual = _run(case, self.options)[0]
         found, theirs = labelled_arrays(actual), dict(self.leaves)
         if len(theirs) == len(found) == 1:

@@ -26,6 +26,7 @@ from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.running import run_devices
 from hloexec.extraction import extract
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
@@ -35,8 +36,8 @@ from hloexec.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.minifying.findings import Minified
 from hloexec.minifying.oracles import XLA, Against, DiffersFrom, Expected, Nan, Oracle
 from hloexec.minifying.searching import OutOfTime, Search, size_of
+from hloexec.numerics.leaves import leaves_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.results import labelled_arrays
 from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import Inputs, Value
@@ -47,21 +48,22 @@ __all__ = ["minify"]
 _MOST_ROUNDS = 12
 _LEAST_SECONDS, _TIMES = 10.0, 20.0
 """What a run of a candidate may take: so many seconds, or so many times what the given module took."""
-_KEPT_OPTIONS = ("numerics", "seed", "elided", "unknown", "memory_limit", "max_iterations", "timeout")
+_OF_THE_GIVEN_MODULE = ("replicas", "partitions", "computation", "statistics")
+"""Options that candidates say themselves, or that are for one run."""
 
 
 def minify(
     module: Module,
     inputs: Inputs | None = None,
     *,
-    check: str | None = None,
+    command: str | None = None,
     expected: Mapping[str, Any] | Value | None = None,
     against: str | NumericsPolicy | None = None,
     nan: bool = False,
     differs_from: Module | None = None,
     outcome: str = "pass",
     says: str = "",
-    check_timeout: float = 60.0,
+    command_timeout: float = 60.0,
     jobs: int = 1,
     budget: float | None = None,
     observers: Sequence[Observer] = (),
@@ -71,9 +73,9 @@ def minify(
 
     One of five arguments says what the failure is:
 
-    - `check` is a command that is run on a module's path, and shows the failure if it ends as `outcome` says: `pass`
-      (it exits with 0), `fail` (with another code), `crash` (a signal ends it, always the same) or `hang` (it takes
-      more than `check_timeout` seconds). It must print `says`, if that is given. The command is split into words as a
+    - `command` is run on a module's path, and the module shows the failure if it ends as `outcome` says: `pass` (it
+      exits with 0), `fail` (with another code), `crash` (a signal ends it, always the same) or `hang` (it takes more
+      than `command_timeout` seconds). It must print `says`, if that is given. The command is split into words as a
       POSIX shell does, and run without a shell; `{}` in a word stands for the path, which else becomes the last word.
     - `nan`: finite inputs give NaN or infinities, by the same opcode in the same way (as `find_nan` says).
     - `differs_from` is a module whose results on the same inputs differ from this one's by more than rounding explains.
@@ -89,7 +91,7 @@ def minify(
     inputs and constants of zeros, ones or short numbers; common element types; no annotations. Every candidate is
     verified, and must show the failure.
 
-    `jobs` checks run at once; the result is the same for any number of them. `budget` seconds, or Ctrl-C, end the
+    `jobs` commands run at once; the result is the same for any number of them. `budget` seconds, or Ctrl-C, end the
     search with the best that was found. `inputs`, `observers` and `options` are those of `run_devices`; without inputs,
     they are random. Raises InputError if the given module does not show the failure, and whatever `run_devices` raises.
     """
@@ -101,10 +103,16 @@ def minify(
     if budget is not None:
         require_number("budget", budget)
     watchers = listed("observers", observers, "observers")
-    given = {name: options[name] for name in _KEPT_OPTIONS if name in options}  # type: ignore[literal-required]
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in _OF_THE_GIVEN_MODULE}
     given["numerics"] = numerics_policy(given.get("numerics", "reference"))
-    _require_one(check, expected, against, nan, differs_from)
-    oracle = _oracle(given, check, expected, against, nan, differs_from, outcome, says, check_timeout)
+    oracle: Oracle
+    if command is not None:
+        oracle = _checked(command, outcome, says, command_timeout)
+    _require_one(command=command, expected=expected, against=against, nan=nan or None, differs_from=differs_from)
+    if command is None:
+        oracle = _compared(given, expected, against, differs_from)
+        if outcome != "pass" or says:
+            raise InputError("outcome and says are about a command; give command, too")
     case = _first_case(module, inputs, differs_from, options, needs_values=oracle.needs_values)
     began = time.perf_counter()
     oracle.begin(case)
@@ -122,44 +130,32 @@ def minify(
     return _found(case, search, given, start, is_complete=is_complete)
 
 
-def _require_one(*given: object) -> None:
-    count = sum(each is not None and each is not False for each in given)
-    if count != 1:
-        many = "none was given" if not count else f"{count} were given"
-        raise InputError(
-            f"one of check, expected, against, nan and differs_from says what the failure is, but {many}"
-        )
+def _require_one(**given: object) -> None:
+    chosen = [name for name, each in given.items() if each is not None]
+    if len(chosen) != 1:
+        many = f"{' and '.join(chosen)} were given" if chosen else "none was given"
+        raise InputError(f"one of {', '.join(given)} must say what the failure is, but {many}")
 
 
-def _oracle(
-    options: Mapping[str, Any],
-    check: object,
-    expected: Any,
-    against: Any,
-    nan: bool,
-    differs_from: object,
-    outcome: str,
-    says: str,
-    timeout: float,
-) -> Oracle:
+def _checked(command: object, outcome: object, says: object, timeout: Any) -> Check:
+    require_text("command", command, "a command, a str")
     require_choice("outcome", outcome, OUTCOMES)
     require_text("says", says)
-    require_number("check_timeout", timeout)
-    if check is not None:
-        require_text("check", check, "a command")
-        found = Check(str(check), outcome, says, float(timeout))
-        _ = found.argv
-        return found
-    if outcome != "pass" or says:
-        raise InputError("outcome and says are about a check; give check, too")
-    if nan:
-        return Nan(options)
+    require_number("command_timeout", timeout)
+    found = Check(str(command), str(outcome), str(says), float(timeout))
+    found.require_runnable()
+    return found
+
+
+def _compared(options: Mapping[str, Any], expected: Any, against: Any, differs_from: object) -> Oracle:
     if differs_from is not None:
         require_module(differs_from, "differs_from")
         return DiffersFrom(options)
     if against is not None:
         return Against(options, policy=_policy(against))
-    leaves = labelled_arrays(expected) if not isinstance(expected, Mapping) else dict(expected)
+    if expected is None:
+        return Nan(options)
+    leaves = dict(leaves_of(expected, "expected"))
     if not leaves:
         raise wrong("expected", "a result: an array, a tuple of arrays, or a mapping from labels to arrays", expected)
     return Expected(options, leaves=leaves)
@@ -191,23 +187,22 @@ def _first_case(
     if other is not None:
         verify(other)
         other = attrs.evolve(other, **counts)
-    if inputs is None:
-        try:
-            rows: list[Sequence[Any]] = [random_inputs(module, options.get("seed", 0))]
-        except HloError:
-            if needs_values:
-                raise
-            return Case(module, None, other)
-    else:
-        rows = inputs_by_device(module.entry, inputs)
+    rows = [random_inputs(module, options.get("seed", 0))] if inputs is None else inputs_by_device(module.entry, inputs)
     device_arguments(module.entry, rows, topology.count)
-    return Case(module, [list(row) for row in rows], other)
+    case = Case(module, [list(row) for row in rows], other)
+    try:
+        run_devices(module, case.inputs, **{**options, "computation": None})
+    except InputError:
+        raise
+    except HloError:
+        if needs_values:
+            raise
+    return case
 
 
 def _limit(options: dict[str, Any], seconds: float) -> None:
     """A candidate may go round a loop for ever, which the given module did not."""
-    options.setdefault("timeout", None)
-    if options["timeout"] is None:
+    if options.get("timeout") is None:
         options["timeout"] = max(_LEAST_SECONDS, _TIMES * seconds)
 
 

@@ -104,7 +104,7 @@ def measured(name: str) -> Record:
             inputs = lowered(program).inputs_per_device
         pattern = _pattern(module, Random(name))
         script = Path(__file__).with_name("crashing.py")
-        arguments: Record = {"check": f"{sys.executable} -I -S {script} '{pattern}'", "outcome": "crash", "jobs": 2}
+        arguments: Record = {"command": f"{sys.executable} -I -S {script} '{pattern}'", "outcome": "crash", "jobs": 2}
         record |= {"pattern": pattern}
     else:
         if kind == "fault":

@@ -110,11 +110,11 @@ def command(
     if folder is not None:
         require_new_folder(folder)
     module, inputs, options, record = _given(file, given, is_checked=check is not None)
-    failure: dict[str, Any] = {"check": check, "nan": nan, "against": _policy(against)}
+    failure: dict[str, Any] = {"command": check, "nan": nan, "against": _policy(against)}
     failure["differs_from"] = None if differs_from is None else _other(differs_from)
     failure["expected"] = None if expected is None else _expected(module, expected)
     if check is not None:
-        failure |= {"outcome": outcome, "says": says, "check_timeout": check_timeout, "jobs": jobs}
+        failure |= {"outcome": outcome, "says": says, "command_timeout": check_timeout, "jobs": jobs}
     with ProgressBar() as progress:
         found = minify(module, inputs, budget=budget, observers=[progress], **failure, **options)
     if folder is not None:
