@@ -167,9 +167,7 @@ def module_of(module: Module, part: Part, parameters: Sequence[tuple[str, Shape]
         Instruction(name=name, shape=shape, opcode="parameter", attributes=ParameterAttributes(number=number))
         for number, (name, shape) in enumerate(parameters)
     ]
-    entry = Computation(
-        name=module.entry_name, instructions=(*instructions, *part.live), root_name=part.results[0]
-    )
+    entry = Computation(name=module.entry_name, instructions=(*instructions, *part.live), root_name=part.results[0])
     if len(part.results) != 1:
         entry = _with_root_tuple(entry, part.results)
     entry = attrs.evolve(entry, instructions=tuple(after_dependencies(entry, list(entry.instructions))))
@@ -184,11 +182,10 @@ def _inputs(
     missing = [name for name in names if name not in before and name not in (values or {})]
     if missing:
         raise InputError(f"nothing was recorded of %{missing[0]}")
-    rows = [
+    return [
         [case.row(device)[before[name]] if name in before else (values or {})[name][device] for name in names]
         for device in range(case.devices)
     ]
-    return rows
 
 
 class _Unpacking:

@@ -113,9 +113,7 @@ class Check:
             printed = ended.output.strip().splitlines()
             more = f"; the last that it printed: {printed[-1]}" if printed else ""
             hint = "; outcome says what it has to do" if self.outcome == "pass" else ""
-            raise InputError(
-                f"the command must {_MUST[self.outcome]} on the given module, but {ended}{hint}{more}"
-            )
+            raise InputError(f"the command must {_MUST[self.outcome]} on the given module, but {ended}{hint}{more}")
         if self.says not in ended.output:
             raise InputError(f"says is {self.says!r}, which the command does not print on the given module")
         self._signal = ended.signal

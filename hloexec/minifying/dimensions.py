@@ -127,9 +127,7 @@ def _part_of(array: Array, sizes: Sequence[int], part: str) -> Array:
     elif part == "largest" and array.size:
         magnitudes = np.abs(wide(array))
         place = np.unravel_index(int(np.argmax(np.nan_to_num(magnitudes))), array.shape)
-        starts = [
-            min(int(at), before - size) for at, size, before in zip(place, sizes, array.shape, strict=True)
-        ]
+        starts = [min(int(at), before - size) for at, size, before in zip(place, sizes, array.shape, strict=True)]
     return np.ascontiguousarray(
         array[tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]
     ).reshape(sizes)
@@ -164,10 +162,7 @@ def _alone(case: Case, device: int) -> Case:
 
 def _on_fewer(case: Case, count: int) -> Case:
     module = _shrunken(case.module, {}, count)
-    if case.other is not None:
-        other = with_parameters_of(_shrunken(case.other, {}, count), module)
-    else:
-        other = None
+    other = None if case.other is None else with_parameters_of(_shrunken(case.other, {}, count), module)
     resized = Case(module, None, other)
     if case.inputs is None:
         return resized

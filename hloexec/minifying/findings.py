@@ -13,7 +13,6 @@ from hloexec.arguments import require_path
 from hloexec.errors import HloError
 from hloexec.folders import require_new_folder, whole_folder
 from hloexec.ir import Module
-from hloexec.minifying.case import counted
 from hloexec.text import format as format_module
 from hloexec.values import Described, Value
 
@@ -138,4 +137,3 @@ def _stablehlo(module: Module) -> str | None:
         return stablehlo_text(module)
     except HloError:
         return None
-

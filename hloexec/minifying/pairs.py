@@ -88,9 +88,7 @@ def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
     return search.accepted > before
 
 
-def _most_cuts(
-    search: Search, case: Case, cuts: list[Cut], outputs: list[Cut], values: Mapping[str, Any]
-) -> None:
+def _most_cuts(search: Search, case: Case, cuts: list[Cut], outputs: list[Cut], values: Mapping[str, Any]) -> None:
     """Cut at as many values as the difference allows: what is left out of the cuts is what must not be cut."""
 
     def make(uncut: Sequence[Cut]) -> Case | None:
@@ -113,8 +111,10 @@ def _can_be_cut(instruction: Instruction | None) -> bool:
 
 
 def _is_given(instruction: Instruction | None, values: Mapping[str, Any]) -> bool:
-    return instruction is not None and instruction.name in values and not (
-        is_glue(instruction) and role_of(instruction) is Role.TUPLE
+    return (
+        instruction is not None
+        and instruction.name in values
+        and not (is_glue(instruction) and role_of(instruction) is Role.TUPLE)
     )
 
 
@@ -155,9 +155,7 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
     names: dict[str, str] = {}
     for name, source in cuts:
         names.setdefault(source, name)
-    names |= {
-        theirs.name: name for theirs, name in zip(_other(case).entry.parameters, parameters, strict=True)
-    }
+    names |= {theirs.name: name for theirs, name in zip(_other(case).entry.parameters, parameters, strict=True)}
     theirs = part_of(_uncut(_other(case), names), [names.get(b, b) for _, b in outputs], is_paired=True)
     number = {name: position for position, name in enumerate(parameters)}
     needed = sorted({*ours.needed, *theirs.needed}, key=lambda name: (number.get(name, len(number)), name))
@@ -171,7 +169,7 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
 
 
 def _uncut(module: Module, names: Mapping[str, str]) -> list[Instruction]:
-    """The instructions that are no cuts, with cuts by the names of their parameters; others of such names get new ones."""
+    """The instructions that are no cuts; cuts have the names of their parameters, and others of such names new ones."""
     kept = [each for each in module.entry if each.name not in names and role_of(each) is not Role.PARAMETER]
     new, taken = dict(names), {*module.entry.by_name, *names.values()}
     for each in kept:

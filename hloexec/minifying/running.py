@@ -233,7 +233,7 @@ def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Any]:
     finding = oracle.search.finding if isinstance(oracle, Nan) and oracle.search is not None else None
     if finding is not None:
         for depth in (1, 2):
-            yield lambda depth=depth: _slice(case, finding.name, depth, finding.devices[0], options)  # noqa: B023
+            yield lambda depth=depth: _slice(case, finding.name, depth, finding.devices[0], options)
 
 
 def _slice(case: Case, path: str, depth: int, device: int, options: Mapping[str, Any]) -> Case:
@@ -282,9 +282,7 @@ def _reduce_pair(search: Search, options: Mapping[str, Any]) -> None:
             return
 
 
-def _found(
-    first: Case, search: Search, options: Mapping[str, Any], start: float, *, is_complete: bool
-) -> Minified:
+def _found(first: Case, search: Search, options: Mapping[str, Any], start: float, *, is_complete: bool) -> Minified:
     case, oracle = search.best, search.oracle
     if case.inputs is None:
         with suppress(HloError):

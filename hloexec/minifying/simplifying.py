@@ -11,10 +11,10 @@ import numpy as np
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal, Module, Shape, TupleShape
 from hloexec.minifying.case import Case
-from hloexec.minifying.searching import Candidate, Search
+from hloexec.minifying.searching import Search
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.registry import Role, role_of
-from hloexec.values import Array, Value, rebuilt
+from hloexec.values import Array, Value, flat, rebuilt
 
 __all__ = ["common_types", "no_annotations", "simple_constants", "simple_inputs"]
 
@@ -66,7 +66,25 @@ def simple_inputs(search: Search) -> None:
     everything = range(len(search.best.module.entry.parameters))
     for numbers in (list(everything), *([number] for number in everything)):
         case = search.best
-        search.any([lambda how=how: _with_inputs(case, numbers, how) for how in _SIMPLER])  # type: ignore[misc]
+        search.any(lambda made=made: made for made in _simpler_inputs(case, numbers))  # type: ignore[misc]
+
+
+def _simpler_inputs(case: Case, numbers: Sequence[int]) -> Iterator[Case]:
+    """The case with simpler inputs, up to those that it has."""
+    for how in _SIMPLER:
+        made = _with_inputs(case, numbers, how)
+        if all(map(_are_same, flat_rows(made), flat_rows(case))):
+            return
+        yield made
+
+
+def flat_rows(case: Case) -> list[Array]:
+    """The arrays of all inputs."""
+    return [leaf for row in case.inputs or () for value in row for leaf in flat(value) if isinstance(leaf, np.ndarray)]
+
+
+def _are_same(ours: Array, theirs: Array) -> bool:
+    return ours.tobytes() == theirs.tobytes()
 
 
 def _with_inputs(case: Case, numbers: Sequence[int], how: Callable[[Array], Array]) -> Case:
@@ -96,15 +114,22 @@ def simple_constants(search: Search) -> None:
     for place in places:
         case = search.best
         if case.module.by_name.get(place[0]) is not None and place[1] in case.module.by_name[place[0]].by_name:
-            search.any([lambda how=how: _with_constant(case, place, how) for how in _SIMPLER])  # type: ignore[misc]
+            search.any(lambda made=made: made for made in _simpler_constants(case, place))  # type: ignore[misc]
 
 
-def _with_constant(case: Case, place: tuple[str, str], how: Callable[[Array], Array]) -> Case | None:
+def _simpler_constants(case: Case, place: tuple[str, str]) -> Iterator[Case]:
+    """The case with a simpler constant, up to the one that it has."""
     literal: Literal = case.module.by_name[place[0]].by_name[place[1]].attributes.literal
     if literal.is_elided or not isinstance(literal.value, np.ndarray) or not isinstance(literal.shape, ArrayShape):
-        return None
-    simpler = Literal.from_array(how(literal.value), literal.shape)
+        return
+    for how in _SIMPLER:
+        simpler = Literal.from_array(how(literal.value), literal.shape)
+        if simpler == literal:
+            return
+        yield _with_constant(case, place, simpler)
 
+
+def _with_constant(case: Case, place: tuple[str, str], simpler: Literal) -> Case:
     def changed(computation: Computation, each: Instruction) -> Instruction:
         is_it = (computation.name, each.name) == place
         return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=simpler)) if is_it else each
@@ -230,4 +255,3 @@ def _without_layout(shape: Shape) -> Shape:
     if isinstance(shape, TupleShape):
         return TupleShape(tuple(map(_without_layout, shape.elements)))
     return attrs.evolve(shape, layout=None) if isinstance(shape, ArrayShape) else shape
-

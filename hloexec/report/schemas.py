@@ -344,7 +344,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "number_before": ("number", "A number in a constant, as it was."),
     "number_after": ("number", "What it became."),
     "failure": ("text", "What the given module showed."),
-    "instruction_count_before": ("integer", "How many instructions there were."),
+    "given_instruction_count": ("integer", "How many instructions there were that compute something."),
     "largest_dimension": ("integer", "The largest size of a dimension that is left."),
     "minified_device_count": ("integer", "How many devices the small module runs on."),
     "accepted_count": ("integer", "How many of the modules that were tried became the smallest so far."),
@@ -429,7 +429,7 @@ RECORDS: Mapping[str, str] = {
     "moved_bytes narrowed_bytes held_outputs narrowing_verdicts",
     "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
     "argument_bytes peak_bytes? total_flops_before total_flops is_proven size_changes kept_sizes size_constants",
-    "minify": f"{_RUN} folder? failure instruction_count_before instruction_count largest_dimension "
+    "minify": f"{_RUN} folder? failure given_instruction_count instruction_count largest_dimension "
     "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
     "failing_command",
     "ops": "opcodes",

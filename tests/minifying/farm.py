@@ -162,9 +162,7 @@ def _in_a_process(name: str) -> Record:
     command = [sys.executable, "-m", "tests.minifying.farm", "--one", name]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=_SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return {"name": name, "kind": name.partition(" ")[0], "failure": f"more than {_SECONDS} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

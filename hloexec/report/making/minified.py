@@ -44,15 +44,13 @@ def minified_record(found: Minified, folder: str | None) -> dict[str, object]:
     return {
         "folder": folder,
         "failure": found.failure,
-        "instruction_count_before": found.instruction_count_before,
+        "given_instruction_count": found.instruction_count_before,
         "instruction_count": found.instruction_count,
         "largest_dimension": found.largest_dimension,
         "minified_device_count": found.module.replica_count * found.module.num_partitions,
         "trial_count": found.trial_count,
         "accepted_count": found.step_count,
-        "check_outcomes": [
-            {"ended_as": name, "ended_count": count} for name, count in sorted(found.outcomes.items())
-        ],
+        "check_outcomes": [{"ended_as": name, "ended_count": count} for name, count in sorted(found.outcomes.items())],
         "total_seconds": found.seconds,
         "is_complete": found.is_complete,
         "is_confirmed": found.is_confirmed,
