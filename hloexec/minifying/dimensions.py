@@ -23,8 +23,8 @@ __all__ = ["fewer_devices", "smaller_dimensions"]
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 """What sizes are tried, the smallest first; then halves of what there is."""
-_PARTS = ("first", "last", "largest", "random")
-"""Which part of the inputs is kept: the first rows, the last, those around the largest element, or other numbers."""
+_PARTS = ("first", "last", "largest", "lowest", "random")
+"""Which part of the inputs is kept: the first rows, the last, those around an element, or other numbers."""
 
 
 def smaller_dimensions(search: Search) -> bool:
@@ -124,9 +124,10 @@ def _part_of(array: Array, sizes: Sequence[int], part: str) -> Array:
     starts = [0] * array.ndim
     if part == "last":
         starts = [before - size for size, before in zip(sizes, array.shape, strict=True)]
-    elif part == "largest" and array.size:
-        magnitudes = np.abs(wide(array))
-        place = np.unravel_index(int(np.argmax(np.nan_to_num(magnitudes))), array.shape)
+    elif part in ("largest", "lowest") and array.size:
+        numbers = np.nan_to_num(wide(array))
+        found = np.argmax(np.abs(numbers)) if part == "largest" else np.argmin(numbers.real)
+        place = np.unravel_index(int(found), array.shape)
         starts = [min(int(at), before - size) for at, size, before in zip(place, sizes, array.shape, strict=True)]
     return np.ascontiguousarray(
         array[tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]

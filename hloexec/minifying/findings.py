@@ -12,7 +12,7 @@ from hloexec import literals
 from hloexec.arguments import require_path
 from hloexec.errors import HloError
 from hloexec.folders import require_new_folder, whole_folder
-from hloexec.ir import Module
+from hloexec.ir import BufferShape, Module, leaf_shapes
 from hloexec.text import format as format_module
 from hloexec.values import Described, Value
 
@@ -55,14 +55,12 @@ class Minified(Described):
     @property
     def largest_dimension(self) -> int:
         """The largest size of a dimension in the module."""
-        from hloexec.ir import leaf_shapes
-
         sizes = [
             size
             for computation in self.module
             for instruction in computation
             for _, leaf in leaf_shapes(instruction.shape)
-            for size in getattr(leaf, "element", leaf).dimensions
+            for size in (leaf.element if isinstance(leaf, BufferShape) else leaf).dimensions
         ]
         return max(sizes, default=1)
 

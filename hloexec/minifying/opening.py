@@ -89,7 +89,7 @@ def _branches_taken(case: Case, options: Mapping[str, Any], side: str) -> dict[s
     values = values_of(attrs.evolve(case, module=module), options) or {}
     found = {}
     for each in conditionals:
-        selectors = {int(value) for value in values.get(each.operands[0], ())}  # type: ignore[arg-type, call-overload]
+        selectors = {int(value) for value in values.get(each.operands[0], ())}  # type: ignore[arg-type]
         count = len(each.attributes.branches)
         if len(selectors) == 1:
             (selector,) = selectors

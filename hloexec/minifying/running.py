@@ -182,7 +182,7 @@ def _first_case(
         warnings.simplefilter("ignore", HloWarning)
         verify(module)
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-    counts = {"replica_count": topology.replicas, "num_partitions": topology.partitions}
+    counts: dict[str, Any] = {"replica_count": topology.replicas, "num_partitions": topology.partitions}
     module = attrs.evolve(module, **counts)
     if other is not None:
         verify(other)
