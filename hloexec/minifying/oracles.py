@@ -167,17 +167,20 @@ class _Difference:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HloWarning)
-            return compare(actual, expected, **self._judge(case))
+            found: Comparison = compare(actual, expected, **self._judge(case))
+            return found
 
 
 def _have_other_shapes(ours: object, theirs: object) -> bool:
     if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray):
         return type(ours) is not type(theirs)
-    return ours.shape != theirs.shape
+    return bool(ours.shape != theirs.shape)
 
 
 def _same_bits(ours: Any, theirs: Any) -> bool:
-    return not isinstance(ours, np.ndarray) or bool(ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes())
+    if not isinstance(ours, np.ndarray):
+        return True
+    return bool(ours.dtype == theirs.dtype) and ours.tobytes() == bytes(theirs.tobytes())
 
 
 def _has_numbers(comparison: Comparison) -> bool:

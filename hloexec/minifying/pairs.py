@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec.diffing import Diff, diff
 from hloexec.errors import HloError, HloWarning
@@ -19,7 +20,13 @@ from hloexec.minifying.case import Case, fresh, is_glue, module_of, part_of, rec
 from hloexec.minifying.searching import Search, reduced
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["cut_at_common_values", "fewer_paired_outputs", "first_finding"]
+__all__ = [
+    "cut_at_common_values",
+    "fewer_paired_outputs",
+    "first_finding",
+    "is_entangled",
+    "without_unused_parameters",
+]
 
 _BUDGET_SECONDS = 60.0
 _MOST_FINDINGS = 8
@@ -39,18 +46,72 @@ def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
         return None
 
 
-def first_finding(search: Search, options: Mapping[str, Any]) -> bool:
+def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangled: bool = False) -> bool:
     """Keep only what `diff` blames and its counterpart, if these show the difference by themselves."""
     search.begin("what diff blames")
     found = found_by_diff(search.best, options)
-    return found is not None and search.any([lambda: _extracted(found)])
-
-
-def _extracted(found: Diff) -> Case | None:
-    pair = found.extract()
+    if found is None:
+        return False
+    try:
+        pair = found.extract()
+    except HloError:
+        return False
     if pair.before is None or not pair.is_comparable:
+        return False
+    whole = Case(pair.after, pair.inputs, pair.before)
+    cases = [each for each in (_on_given_values(whole, options), whole) if each is not None]
+    return search.any(
+        [lambda case=case: case for case in cases if may_be_entangled or not is_entangled(case)]  # type: ignore[misc]
+    )
+
+
+def is_entangled(case: Case) -> bool:
+    """Whether either module takes a parameter that the other does not.
+
+    Then one may be given what the other computes, and they are held to be the same on the recorded inputs only: on
+    others, they would differ without a fault. A module that only leaves out something takes no parameter of its own.
+    """
+    used = [
+        {
+            module.entry.by_name[name].attributes.number
+            for name in [
+                *(each for instruction in module.entry for each in instruction.operands),
+                module.entry.root_name,
+            ]
+            if role_of(module.entry.by_name[name]) is Role.PARAMETER
+        }
+        for module in (case.module, _other(case))
+    ]
+    return bool(used[0] - used[1]) and bool(used[1] - used[0])
+
+
+def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
+    """The pair in which `other` takes parameters in place of what it computes with the same bits."""
+    try:
+        values = recorded(attrs.evolve(case, module=_other(case)), options)
+    except HloError:
         return None
-    return Case(pair.after, pair.inputs, pair.before)
+    given = {}
+    for number, parameter in enumerate(case.module.entry.parameters):
+        row = [case.row(device)[number] for device in range(case.devices)]
+        if (key := _identity(row)) is not None:
+            given.setdefault(key, parameter.name)
+    cuts = [
+        (given[key], each.name)
+        for each in _other(case).entry
+        if role_of(each) is not Role.PARAMETER and each.name in values
+        if (key := _identity(values[each.name])) in given and key is not None
+    ]
+    return _cut(case, cuts, _paired_outputs(case), values) if cuts else None
+
+
+def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
+    """What equal values have in common; None for those that may be equal by chance."""
+    if not all(isinstance(value, np.ndarray) for value in row):
+        return None
+    if all(value.size < 2 or bool((value == value.reshape(-1)[0]).all()) for value in row):
+        return None
+    return tuple((value.dtype.name, value.shape, value.tobytes()) for value in row)
 
 
 def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
@@ -148,7 +209,8 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
     if not outputs or case.module.entry.parameter_shapes != _other(case).entry.parameter_shapes:
         return None
     blamed_ours, blamed_theirs = (set(names) for names in zip(*outputs, strict=True))
-    cuts = [each for each in cuts if each[0] not in blamed_ours and each[1] not in blamed_theirs]
+    inputs = {each.name for each in case.module.entry.parameters}
+    cuts = [each for each in cuts if each[0] in inputs or (each[0] not in blamed_ours and each[1] not in blamed_theirs)]
     sources = dict(cuts)
     ours = part_of(_uncut(case.module, {name: name for name in sources}), [a for a, _ in outputs], is_paired=True)
     parameters = [each.name for each in case.module.entry.parameters]

@@ -48,6 +48,8 @@ __all__ = ["minify"]
 _MOST_ROUNDS = 12
 _LEAST_SECONDS, _TIMES = 10.0, 20.0
 """What a run of a candidate may take: so many seconds, or so many times what the given module took."""
+_SMALL = 5
+"""Instructions of a module that needs no other means."""
 _OF_THE_GIVEN_MODULE = ("replicas", "partitions", "computation", "statistics")
 """Options that candidates say themselves, or that are for one run."""
 
@@ -220,8 +222,9 @@ def _minify(search: Search, options: Mapping[str, Any]) -> None:
         _reduce_pair(search, options)
     else:
         _reduce_module(search, options)
-    simplifying.common_types(search)
-    simplifying.simple_inputs(search)
+    if not is_pair or not pairs.is_entangled(search.best):
+        simplifying.common_types(search)
+        simplifying.simple_inputs(search)
     if not is_pair:
         simplifying.simple_constants(search)
     simplifying.no_annotations(search)
@@ -276,10 +279,13 @@ def _reduce_pair(search: Search, options: Mapping[str, Any]) -> None:
         pairs.cut_at_common_values(search, options)
         pairs.fewer_paired_outputs(search)
         pairs.without_unused_parameters(search)
-        dimensions.fewer_devices(search)
-        dimensions.smaller_dimensions(search)
+        if not pairs.is_entangled(search.best):
+            dimensions.fewer_devices(search)
+            dimensions.smaller_dimensions(search)
         if (size_of(search.best), search.best.devices) == before:
-            return
+            break
+    if counted(search.best.module) > _SMALL and pairs.first_finding(search, options, may_be_entangled=True):
+        pairs.without_unused_parameters(search)
 
 
 def _found(first: Case, search: Search, options: Mapping[str, Any], start: float, *, is_complete: bool) -> Minified:

@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("m.hlo --check", "requires an argument"),
         ("m.hlo --check ''", "--check is empty"),
         ("m.hlo --check no-such-program", "--check names 'no-such-program', but there is no such program"),
-        ("m.hlo --check \"grep 'x\"", "cannot be split into words"),
+        ('m.hlo --check "grep \'x"', "cannot be split into words"),
         ("m.hlo --check false", "must exit with 0 on the given module, but it exited with 1; --outcome says"),
         ("m.hlo --check true --outcome crash", "must crash on the given module, but it exited with 0"),
         ("m.hlo --check true --outcome maybe", "'maybe' is not one of"),
