@@ -91,7 +91,7 @@ def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
         values = recorded(attrs.evolve(case, module=_other(case)), options)
     except HloError:
         return None
-    given = {}
+    given: dict[tuple[Any, ...], str] = {}
     for number, parameter in enumerate(case.module.entry.parameters):
         row = [case.row(device)[number] for device in range(case.devices)]
         if (key := _identity(row)) is not None:

@@ -115,7 +115,7 @@ def minify(
         oracle = _compared(given, expected, against, differs_from)
         if outcome != "pass" or says:
             raise InputError("outcome and says are about a command; give command, too")
-    case = _first_case(module, inputs, differs_from, options, needs_values=oracle.needs_values)
+    case = _first_case(module, inputs, differs_from, options, watchers, needs_values=oracle.needs_values)
     began = time.perf_counter()
     oracle.begin(case)
     _limit(given, time.perf_counter() - began)
@@ -174,7 +174,13 @@ def _policy(against: object) -> NumericsPolicy | None:
 
 
 def _first_case(
-    module: Module, inputs: Inputs | None, other: Module | None, options: Mapping[str, Any], *, needs_values: bool
+    module: Module,
+    inputs: Inputs | None,
+    other: Module | None,
+    options: Mapping[str, Any],
+    observers: Sequence[Any],
+    *,
+    needs_values: bool,
 ) -> Case:
     """The given module on its inputs, for as many devices as it runs on."""
     if (name := options.get("computation")) is not None:
@@ -193,7 +199,7 @@ def _first_case(
     device_arguments(module.entry, rows, topology.count)
     case = Case(module, [list(row) for row in rows], other)
     try:
-        run_devices(module, case.inputs, **{**options, "computation": None})
+        run_devices(module, case.inputs, observers=observers, **{**options, "computation": None})
     except InputError:
         raise
     except HloError:
