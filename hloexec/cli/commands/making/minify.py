@@ -22,9 +22,8 @@ __all__ = ["command"]
 @click.command(
     "minify",
     epilog=examples(
-        "hloexec minify module.hlo --nan -o small",
-        "hloexec minify after.hlo -o small \\\n  --differs-from before.hlo",
-        "hloexec minify module.hlo -o small \\\n  --check 'compile {}' --outcome crash",
+        "hloexec minify module.hlo --against bf16 -o small",
+        "hloexec minify module.hlo -o crash \\\n  --check 'grep -q cosine' --outcome pass",
     ),
 )
 @file_argument
