@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Unpack
 
 import attrs
+import numpy as np
 
 from hloexec.arguments import (
     listed,
@@ -29,7 +30,7 @@ from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
 from hloexec.extraction import extract
 from hloexec.inputs import random_inputs
-from hloexec.ir import Module
+from hloexec.ir import ArrayShape, Instruction, Literal, Module
 from hloexec.minifying import dimensions, opening, pairs, simplifying, subsets
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import OUTCOMES, Check, input_files
@@ -38,6 +39,7 @@ from hloexec.minifying.oracles import XLA, Against, DiffersFrom, Expected, Nan, 
 from hloexec.minifying.searching import OutOfTime, Search, size_of
 from hloexec.numerics.leaves import leaves_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import Role, role_of
 from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import Inputs, Value
@@ -106,6 +108,8 @@ def minify(
         require_number("budget", budget)
     watchers = listed("observers", observers, "observers")
     given: dict[str, Any] = {name: value for name, value in options.items() if name not in _OF_THE_GIVEN_MODULE}
+    if isinstance(given.get("elided"), Mapping):
+        given["elided"] = "error"
     given["numerics"] = numerics_policy(given.get("numerics", "reference"))
     oracle: Oracle
     if command is not None:
@@ -205,7 +209,22 @@ def _first_case(
     except HloError:
         if needs_values:
             raise
-    return case
+    return attrs.evolve(case, module=_with_constants(module, options.get("elided")))
+
+
+def _with_constants(module: Module, elided: Any) -> Module:
+    """The module with the values that were given for constants which its text elides, as candidates have no names."""
+    if not isinstance(elided, Mapping):
+        return module
+
+    def given(each: Instruction) -> Instruction:
+        if role_of(each) is not Role.CONSTANT or each.name not in elided or not isinstance(each.shape, ArrayShape):
+            return each
+        literal = Literal.from_array(np.asarray(elided[each.name]), each.shape)
+        return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=literal))
+
+    computations = tuple(attrs.evolve(each, instructions=tuple(map(given, each))) for each in module)
+    return attrs.evolve(module, computations=computations, source=None)
 
 
 def _limit(options: dict[str, Any], seconds: float) -> None:

@@ -58,7 +58,13 @@ def fewer_instructions(search: Search, options: Mapping[str, Any]) -> None:
     units = list(_units(case))
     if values is None:
         case = Case(case.module, None, case.other)
-    reduced(search, units, lambda kept: subset(case, {name for unit in kept for name in unit}, values), least=1)
+
+    def with_units(kept: Sequence[tuple[str, ...]]) -> Case | None:
+        return subset(case, {name for unit in kept for name in unit}, values)
+
+    # All of them once: constants of many elements become parameters.
+    search.any([lambda: with_units(units)])
+    reduced(search, units, with_units, least=1)
 
 
 def shapes_of(case: Case) -> dict[str, Shape]:

@@ -253,3 +253,11 @@ def test_the_same_arguments_give_the_same_module() -> None:
         hloexec.format(hloexec.minify(hloexec.parse(LOGARITHM), _loss_inputs(), nan=True).module) for _ in range(2)
     }
     assert len(texts) == 1
+
+
+def test_values_of_elided_constants_become_parameters() -> None:
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n c = f32[4] constant({...})\n s = f32[4] add(x, c)\n ROOT r = f32[4] sqrt(s) }\n"
+    given = {"c": np.full(4, -3, np.float32)}
+    found = hloexec.minify(hloexec.parse(text), [_positive(4)], nan=True, elided=given)
+    assert "constant" not in hloexec.format(found.module)
+    assert np.isnan(np.asarray(hloexec.run(found.module, *(found.inputs or [[]])[0]))).all()
