@@ -14,6 +14,7 @@ import hloexec
 from hloexec.exec.observers import Stage
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import Check
+from hloexec.minifying.pairs import is_entangled
 from tests.minifying.crashing import has_pattern
 
 CRASHING = Path(__file__).with_name("crashing.py")
@@ -261,3 +262,26 @@ def test_values_of_elided_constants_become_parameters() -> None:
     found = hloexec.minify(hloexec.parse(text), [_positive(4)], nan=True, elided=given)
     assert "constant" not in hloexec.format(found.module)
     assert np.isnan(np.asarray(hloexec.run(found.module, *(found.inputs or [[]])[0]))).all()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_so"),
+    [("negate(x)", "negate(y)", True), ("negate(x)", "add(x, y)", False), ("add(x, y)", "subtract(x, y)", False)],
+)
+def test_modules_with_a_parameter_each_of_their_own_are_entangled(ours: str, theirs: str, is_so: bool) -> None:
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n y = f32[4] parameter(1)\n ROOT r = f32[4] %s }\n"
+    case = Case(hloexec.parse(text % ours), None, hloexec.parse(text % theirs))
+    assert is_entangled(case) == is_so
+
+
+def test_inputs_stay_as_they_are_where_others_would_make_a_difference() -> None:
+    text = "HloModule m\nENTRY e { x = f32[9] parameter(0)\n y = f32[9] parameter(1)\n ROOT r = f32[9] %s }\n"
+    x = _positive(9)
+    wrong = x.copy()
+    wrong[4] += 1
+    found = hloexec.minify(
+        hloexec.parse(text % "negate(x)"), [x, wrong], differs_from=hloexec.parse(text % "negate(y)")
+    )
+    assert found.inputs is not None
+    np.testing.assert_array_equal(found.inputs[0][0], x)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.inputs[0][1], wrong)  # type: ignore[arg-type]
