@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         golden,
         ir,
         literals,
+        minifying,
         nan_search,
         narrowing,
         shadowing,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         TupleShape,
     )
     from hloexec.loading import load
+    from hloexec.minifying import Minified, minify
     from hloexec.nan_search import NanSearch, find_nan
     from hloexec.narrowing import Narrowing, narrow
     from hloexec.numerics.comparing import compare
@@ -141,6 +143,7 @@ __all__ = [
     "Measured",
     "MemoryComparison",
     "MemoryUsage",
+    "Minified",
     "Module",
     "NanSearch",
     "Narrowing",
@@ -195,6 +198,8 @@ __all__ = [
     "load",
     "load_buffer_assignment",
     "memory_usage",
+    "minify",
+    "minifying",
     "nan_search",
     "narrow",
     "narrowing",
@@ -251,6 +256,7 @@ _HOMES = {
     "Measured": "hloexec.numerics.measuring",
     "MemoryComparison": "hloexec.buffers",
     "MemoryUsage": "hloexec.buffers",
+    "Minified": "hloexec.minifying",
     "Module": "hloexec.ir",
     "Note": "hloexec.verifier",
     "NumericsPolicy": "hloexec.ops.policies.policy",
@@ -289,6 +295,7 @@ _HOMES = {
     "load": "hloexec.loading",
     "load_buffer_assignment": "hloexec.buffers",
     "memory_usage": "hloexec.buffers",
+    "minify": "hloexec.minifying",
     "narrow": "hloexec.narrowing",
     "parse": "hloexec.text",
     "parse_buffer_assignment": "hloexec.text.dumps.buffer_assignment",
@@ -315,6 +322,7 @@ _PACKAGES = frozenset(
         "golden",
         "ir",
         "literals",
+        "minifying",
         "nan_search",
         "narrowing",
         "shadowing",

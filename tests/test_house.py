@@ -120,6 +120,7 @@ FLOORS = (
     "buffers numerics sharding",
     "extraction results shrinking tracing",
     "diffing explaining golden nan_search narrowing shadowing",
+    "minifying",
     "report",
     "cli pytest_plugin",
 )

@@ -38,6 +38,7 @@ _COMMANDS = {
     "precision": "numerics",
     "extract": "making",
     "shrink": "making",
+    "minify": "making",
     "compare": "numerics",
     "diff": "numerics",
     "golden": "running",
@@ -49,9 +50,9 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "diff", "golden")
+_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "minify", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
-_WITH_VERDICT = ("nan", "explain", "extract", "compare", "diff", "golden", "memory")
+_WITH_VERDICT = ("nan", "explain", "extract", "minify", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""

@@ -46,6 +46,10 @@ _OTHERS = {
     r"^output_tolerances(?= (?:names|has)\b)": "--output-tolerance",
     r"\bonly_outputs(?= names\b)": "--only-output",
     r"^each of types(?= must\b)": "--type",
+    r"^command(?= (?:is empty|names|'|\\\"))": "--check",
+    r"; outcome says what": "; --outcome says what",
+    r"^says is\b": "--says is",
+    r", but nan is about\b": ", but --nan is about",
     r"; give steps, too$": "; give --steps, too",
     r"; carry says which": "; --carry says which",
 }

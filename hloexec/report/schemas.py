@@ -343,6 +343,18 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "operations": ("[text]", "The operations in which it occurs most often, as a framework named them."),
     "number_before": ("number", "A number in a constant, as it was."),
     "number_after": ("number", "What it became."),
+    "failure": ("text", "What the given module showed."),
+    "given_instruction_count": ("integer", "How many instructions there were that compute something."),
+    "largest_dimension": ("integer", "The largest size of a dimension that is left."),
+    "minified_device_count": ("integer", "How many devices the small module runs on."),
+    "accepted_count": ("integer", "How many of the modules that were tried became the smallest so far."),
+    "check_outcomes": ("[check_outcome]", "How often the check ended how."),
+    "ended_as": ("pass|fail|crash|hang", "With exit code 0, with another, by a signal, or not in time."),
+    "ended_count": ("integer", "How often it ended so."),
+    "total_seconds": ("number", "How long all of it took."),
+    "is_confirmed": ("flag", "Whether the small module shows the failure, read from its text."),
+    "hlo_text": ("text", "The small module."),
+    "failing_command": ("text", "The command that shows the failure, in the folder that was written."),
     # Shadows.
     "outputs": ("[output_error]", "The leaves of the result, for each group of devices that hold the same."),
     "is_more_than_rounding": ("flag", "Whether an output has lost more than a few units of roundoff."),
@@ -417,6 +429,9 @@ RECORDS: Mapping[str, str] = {
     "moved_bytes narrowed_bytes held_outputs narrowing_verdicts",
     "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
     "argument_bytes peak_bytes? total_flops_before total_flops is_proven size_changes kept_sizes size_constants",
+    "minify": f"{_RUN} folder? failure given_instruction_count instruction_count largest_dimension "
+    "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
+    "failing_command",
     "ops": "opcodes",
     "error": "error",
     "carried": "label parameter_label",
@@ -425,6 +440,7 @@ RECORDS: Mapping[str, str] = {
     "narrowing_verdict": "computation instruction opcode kind element_type narrow_type? standing reason alone? "
     "run_count work_flops hlo op_name? source",
     "device_axis": "size new_size stride",
+    "check_outcome": "ended_as ended_count",
     "size_change": "size new_size array_count parameter_dimensions operations",
     "kept_size": "size array_count reason computation instruction",
     "size_constant": "computation instruction number_before number_after size follows_size",

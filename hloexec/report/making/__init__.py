@@ -1,1 +1,1 @@
-"""Reports of commands that make a module out of another one: extractions and smaller modules."""
+"""Reports of commands that make a module out of another one: extractions, smaller and minified modules."""

@@ -1,1 +1,1 @@
-"""Commands that make a module out of another one: extract, shrink."""
+"""Commands that make a module out of another one: extract, shrink, minify."""

@@ -1,0 +1,196 @@
+"""Whether a module still shows the failure, judged by a command of the user's.
+
+The command is run without a shell on a file of its own, and what came of it is told apart: an exit code, the signal
+that ended it, or that it did not end in time.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import attrs
+
+from hloexec import literals
+from hloexec.errors import HloError, InputError
+from hloexec.minifying.case import Case
+from hloexec.text import format as format_module
+from hloexec.values import Value
+
+__all__ = ["OUTCOMES", "Check", "Ended"]
+
+OUTCOMES = ("pass", "fail", "crash", "hang")
+"""What a check may have to do so that the module shows the failure: exit with 0, or with another code, be ended by a
+signal, or not end in time."""
+_PLACE = "{}"
+_MOST_OUTPUT = 1 << 20
+_WAIT_SECONDS = 0.05
+_SHELL_SIGNAL = 128
+"""What shells, and programs that pass on how another ended, add to the number of a signal."""
+
+
+@attrs.frozen
+class Ended:
+    """How a command ended."""
+
+    code: int | None
+    """The exit code, minus the number of the signal that ended it; None if it had to be stopped."""
+    output: str
+    """The end of what it printed."""
+
+    @property
+    def outcome(self) -> str:
+        """One of `OUTCOMES`."""
+        if self.code is None:
+            return "hang"
+        if self.code == 0:
+            return "pass"
+        return "crash" if self.signal else "fail"
+
+    @property
+    def signal(self) -> int:
+        """The number of the signal that ended it, or a program that it ran; 0 for none."""
+        code = self.code or 0
+        number = -code if code < 0 else code - _SHELL_SIGNAL
+        return number if number in set(signal.Signals) else 0
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "it did not end in time"
+        if self.signal:
+            return f"it was ended by {signal.Signals(self.signal).name}"
+        return f"it exited with {self.code}"
+
+
+@attrs.define(eq=False)
+class Check:
+    """A command that is given a module's path, as its last word or wherever a word has `{}`.
+
+    It is split as a POSIX shell splits words (`shlex`), and started without a shell. The folder of the module also has
+    its inputs, in `inputs.npz`, where they are known.
+    """
+
+    command: str
+    outcome: str = "pass"
+    says: str = ""
+    """A text that must be in what it prints."""
+    timeout: float = 60.0
+    may_change_values: bool = True
+    needs_values: bool = False
+    counts: dict[str, int] = attrs.field(factory=dict)
+    """How often it ended how."""
+    _signal: int = 0
+
+    @property
+    def argv(self) -> list[str]:
+        """The command's words."""
+        try:
+            return shlex.split(self.command)
+        except ValueError as error:
+            raise InputError(f"command {self.command!r} cannot be split into words: {error}") from error
+
+    def require_runnable(self) -> None:
+        """InputError where there is nothing to run."""
+        words = self.argv
+        if not words:
+            raise InputError("command is empty; give what is to be run on each module")
+        if shutil.which(words[0]) is None:
+            raise InputError(f"command names {words[0]!r}, but there is no such program")
+
+    def begin(self, case: Case) -> None:
+        """Run it on the given module."""
+        ended = self.run(case)
+        if ended.outcome != self.outcome:
+            printed = ended.output.strip().splitlines()
+            more = f"; the last that it printed: {printed[-1]}" if printed else ""
+            hint = "; outcome says what it has to do" if self.outcome == "pass" else ""
+            raise InputError(f"the command must {_MUST[self.outcome]} on the given module, but {ended}{hint}{more}")
+        if self.says not in ended.output:
+            raise InputError(f"says is {self.says!r}, which the command does not print on the given module")
+        self._signal = ended.signal
+
+    def holds(self, case: Case, stop: Event | None = None) -> bool:
+        ended = self.run(case, stop)
+        if stop is not None and stop.is_set():
+            return False
+        self.counts[ended.outcome] = self.counts.get(ended.outcome, 0) + 1
+        return ended.outcome == self.outcome and ended.signal == self._signal and self.says in ended.output
+
+    def expected(self, case: Case) -> Value | None:
+        return None
+
+    def words(self) -> str:
+        what = {"pass": "passes", "fail": "fails", "crash": "crashes", "hang": "hangs"}[self.outcome]
+        by = f" with {signal.Signals(self._signal).name}" if self._signal else ""
+        says = f", saying {self.says!r}" if self.says else ""
+        return f"the command {what}{by}{says}"
+
+    def words_on(self, path: str) -> list[str]:
+        """The command on a module."""
+        words = self.argv
+        if any(_PLACE in word for word in words):
+            return [word.replace(_PLACE, path) for word in words]
+        return [*words, path]
+
+    def run(self, case: Case, stop: Event | None = None) -> Ended:
+        """Run it on a module; it ends early, too, once `stop` is set."""
+        with tempfile.TemporaryDirectory(prefix="hloexec-check-") as folder:
+            path = Path(folder, "module.hlo")
+            path.write_bytes(format_module(case.module).encode())
+            for name, row in input_files(case):
+                with suppress(HloError):
+                    literals.save(Path(folder, name), tuple(row))
+            return self._ended(self.words_on(str(path)), Path(folder, "output"), stop)
+
+    def _ended(self, words: Sequence[str], printed: Path, stop: Event | None) -> Ended:
+        with printed.open("wb") as output:
+            try:
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+            except OSError as error:
+                raise InputError(f"command: cannot run {words[0]!r}: {error.strerror or error}") from error
+            try:
+                code = _waited(process, self.timeout, stop)
+            finally:
+                _kill(process)
+        with printed.open("rb") as stream:
+            stream.seek(max(0, printed.stat().st_size - _MOST_OUTPUT))
+            return Ended(code, stream.read().decode("utf-8", "replace"))
+
+
+_MUST = {"pass": "exit with 0", "fail": "exit with a code other than 0", "crash": "crash", "hang": "hang"}
+
+
+def input_files(case: Case) -> list[tuple[str, list[Value]]]:
+    """The names of files of inputs, one for all devices or one for each, and what is in them."""
+    rows = case.inputs or []
+    if len(rows) == 1:
+        return [("inputs.npz", rows[0])]
+    return [(f"inputs.{device}.npz", row) for device, row in enumerate(rows)]
+
+
+def _waited(process: subprocess.Popen[Any], timeout: float, stop: Event | None) -> int | None:
+    """The exit code; None if it did not end in time, or was told to stop."""
+    left = timeout
+    while left > 0 and not (stop is not None and stop.is_set()):
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, _WAIT_SECONDS) if stop is not None else left)
+        left -= _WAIT_SECONDS if stop is not None else left
+    return None
+
+
+def _kill(process: subprocess.Popen[Any]) -> None:
+    """End it, and all that it has started."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

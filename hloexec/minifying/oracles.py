@@ -1,0 +1,270 @@
+"""Whether a module still shows the failure, judged by runs in this process.
+
+An oracle says of a case whether it shows what the given module showed, and not something else: the same kind of NaN
+from finite inputs, or a difference of the same nature. What cannot be run does not show it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.errors import HloError, HloWarning, InputError
+from hloexec.exec.running import run_devices
+from hloexec.interop.xla_cpu import run_on_xla_cpu
+from hloexec.ir import Module
+from hloexec.minifying.case import Case
+from hloexec.nan_search import find_nan
+from hloexec.nan_search.findings import NanSearch
+from hloexec.numerics.comparing import compare
+from hloexec.numerics.comparison import Comparison
+from hloexec.ops.common import wide
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import Role, role_of
+from hloexec.plan.trees import map_shape, unflatten
+from hloexec.results import labelled_arrays
+from hloexec.values import Array, Value, flat, rebuilt
+
+__all__ = ["XLA", "Against", "DiffersFrom", "Expected", "Nan", "Oracle"]
+
+XLA = "xla-cpu"
+"""XLA:CPU through jaxlib, as `hloexec run --against` calls it."""
+
+
+class Oracle(Protocol):
+    """Tells whether a case shows the failure."""
+
+    may_change_values: bool
+    """Whether a module that computes something else can show it; else only what no result depends on may go."""
+    needs_values: bool
+    """Whether it can judge only what runs here."""
+
+    def begin(self, case: Case) -> None:
+        """Note what the given module shows; InputError where that is no failure."""
+
+    def holds(self, case: Case) -> bool:
+        """Whether a case shows the same."""
+
+    def expected(self, case: Case) -> Value | None:
+        """What the result should be, or is where nothing says what it should be; one device's, or all in a tuple."""
+
+    def words(self) -> str:
+        """The failure in words, as a phrase without a subject: `makes NaN`."""
+
+
+def _run(case: Case, options: Mapping[str, Any], numerics: NumericsPolicy | None = None) -> list[Value]:
+    changed = options if numerics is None else {**options, "numerics": numerics}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        return run_devices(case.module, case.inputs, **changed)
+
+
+def _one(results: Sequence[Value]) -> Value:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@attrs.define(eq=False)
+class Nan:
+    """From finite inputs to NaN, or to infinities where there were no NaN, by an instruction of the same kind."""
+
+    options: Mapping[str, Any]
+    may_change_values: bool = True
+    needs_values: bool = True
+    search: NanSearch | None = None
+    """What was found in the given module."""
+    _kind: tuple[str, str] = ("", "")
+
+    def begin(self, case: Case) -> None:
+        """Find the instruction that makes it."""
+        if not _are_finite(case):
+            raise InputError("the inputs hold NaN or infinities already, but nan is about those that a module makes")
+        self.search = self._search(case)
+        finding = self.search.finding
+        if finding is None:
+            raise InputError(f"{case.module.name} makes no NaN or infinity that reaches a result: nothing to minify")
+        self._kind = finding.opcode, finding.kind
+
+    def holds(self, case: Case) -> bool:
+        finding = self._search(case).finding if _are_finite(case) else None
+        return finding is not None and (finding.opcode, finding.kind) == self._kind
+
+    def expected(self, case: Case) -> Value | None:
+        return _one(_run(case, self.options))
+
+    def words(self) -> str:
+        finding = None if self.search is None else self.search.finding
+        return "makes NaN or infinities" if finding is None else f"{finding.opcode}: {finding.reason}"
+
+    def _search(self, case: Case) -> NanSearch:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HloWarning)
+            return find_nan(case.module, case.inputs, elements=0, **self.options)
+
+
+def _are_finite(case: Case) -> bool:
+    leaves: Iterator[Any] = (leaf for row in case.inputs or () for value in row for leaf in flat(value))
+    return all(bool(np.isfinite(wide(leaf)).all()) for leaf in leaves if _is_inexact(leaf))
+
+
+def _is_inexact(leaf: object) -> bool:
+    return isinstance(leaf, np.ndarray) and element_type_of(leaf.dtype).is_inexact
+
+
+@attrs.define(eq=False)
+class _Difference:
+    """What comparisons have in common: results that are further from others than rounding explains.
+
+    A difference of numbers stays one of numbers. One of places with NaN or infinities may come from one of numbers.
+    """
+
+    options: Mapping[str, Any]
+    may_change_values: bool = True
+    needs_values: bool = True
+    comparison: Comparison | None = None
+    """Of the given module."""
+    _is_of_numbers: bool = True
+
+    def begin(self, case: Case) -> None:
+        """Compare the given module."""
+        self.comparison = self._compared(case)
+        if self.comparison is None or self.comparison.agrees:
+            verdict = "equal" if self.comparison is None else self.comparison.verdict.value
+            raise InputError(f"the results of {case.module.name} are as they should be ({verdict}): nothing to minify")
+        self._is_of_numbers = _has_numbers(self.comparison)
+
+    def holds(self, case: Case) -> bool:
+        found = self._compared(case)
+        if found is None or found.agrees:
+            return False
+        return _has_numbers(found) or not self._is_of_numbers
+
+    def expected(self, case: Case) -> Value | None:
+        return self._reference(case)
+
+    def words(self) -> str:
+        return "differs" if self.comparison is None else f"differs: {self.comparison}"
+
+    def _reference(self, case: Case) -> Value:
+        """What the results should be."""
+        raise NotImplementedError
+
+    def _judge(self, case: Case) -> dict[str, Any]:
+        """What a comparison measures rounding on."""
+        return {"module": case.module, "inputs": case.inputs, "numerics": self.options["numerics"]}
+
+    def _compared(self, case: Case) -> Comparison | None:
+        """The comparison; None where the bits are the same."""
+        expected, actual = self._reference(case), _one(_run(case, self.options))
+        ours, theirs = flat(actual), flat(expected)
+        if len(ours) != len(theirs) or any(map(_have_other_shapes, ours, theirs)):
+            return None
+        if all(map(_same_bits, ours, theirs)):
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HloWarning)
+            found: Comparison = compare(actual, expected, **self._judge(case))
+            return found
+
+
+def _have_other_shapes(ours: object, theirs: object) -> bool:
+    if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray):
+        return type(ours) is not type(theirs)
+    return bool(ours.shape != theirs.shape)
+
+
+def _same_bits(ours: Any, theirs: Any) -> bool:
+    if not isinstance(ours, np.ndarray):
+        return True
+    return bool(ours.dtype == theirs.dtype) and ours.tobytes() == bytes(theirs.tobytes())
+
+
+def _has_numbers(comparison: Comparison) -> bool:
+    """Whether some difference is between two numbers."""
+    return any(
+        leaf.measured is None or leaf.mismatches > leaf.measured.infinite_mismatches for leaf in comparison.different
+    )
+
+
+class DiffersFrom(_Difference):
+    """From the results of another module on the same inputs."""
+
+    def _reference(self, case: Case) -> Value:
+        assert case.other is not None
+        return _one(_run(attrs.evolve(case, module=case.other), self.options))
+
+    def _judge(self, case: Case) -> dict[str, Any]:
+        return {**super()._judge(case), "module": case.other}
+
+
+@attrs.define(eq=False)
+class Against(_Difference):
+    """From what XLA:CPU gives, or a run under another policy."""
+
+    policy: NumericsPolicy | None = None
+    """None for XLA:CPU."""
+
+    def _reference(self, case: Case) -> Value:
+        if self.policy is not None:
+            return _one(_run(case, self.options, self.policy))
+        leaves = run_on_xla_cpu(case.module, case.row(0))
+        numbers = iter(range(len(leaves)))
+        value: Value = unflatten(map_shape(case.module.entry.result_shape, lambda _: next(numbers)), leaves)
+        return value
+
+
+@attrs.define(eq=False)
+class Expected(_Difference):
+    """From results that were recorded elsewhere.
+
+    They are there for the given module only, so a smaller one must go on to compute the same.
+    """
+
+    may_change_values: bool = False
+    leaves: Mapping[str, Array] = attrs.field(factory=dict)
+    """By their labels."""
+    _wanted: dict[str, Value] = attrs.field(factory=dict)
+    """By the names of the outputs."""
+
+    def begin(self, case: Case) -> None:
+        if case.devices > 1:
+            raise InputError("expected has the results of one device, but the module runs on several")
+        actual = _run(case, self.options)[0]
+        found, theirs = labelled_arrays(actual), dict(self.leaves)
+        if len(theirs) == len(found) == 1:
+            theirs = dict(zip(found, theirs.values(), strict=True))
+        if theirs.keys() != found.keys():
+            raise InputError(
+                f"what is expected has the leaves {', '.join(theirs)}, but the result has {', '.join(found)}"
+            )
+        if other := [label for label in found if found[label].shape != theirs[label].shape]:
+            ours, others = found[other[0]].shape, theirs[other[0]].shape
+            raise InputError(
+                f"leaf {other[0]} of what is expected has dimensions {list(others)}, but the result has {list(ours)}"
+            )
+        arrays = (theirs[label] for label in found)
+        whole: Value = rebuilt(
+            actual,
+            lambda node: node if isinstance(node, tuple) else None,
+            lambda leaf: next(arrays) if isinstance(leaf, np.ndarray) else leaf,
+        )
+        names = _output_names(case.module)
+        is_tuple = role_of(case.module.entry.root) is Role.TUPLE
+        parts = whole if is_tuple and isinstance(whole, tuple) else (whole,)
+        self._wanted = dict(zip(names, parts, strict=True))
+        super().begin(case)
+
+    def _reference(self, case: Case) -> Value:
+        values = tuple(self._wanted[name] for name in _output_names(case.module) if name in self._wanted)
+        if len(values) < len(_output_names(case.module)):
+            raise HloError("nothing is known of one of the outputs")
+        return values if role_of(case.module.entry.root) is Role.TUPLE else values[0]
+
+
+def _output_names(module: Module) -> tuple[str, ...]:
+    root = module.entry.root
+    return root.operands if role_of(root) is Role.TUPLE else (root.name,)

@@ -1,0 +1,249 @@
+"""Two modules that differ: both are cut at values that both have, so that only what differs is left of either.
+
+A change to one of them alone would make another difference. So what changes a value changes it in both, and each is
+rewritten by itself only in ways that keep its results.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.diffing import Diff, diff
+from hloexec.errors import HloError, HloWarning
+from hloexec.ir import Instruction, Module
+from hloexec.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded
+from hloexec.minifying.searching import Search, reduced
+from hloexec.ops.registry import Role, role_of
+
+__all__ = [
+    "cut_at_common_values",
+    "fewer_paired_outputs",
+    "first_finding",
+    "is_entangled",
+    "without_unused_parameters",
+]
+
+_BUDGET_SECONDS = 60.0
+_MOST_FINDINGS = 8
+Cut = tuple[str, str]
+"""Instructions of both entry computations that have one value."""
+
+
+def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
+    """What `hloexec.diff` says of the pair."""
+    assert case.other is not None
+    kept = {name: value for name, value in options.items() if name not in ("timeout", "max_iterations")}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HloWarning)
+            return diff(case.other, case.module, case.inputs, budget=_BUDGET_SECONDS, **kept)
+    except HloError:
+        return None
+
+
+def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangled: bool = False) -> bool:
+    """Keep only what `diff` blames and its counterpart, if these show the difference by themselves."""
+    search.begin("what diff blames")
+    found = found_by_diff(search.best, options)
+    if found is None:
+        return False
+    try:
+        pair = found.extract()
+    except HloError:
+        return False
+    if pair.before is None or not pair.is_comparable:
+        return False
+    whole = Case(pair.after, pair.inputs, pair.before)
+    cases = [each for each in (_on_given_values(whole, options), whole) if each is not None]
+    return search.any(
+        [lambda case=case: case for case in cases if may_be_entangled or not is_entangled(case)]  # type: ignore[misc]
+    )
+
+
+def is_entangled(case: Case) -> bool:
+    """Whether either module takes a parameter that the other does not.
+
+    Then one may be given what the other computes, and they are held to be the same on the recorded inputs only: on
+    others, they would differ without a fault. A module that only leaves out something takes no parameter of its own.
+    """
+    used = [
+        {
+            module.entry.by_name[name].attributes.number
+            for name in [
+                *(each for instruction in module.entry for each in instruction.operands),
+                module.entry.root_name,
+            ]
+            if role_of(module.entry.by_name[name]) is Role.PARAMETER
+        }
+        for module in (case.module, _other(case))
+    ]
+    return bool(used[0] - used[1]) and bool(used[1] - used[0])
+
+
+def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
+    """The pair in which `other` takes parameters in place of what it computes with the same bits."""
+    try:
+        values = recorded(attrs.evolve(case, module=_other(case)), options)
+    except HloError:
+        return None
+    given: dict[tuple[Any, ...], str] = {}
+    for number, parameter in enumerate(case.module.entry.parameters):
+        row = [case.row(device)[number] for device in range(case.devices)]
+        if (key := _identity(row)) is not None:
+            given.setdefault(key, parameter.name)
+    cuts = [
+        (given[key], each.name)
+        for each in _other(case).entry
+        if role_of(each) is not Role.PARAMETER and each.name in values
+        if (key := _identity(values[each.name])) in given and key is not None
+    ]
+    return _cut(case, cuts, _paired_outputs(case), values) if cuts else None
+
+
+def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
+    """What equal values have in common; None for those that may be equal by chance."""
+    if not all(isinstance(value, np.ndarray) for value in row):
+        return None
+    if all(value.size < 2 or bool((value == value.reshape(-1)[0]).all()) for value in row):
+        return None
+    return tuple((value.dtype.name, value.shape, value.tobytes()) for value in row)
+
+
+def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
+    """Make parameters of values that both modules compute; results become what is blamed, where that is possible."""
+    search.begin("values in common")
+    case = search.best
+    found = found_by_diff(case, options)
+    if found is None:
+        return False
+    try:
+        values = recorded(attrs.evolve(case, module=_other(case)), options)
+    except HloError:
+        return False
+    ours, theirs = case.module.entry.by_name, _other(case).entry.by_name
+    cuts = [
+        (pair.after.path, pair.before.path)
+        for pair in found.matches
+        if pair.is_in_order
+        and _can_be_cut(ours.get(pair.after.path))
+        and _is_given(theirs.get(pair.before.path), values)
+        and ours[pair.after.path].shape.compatible(theirs[pair.before.path].shape)
+    ]
+    blamed = [
+        (finding.after.path, finding.before.path)
+        for finding in found.findings[:_MOST_FINDINGS]
+        if finding.before is not None and finding.after.path in ours and finding.before.path in theirs
+    ]
+    outputs = _paired_outputs(case)
+    before = search.accepted
+    for results in [[each] for each in blamed] + ([outputs] if outputs else []):
+        if search.any([lambda results=results: _cut(case, cuts, results, values)]):  # type: ignore[misc]
+            return True
+    if outputs and len(cuts) > 1:
+        _most_cuts(search, case, cuts, outputs, values)
+    return search.accepted > before
+
+
+def _most_cuts(search: Search, case: Case, cuts: list[Cut], outputs: list[Cut], values: Mapping[str, Any]) -> None:
+    """Cut at as many values as the difference allows: what is left out of the cuts is what must not be cut."""
+
+    def make(uncut: Sequence[Cut]) -> Case | None:
+        kept = set(uncut)
+        return _cut(case, [each for each in cuts if each not in kept], outputs, values)
+
+    reduced(search, cuts, make)
+
+
+def _other(case: Case) -> Module:
+    assert case.other is not None
+    return case.other
+
+
+def _can_be_cut(instruction: Instruction | None) -> bool:
+    if instruction is None or not instruction.shape.is_array:
+        return False
+    role = role_of(instruction)
+    return role not in (Role.PARAMETER, Role.CONSTANT)
+
+
+def _is_given(instruction: Instruction | None, values: Mapping[str, Any]) -> bool:
+    return (
+        instruction is not None
+        and instruction.name in values
+        and not (is_glue(instruction) and role_of(instruction) is Role.TUPLE)
+    )
+
+
+def _paired_outputs(case: Case) -> list[Cut]:
+    """The results of both, where there are as many."""
+    sides = []
+    for module in (case.module, _other(case)):
+        root = module.entry.root
+        sides.append(root.operands if role_of(root) is Role.TUPLE else (root.name,))
+    return list(zip(*sides, strict=True)) if len(sides[0]) == len(sides[1]) else []
+
+
+def fewer_paired_outputs(search: Search) -> None:
+    """Leave out results that do not differ."""
+    case = search.best
+    outputs = _paired_outputs(case)
+    if len(outputs) < 2:
+        return
+    search.begin("outputs")
+    reduced(search, outputs, lambda kept: _cut(case, [], kept, {}) if kept else None, least=1)
+
+
+def without_unused_parameters(search: Search) -> None:
+    """Leave out parameters that neither module takes."""
+    case = search.best
+    search.any([lambda: _cut(case, [], _paired_outputs(case), {})])
+
+
+def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mapping[str, Any]) -> Case | None:
+    """The pair with a parameter in the place of each cut that either module needs; values are those of `other`."""
+    if not outputs or case.module.entry.parameter_shapes != _other(case).entry.parameter_shapes:
+        return None
+    blamed_ours, blamed_theirs = (set(names) for names in zip(*outputs, strict=True))
+    inputs = {each.name for each in case.module.entry.parameters}
+    cuts = [each for each in cuts if each[0] in inputs or (each[0] not in blamed_ours and each[1] not in blamed_theirs)]
+    sources = dict(cuts)
+    ours = part_of(_uncut(case.module, {name: name for name in sources}), [a for a, _ in outputs], is_paired=True)
+    parameters = [each.name for each in case.module.entry.parameters]
+    names: dict[str, str] = {}
+    for name, source in cuts:
+        names.setdefault(source, name)
+    names |= {theirs.name: name for theirs, name in zip(_other(case).entry.parameters, parameters, strict=True)}
+    theirs = part_of(_uncut(_other(case), names), [names.get(b, b) for _, b in outputs], is_paired=True)
+    number = {name: position for position, name in enumerate(parameters)}
+    needed = sorted({*ours.needed, *theirs.needed}, key=lambda name: (number.get(name, len(number)), name))
+    shapes = {each.name: each.shape for each in case.module.entry}
+    listed = [(name, shapes[name]) for name in needed]
+    rows = [
+        [case.row(device)[number[name]] if name in number else values[sources[name]][device] for name in needed]
+        for device in range(case.devices)
+    ]
+    return Case(module_of(case.module, ours, listed), rows, module_of(_other(case), theirs, listed))
+
+
+def _uncut(module: Module, names: Mapping[str, str]) -> list[Instruction]:
+    """The instructions that are no cuts; cuts have the names of their parameters, and others of such names new ones."""
+    kept = [each for each in module.entry if each.name not in names and role_of(each) is not Role.PARAMETER]
+    new, taken = dict(names), {*module.entry.by_name, *names.values()}
+    for each in kept:
+        if each.name in set(names.values()):
+            new[each.name] = fresh(each.name, taken)
+            taken.add(new[each.name])
+    return [
+        attrs.evolve(
+            each,
+            name=new.get(each.name, each.name),
+            operands=tuple(new.get(name, name) for name in each.operands),
+            control_predecessors=(),
+        )
+        for each in kept
+    ]

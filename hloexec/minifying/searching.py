@@ -1,0 +1,180 @@
+"""Trying candidates: which is the first that still shows the failure, several at once, none twice.
+
+The first in the order in which they are offered is taken, whichever is judged first; so the number of jobs changes
+nothing but the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import TypeVar
+
+import numpy as np
+
+from hloexec.errors import HloError
+from hloexec.exec.observers import Stages
+from hloexec.minifying.case import Case, counted, element_total
+from hloexec.minifying.checking import Check
+from hloexec.minifying.oracles import Oracle
+from hloexec.text import format as format_module
+from hloexec.values import flat
+from hloexec.verifier import verify
+
+__all__ = ["Candidate", "OutOfTime", "Search", "reduced"]
+
+Candidate = Callable[[], "Case | None"]
+"""Makes a case; None, or an HloError, where there is none."""
+_Unit = TypeVar("_Unit")
+
+
+class OutOfTime(BaseException):
+    """Ends the search. No error, so nothing on the way may take it for one."""
+
+
+class Search:
+    """The smallest case so far, and what has been tried."""
+
+    def __init__(self, case: Case, oracle: Oracle, jobs: int, deadline: float | None, stages: Stages) -> None:
+        self.best = case
+        self.oracle = oracle
+        self.tried = 0
+        """How many cases were judged."""
+        self.accepted = 0
+        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 and isinstance(oracle, Check) else None
+        self._jobs = jobs
+        self._deadline = deadline
+        self._stages = stages
+        self._known: set[bytes] = {_key(case)}
+        """What has been judged: those that hold became the best."""
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, name: str) -> None:
+        """Say what is being tried."""
+        self._stages.begin(f"{name}, {counted(self.best.module)} instructions left")
+
+    def first(self, candidates: Iterable[Candidate]) -> int | None:
+        """The number of the first candidate that shows the failure, which becomes the best case."""
+        offered = enumerate(candidates)
+        return self._first_of_many(offered) if self._pool is not None else self._first_in_turn(offered)
+
+    def any(self, candidates: Iterable[Candidate]) -> bool:
+        """Whether one of them does."""
+        return self.first(candidates) is not None
+
+    def _first_in_turn(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
+        for number, candidate in offered:
+            case = self._made(candidate)
+            if case is not None and self._holds(case, None):
+                return self._accept(case, number)
+        return None
+
+    def _first_of_many(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
+        assert self._pool is not None
+        running: deque[tuple[int, Case, Future[bool]]] = deque()
+        stop, rest = Event(), iter(offered)
+        try:
+            while True:
+                while len(running) < self._jobs and (following := next(rest, None)) is not None:
+                    case = self._made(following[1])
+                    if case is not None:
+                        running.append((following[0], case, self._pool.submit(self._holds, case, stop)))
+                if not running:
+                    return None
+                number, case, future = running.popleft()
+                if future.result():
+                    return self._accept(case, number)
+        finally:
+            stop.set()
+            for _, case, future in running:
+                future.cancel()
+                self._known.discard(_key(case))
+
+    def _made(self, candidate: Candidate) -> Case | None:
+        """A case that has not been tried yet, and is well-formed."""
+        if self._deadline is not None and time.perf_counter() > self._deadline:
+            raise OutOfTime
+        try:
+            case = candidate()
+            if case is None:
+                return None
+            key = _key(case)
+            if key in self._known:
+                return None
+            self._known.add(key)
+            verify(case.module)
+            self.tried += 1
+        except (HloError, RecursionError):
+            return None
+        return case
+
+    def _holds(self, case: Case, stop: Event | None) -> bool:
+        try:
+            if isinstance(self.oracle, Check):
+                return self.oracle.holds(case, stop)
+            return self.oracle.holds(case)
+        except (HloError, MemoryError, RecursionError):
+            return False
+
+    def _accept(self, case: Case, number: int) -> int:
+        self.best = case
+        self.accepted += 1
+        self._stages.tick()
+        return number
+
+
+def _key(case: Case) -> bytes:
+    """What two cases have in common that are the same."""
+    digest = hashlib.sha256(format_module(case.module).encode())
+    if case.other is not None:
+        digest.update(format_module(case.other).encode())
+    for row in case.inputs or ():
+        for value in row:
+            for leaf in flat(value):
+                if isinstance(leaf, np.ndarray):
+                    digest.update(leaf.tobytes())
+    return digest.digest()
+
+
+def size_of(case: Case) -> tuple[int, int]:
+    """Instructions, and elements of their results."""
+    return counted(case.module) + (0 if case.other is None else counted(case.other)), element_total(case)
+
+
+def reduced(
+    search: Search, units: Sequence[_Unit], make: Callable[[Sequence[_Unit]], Case | None], *, least: int = 0
+) -> list[_Unit]:
+    """A subset of units from which none of some size can be left out: those of which `make` makes the case.
+
+    Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002, algorithm ddmin):
+    a part alone, then all but a part, for smaller and smaller parts.
+    """
+    left, parts = list(units), 2
+    while len(left) > least and left:
+        parts = min(parts, len(left))
+        chunks = [left[len(left) * i // parts : len(left) * (i + 1) // parts] for i in range(parts)]
+        tried = [list(chunk) for chunk in chunks] if parts > 1 else []
+        tried += [
+            [unit for j, chunk in enumerate(chunks) if j != i for unit in chunk]
+            for i in reversed(range(parts))
+            if parts != 2
+        ]
+        if least == 0 and parts == len(left) == 1:
+            tried = [[]]
+        found = search.first([lambda kept=kept: make(kept) for kept in tried])  # type: ignore[misc]
+        if found is not None:
+            is_alone = parts > 1 and found < parts
+            left = tried[found]
+            parts = 2 if is_alone else max(parts - 1, 2)
+        elif parts >= len(left):
+            break
+        else:
+            parts = min(2 * parts, len(left))
+    return left

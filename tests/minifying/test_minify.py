@@ -1,0 +1,287 @@
+"""`minify`: small modules that still fail, and by the same cause. The truth is that they fail when run by themselves."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.exec.observers import Stage
+from hloexec.minifying.case import Case, counted
+from hloexec.minifying.checking import Check
+from hloexec.minifying.pairs import is_entangled
+from tests.minifying.crashing import has_pattern
+
+CRASHING = Path(__file__).with_name("crashing.py")
+SUM = """
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}
+"""
+LOGARITHM = f"""HloModule losses
+{SUM}
+body {{
+  state = (s32[], f32[12,20]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  x = f32[12,20] get-tuple-element(state), index=1
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  half = f32[] constant(0.5)
+  halves = f32[12,20] broadcast(half), dimensions={{}}
+  lower = f32[12,20] subtract(x, halves)
+  root = f32[12,20] sqrt(lower)
+  ROOT end = (s32[], f32[12,20]) tuple(next, root)
+}}
+
+condition {{
+  given = (s32[], f32[12,20]) parameter(0)
+  number = s32[] get-tuple-element(given), index=0
+  three = s32[] constant(3)
+  ROOT goes_on = pred[] compare(number, three), direction=LT
+}}
+
+ENTRY main {{
+  x = f32[12,20] parameter(0)
+  y = f32[12,20] parameter(1)
+  zero = s32[] constant(0)
+  nothing = f32[] constant(0)
+  product = f32[12,20] multiply(x, y)
+  positive = f32[12,20] exponential(product)
+  start = (s32[], f32[12,20]) tuple(zero, positive)
+  loop = (s32[], f32[12,20]) while(start), condition=condition, body=body
+  found = f32[12,20] get-tuple-element(loop), index=1
+  loss = f32[12] reduce(found, nothing), dimensions={{1}}, to_apply=sum
+  other = f32[12] reduce(y, nothing), dimensions={{1}}, to_apply=sum
+  ROOT result = (f32[12], f32[12]) tuple(loss, other)
+}}
+"""
+BEFORE = f"""HloModule before
+{SUM}
+fused {{
+  p = f32[16,24] parameter(0)
+  q = f32[16,24] parameter(1)
+  difference = f32[16,24] subtract(p, q)
+  ROOT scaled = f32[16,24] multiply(difference, p)
+}}
+
+ENTRY main {{
+  x = f32[16,24] parameter(0)
+  y = f32[24,8] parameter(1)
+  nothing = f32[] constant(0)
+  turned = f32[16,24] sine(x)
+  fusion = f32[16,24] fusion(turned, x), kind=kLoop, calls=fused
+  dot = f32[16,8] dot(fusion, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  bounded = f32[16,8] tanh(dot)
+  total = f32[16] reduce(bounded, nothing), dimensions={{1}}, to_apply=sum
+  ROOT result = (f32[16], f32[24,8]) tuple(total, y)
+}}
+"""
+AFTER = BEFORE.replace("subtract(p, q)", "subtract(q, p)").replace("HloModule before", "HloModule after")
+FOUR = f"""HloModule four, num_partitions=4
+{SUM}
+ENTRY main {{
+  x = f32[8,6] parameter(0)
+  doubled = f32[8,6] add(x, x)
+  shared = f32[8,6] all-reduce(doubled), channel_id=1, replica_groups={{{{0,1,2,3}}}}, use_global_device_ids=true, to_apply=sum
+  ROOT scaled = f32[8,6] multiply(shared, x)
+}}
+"""
+FOUR_WRONG = FOUR.replace("{{0,1,2,3}}", "{{0,1},{2,3}}")
+
+
+def _positive(*shape: int) -> Any:
+    return np.random.default_rng(1).uniform(0.1, 1, shape).astype(np.float32)
+
+
+def _check(pattern: str) -> str:
+    return shlex.join([sys.executable, "-I", "-S", str(CRASHING), pattern])
+
+
+def _loss_inputs() -> list[Any]:
+    return [-_positive(12, 20), _positive(12, 20)]
+
+
+def test_a_nan_out_of_a_loop_is_one_instruction_on_finite_inputs() -> None:
+    found = hloexec.minify(hloexec.parse(LOGARITHM), _loss_inputs(), nan=True)
+    assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["sqrt"]
+    assert found.inputs is not None and found.largest_dimension == 1
+    assert np.isfinite(found.inputs[0][0]).all()  # type: ignore[arg-type]
+    assert np.isnan(hloexec.run(found.module, *found.inputs[0])).any()  # type: ignore[arg-type]
+    assert found.is_confirmed and found.is_complete
+
+
+def test_a_nan_stays_that_of_the_same_opcode_although_zeros_would_make_another() -> None:
+    text = """HloModule m
+ENTRY e {
+  x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  quotient = f32[4] divide(x, y)
+  shifted = f32[4] subtract(quotient, y)
+  ROOT result = f32[4] log(shifted)
+}
+"""
+    found = hloexec.minify(hloexec.parse(text), [_positive(4), 2 + _positive(4)], nan=True)
+    assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["log"]
+
+
+def test_two_modules_that_differ_are_both_cut_to_the_fault() -> None:
+    before, after = hloexec.parse(BEFORE), hloexec.parse(AFTER)
+    found = hloexec.minify(after, differs_from=before)
+    assert [each.name for each in found.module.entry if each.opcode != "parameter"] == ["difference"]
+    assert found.other is not None and counted(found.other) == 1 and found.largest_dimension == 1
+    assert found.inputs is not None
+    ours, theirs = (hloexec.run(each, *found.inputs[0]) for each in (found.module, found.other))
+    np.testing.assert_array_equal(ours, np.negative(theirs))  # type: ignore[arg-type]
+    assert np.any(np.asarray(ours) != 0)
+
+
+def test_a_collective_over_other_groups_stays_one_of_several_devices() -> None:
+    inputs = [[(1 + device) * _positive(8, 6)] for device in range(4)]
+    found = hloexec.minify(hloexec.parse(FOUR_WRONG), inputs, differs_from=hloexec.parse(FOUR))
+    assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["all-reduce"]
+    assert found.inputs is not None and found.other is not None
+    assert len(found.input_files) == len(found.inputs) == found.module.num_partitions == 2
+    ours, theirs = (hloexec.run_devices(each, found.inputs) for each in (found.module, found.other))
+    first, second = (np.asarray(row[0], np.float64) for row in found.inputs)
+    np.testing.assert_allclose(np.asarray(theirs[0]), first + second, rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(ours[0]), first)
+
+
+def test_a_fault_beside_collectives_needs_no_devices_any_more() -> None:
+    inputs = [[(1 + device) * _positive(8, 6)] for device in range(4)]
+    wrong = FOUR.replace("multiply(shared, x)", "divide(shared, x)")
+    found = hloexec.minify(hloexec.parse(wrong), inputs, differs_from=hloexec.parse(FOUR))
+    assert found.module.num_partitions == 1 and found.instruction_count == 1
+
+
+def test_another_policy_leaves_the_instruction_that_rounds_otherwise() -> None:
+    found = hloexec.minify(hloexec.parse(BEFORE), against="bf16")
+    assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["dot"]
+    assert found.expected is not None and found.inputs is not None
+    x, y = (np.asarray(value, np.float64) for value in found.inputs[0])
+    assert abs(np.asarray(found.expected) - x * y).max() > 2.0**-12 * abs(x * y).max()
+
+
+def test_recorded_results_keep_what_is_computed() -> None:
+    module = hloexec.parse(BEFORE)
+    inputs = hloexec.random_inputs(module)
+    total, passed = hloexec.run(module, *inputs)
+    found = hloexec.minify(module, inputs, expected=(np.asarray(total) + 1, passed))
+    np.testing.assert_array_equal(hloexec.run(found.module, *(found.inputs or [[]])[0]), total)  # type: ignore[arg-type]
+    assert "fusion" not in {each.opcode for each in found.module.entry}
+
+
+@pytest.mark.parametrize("pattern", ["tanh<-dot:f32", "reduce<-tanh", "multiply<-subtract:f32"])
+def test_a_crash_keeps_the_pattern_alone_for_any_number_of_jobs(pattern: str) -> None:
+    module = hloexec.parse(BEFORE)
+    found = [hloexec.minify(module, command=_check(pattern), outcome="crash", jobs=jobs) for jobs in (1, 3)]
+    assert hloexec.format(found[0].module) == hloexec.format(found[1].module)
+    text = hloexec.format(found[0].module)
+    assert has_pattern(text, pattern)
+    # The reducer's addition counts, too.
+    assert found[0].instruction_count == pattern.count("<-") + 1 + text.count("to_apply")
+    assert found[0].largest_dimension == 1
+    assert set(found[0].outcomes) == {"crash", "pass"}
+
+
+def test_a_module_that_cannot_run_here_is_minified_by_a_check() -> None:
+    text = BEFORE.replace("tanh(dot)", 'custom-call(dot), custom_call_target="nobody"')
+    found = hloexec.minify(hloexec.parse(text), command=_check("custom-call<-dot"), outcome="crash", says="")
+    assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["dot", "custom-call"]
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("tail -f", "hang"),
+        ("sh -c 'sleep 60 & wait'", "hang"),
+        ("sh -c 'kill -SEGV $$'", "crash"),
+        ("sh -c 'exit 134'", "crash"),
+        ("sh -c 'exit 3'", "fail"),
+        ("grep -q sine", "pass"),
+    ],
+)
+def test_hangs_crashes_and_failures_are_told_apart(command: str, outcome: str) -> None:
+    module = hloexec.parse("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT a = f32[4] sine(x) }\n")
+    check = Check(command, timeout=0.3 if outcome == "hang" else 60.0)
+    assert check.run(Case(module, None)).outcome == outcome
+
+
+def test_a_command_is_not_given_to_a_shell(tmp_path: Path) -> None:
+    module = hloexec.parse("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT a = f32[4] sine(x) }\n")
+    hloexec.minify(module, command=f"test -f {{}} ; touch {tmp_path / 'made'}", outcome="fail")
+    assert not (tmp_path / "made").exists()
+
+
+def test_ctrl_c_gives_the_best_so_far() -> None:
+    class Impatient:
+        def on_progress(self, progress: object) -> None: ...
+
+        def on_stage(self, stage: Stage) -> None:
+            if stage.name.startswith("dimensions"):
+                raise KeyboardInterrupt
+
+    found = hloexec.minify(hloexec.parse(AFTER), differs_from=hloexec.parse(BEFORE), observers=[Impatient()])
+    assert not found.is_complete and found.is_confirmed
+    assert found.instruction_count < counted(hloexec.parse(AFTER))
+
+
+def test_a_saved_folder_has_a_command_that_shows_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hloexec.cli import main
+
+    found = hloexec.minify(hloexec.parse(AFTER), differs_from=hloexec.parse(BEFORE))
+    found.save(tmp_path / "small")
+    names = {path.name for path in (tmp_path / "small").iterdir()}
+    assert names >= {"module.hlo", "other.hlo", "inputs.npz", "expected.npz", "README.md"}
+    monkeypatch.chdir(tmp_path / "small")
+    readme = Path("README.md").read_text()
+    (line,) = (line for line in readme.splitlines() if line.startswith("hloexec "))
+    assert main(shlex.split(line)[1:]) == 1
+    assert "differ" in capsys.readouterr().out
+
+
+def test_the_same_arguments_give_the_same_module() -> None:
+    texts = {
+        hloexec.format(hloexec.minify(hloexec.parse(LOGARITHM), _loss_inputs(), nan=True).module) for _ in range(2)
+    }
+    assert len(texts) == 1
+
+
+def test_values_of_elided_constants_become_parameters() -> None:
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n c = f32[4] constant({...})\n s = f32[4] add(x, c)\n ROOT r = f32[4] sqrt(s) }\n"
+    given = {"c": np.full(4, -3, np.float32)}
+    found = hloexec.minify(hloexec.parse(text), [_positive(4)], nan=True, elided=given)
+    assert "constant" not in hloexec.format(found.module)
+    assert np.isnan(np.asarray(hloexec.run(found.module, *(found.inputs or [[]])[0]))).all()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_so"),
+    [("negate(x)", "negate(y)", True), ("negate(x)", "add(x, y)", False), ("add(x, y)", "subtract(x, y)", False)],
+)
+def test_modules_with_a_parameter_each_of_their_own_are_entangled(ours: str, theirs: str, is_so: bool) -> None:
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n y = f32[4] parameter(1)\n ROOT r = f32[4] %s }\n"
+    case = Case(hloexec.parse(text % ours), None, hloexec.parse(text % theirs))
+    assert is_entangled(case) == is_so
+
+
+def test_inputs_stay_as_they_are_where_others_would_make_a_difference() -> None:
+    text = "HloModule m\nENTRY e { x = f32[9] parameter(0)\n y = f32[9] parameter(1)\n ROOT r = f32[9] %s }\n"
+    x = _positive(9)
+    wrong = x.copy()
+    wrong[4] += 1
+    found = hloexec.minify(
+        hloexec.parse(text % "negate(x)"), [x, wrong], differs_from=hloexec.parse(text % "negate(y)")
+    )
+    assert found.inputs is not None
+    np.testing.assert_array_equal(found.inputs[0][0], x)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.inputs[0][1], wrong)  # type: ignore[arg-type]
