@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import hloexec
-from hloexec.results import result_shapes
 from tests.bug_farm.lowering import ENVIRONMENT
-from tests.explaining.cases import Case, Truth, cases, truth
+from tests.explaining.cases import Case, Truth, cases, same, truth
 
 __all__ = ["judged"]
 
@@ -30,8 +29,7 @@ def judged(case: Case) -> Record | None:
     if made is None:
         return None
     start = time.perf_counter()
-    expected = made.expected[0] if len(made.expected) == 1 else tuple(made.expected)
-    found = hloexec.explain(made.module, made.inputs, _in_labels(made, expected), budget=_BUDGET)
+    found = hloexec.explain(made.module, made.inputs, made.expected, budget=_BUDGET)
     named = [found.best, *found.alike] if found.is_explained else []
     return {
         "name": case.name,
@@ -65,20 +63,12 @@ def _is_right(made: Truth, found: hloexec.Explanation) -> bool:
     return own and any(_is_same(made, policy.name) for policy in found.undecided)
 
 
-def _in_labels(made: Truth, expected: Any) -> Any:
-    """What XLA gives has no tuples within tuples: its leaves by the labels of the module's."""
-    labels = list(result_shapes(made.module))
-    leaves = expected if isinstance(expected, tuple) else (expected,)
-    return dict(zip(labels, leaves, strict=True))
-
-
 def _is_same(made: Truth, policy: str) -> bool:
     """Whether a policy gives the same bits as the one that is right: no values could tell it from that."""
     assert made.policy is not None
     if policy == made.policy or (made.policy == "reference" and policy == "xla-cpu"):
         return True
-    results = [hloexec.run(made.module, *made.inputs, numerics=name) for name in (policy, made.policy)]
-    return hloexec.compare(*results, atol=0.0).verdict.value == "equal"
+    return same(made.module, made.inputs, policy, made.policy)
 
 
 def _line(record: Record) -> str:
@@ -112,7 +102,12 @@ def _summary(records: Sequence[Record]) -> list[str]:
 def main() -> None:
     """Measure what the arguments ask for."""
     parser = argparse.ArgumentParser(prog="python -m tests.explaining.farm", description=__doc__)
-    parser.add_argument("--half", default="seen", choices=("seen", "held"), help="which half of the programs")
+    parser.add_argument(
+        "--half",
+        default="seen",
+        choices=("seen", "held", "reserve"),
+        help="which half of the programs, or those in reserve",
+    )
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases whose name contains it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a line of JSON for each case")
     options = parser.parse_args()
