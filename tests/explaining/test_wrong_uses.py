@@ -101,6 +101,23 @@ def test_policies_of_instructions_that_cannot_be_read_are_refused(
         hloexec.run(module, *inputs, numerics=policy)
 
 
+@pytest.mark.parametrize(
+    ("policy", "hint"),
+    [
+        ("reference,main/dd=tf32", ""),
+        ("reference,quotient=tf32", ""),
+        ("reference,main/prodcut.1=tf32", "; did you mean 'main/product.1'?"),
+        ("reference,other/product.1=tf32", "; did you mean 'main/product.1'?"),
+        ("reference,product.2=tf32", "; did you mean 'product.1'?"),
+    ],
+)
+def test_only_near_names_are_suggested(policy: str, hint: str) -> None:
+    module = hloexec.parse(TEXT.replace("d = ", "product.1 = ").replace("(d, d)", "(product.1, product.1)"))
+    with pytest.raises(hloexec.InputError) as caught:
+        hloexec.run(module, *hloexec.random_inputs(module, seed=0), numerics=policy)
+    assert caught.value.message.endswith(f"has no such instruction{hint}")
+
+
 BAD_COMMANDS = (
     (["explain"], "Missing argument 'FILE'"),
     (["explain", "two.hlo"], "--expected is missing"),
