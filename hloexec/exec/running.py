@@ -63,7 +63,7 @@ class _Known:
 
 
 _NEAR = 0.8
-"""How similar names must be for one to be suggested in place of the other: `dot.3` and `dot.4`, or one letter of seven."""
+"""How similar names must be for one to be suggested for the other: `dot.3` and `dot.4`, or one letter of seven."""
 _known: dict[int, _Known] = {}
 """By the module's identity; comparing modules by value would take longer than planning."""
 

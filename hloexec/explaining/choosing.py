@@ -67,7 +67,7 @@ def _by_groups(
     groups = [part for group in groups for part in group.parts(count)]
     settled: list[Group] = []
     fit = 1.0
-    while groups and trials.has_time():
+    while groups and trials.may_go_on():
         groups = groups[:_MOST_GROUPS]
         effects = [_effect_of(trials, scale, base, policy, group.names) for group in (*groups, *settled)]
         shares, errors = _shares(rest, effects)
@@ -94,7 +94,7 @@ def _pruned(
     if best is None:
         return None
     for group in list(kept):
-        if len(kept) == 1 or not trials.has_time():
+        if len(kept) == 1 or not trials.may_go_on():
             break
         rest = [other for other in kept if other is not group]
         without = mixed(base, policy, [name for other in rest for name in other.names])
@@ -107,7 +107,7 @@ def _in_order(
     trials: Trials, scale: Scale, base: NumericsPolicy, policy: NumericsPolicy, units: Sequence[str]
 ) -> NumericsPolicy:
     left, decided = list(units), base
-    while left and trials.has_time():
+    while left and trials.may_go_on():
         window, others = left[:_WINDOW], left[_WINDOW:]
         rest = scale.vector(trials.expected, trials.leaves_of(decided))
         parts = [*([name] for name in window), *([others] if others else [])]
@@ -128,10 +128,10 @@ def _turned(
     before = dict(base.overrides)
     having = {name for name, found in best.overrides if found != before.get(name)}
     is_better = True
-    while is_better and trials.has_time() and not trials.is_explained(best):
+    while is_better and trials.may_go_on() and not trials.is_explained(best):
         is_better = False
         for name in units:
-            if not trials.has_time():
+            if not trials.may_go_on():
                 break
             other = having ^ {name}
             turned = mixed(base, policy, [unit for unit in units if unit in other]) if other else base

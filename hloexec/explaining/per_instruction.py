@@ -28,8 +28,8 @@ from hloexec.values import Array, Value
 
 __all__ = ["explained_instructions", "of_trace"]
 
-_BUDGET = 5.0
-"""Seconds that the search for one instruction may take."""
+_MOST_RUNS = 150
+"""Of the search for one instruction."""
 
 
 def of_trace(trace: Trace) -> dict[str, Array]:
@@ -122,7 +122,7 @@ def _explained(
     def run(policy: NumericsPolicy) -> Sequence[Value]:
         return run_devices(alone, [inputs], numerics=policy, **options)
 
-    trials = Trials(run, {}, _BUDGET)
+    trials = Trials(run, {}, _MOST_RUNS)
     try:
         (label,) = trials.reference
         trials.expected = {label: known[instruction.name]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from hloexec.arguments import listed, require_module, require_number, wrong
+from hloexec.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -17,6 +17,7 @@ from hloexec.explaining.findings import Explanation, InstructionExplanation
 from hloexec.explaining.per_instruction import explained_instructions, of_trace
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
+from hloexec.explaining.units import most_runs
 from hloexec.explaining.values import Leaves
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
@@ -40,7 +41,8 @@ def explain(
     *,
     policies: Sequence[str | NumericsPolicy] = tuple(POLICIES),
     values: Mapping[str, Array] | Trace | None = None,
-    budget: float = 60.0,
+    runs: int | None = None,
+    budget: float | None = None,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Explanation:
@@ -51,7 +53,11 @@ def explain(
     whose effects are found in what is expected, and several at once. A policy explains it if what remains is what
     rounding leaves: the module also runs with random rounding of sums and functions, but in the formats of the policy
     (docs/precision.md). Policies that the values cannot tell apart are all named, the simplest first, so that a verdict
-    never says more than was measured. `budget` ends the search after so many seconds.
+    never says more than was measured; so are the instructions of which they cannot tell whether they have a policy.
+
+    `runs` ends the search after so many runs of the module; by default as many as take some 10¹¹ operations (those of
+    contractions, and 20 000 for each instruction that runs), but at least 60 and at most 1000. `budget` ends it after
+    so many seconds, too: only then does the result depend on how fast the machine is.
 
     `values` are what instructions gave on the other side, by their names, or a trace (`hloexec.read_trace`; of loops it
     takes nothing): each is then explained by itself, from the operands that it had there. They take one device.
@@ -61,7 +67,10 @@ def explain(
     """
     require_module(module)
     require_run_options("explain", options)
-    require_number("budget", budget)
+    if budget is not None:
+        require_number("budget", budget)
+    if runs is not None:
+        require_integer("runs", runs, 1)
     if "numerics" in options:
         raise InputError(
             "explain takes no numerics: it tries policies one after the other; give those that it shall try as policies"
@@ -77,7 +86,7 @@ def explain(
         return run_devices(module, inputs, observers=watchers, **{**options, "numerics": policy})  # type: ignore[arg-type]
 
     theirs = dict(leaves_of(expected, "expected"))
-    trials = Trials(run, {}, budget)
+    trials = Trials(run, {}, most_runs(module) if runs is None else runs, budget)
     trials.expected = _fitted(theirs, trials.reference)
     found = search(module, trials, chosen)
     count, instructions = 0, list[InstructionExplanation]()
@@ -97,6 +106,7 @@ def explain(
         leaves=trials.leaves(found.best),
         runs=trials.runs,
         undecided=found.undecided,
+        untold=found.untold,
         instructions=tuple(instructions),
         checked_instructions=count,
         is_complete=not trials.is_over,

@@ -11,8 +11,16 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.concerns import concerns
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
+from hloexec.summary import summarize_computations
 
-__all__ = ["Group", "groups_of", "single_units"]
+__all__ = ["Group", "groups_of", "most_runs", "single_units"]
+
+_WORK = 10**11
+"""Operations that a search may take, of contractions and beside them."""
+_OF_AN_INSTRUCTION = 20_000
+"""Operations that take as long as an instruction of few elements does."""
+_RUNS = (60, 1000)
+"""A search has so many runs at least, and at most."""
 
 
 @attrs.frozen
@@ -61,3 +69,13 @@ def _running(module: Module) -> Iterator[Computation]:
                 if name not in seen and name in module.by_name:
                     seen.add(name)
                     pending.append(module.by_name[name])
+
+
+def most_runs(module: Module) -> int:
+    """How many runs of a module a search may take: so that the same question has the same answer on any machine, it is
+    work that is limited, not time. Loops count as often as they say."""
+    work = sum(
+        summary.flops + summary.runs * summary.instructions * _OF_AN_INSTRUCTION
+        for summary in summarize_computations(module)
+    )
+    return min(max(_WORK // max(1, work), _RUNS[0]), _RUNS[1])

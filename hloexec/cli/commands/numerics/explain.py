@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,12 +43,16 @@ __all__ = ["command"]
     "explained by itself, from the operands that it had there.",
 )
 @click.option(
+    "--runs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="End the search after so many runs, and show the best that was found.  [default: as the module's work]",
+)
+@click.option(
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="End the search after this time, and show the best that was found.",
+    help="End it after this time, too.  [default: no limit]",
 )
 @click.option(
     "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
@@ -60,7 +64,8 @@ def command(
     expected: str | None,
     names: tuple[str, ...],
     values: str | None,
-    budget: float,
+    runs: int | None,
+    budget: float | None,
     top: int,
     as_json: bool,
     given: RunOptions,
@@ -81,7 +86,8 @@ def command(
     options = {key: value for key, value in run.options.items() if key != "numerics"}
     other = None if values is None else _other_side(values)
     wanted = _expected(run.module, expected, run.recorded_result)
-    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, budget=budget, **options)
+    limits: dict[str, Any] = {"runs": runs, "budget": budget}
+    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
     if as_json:
         from hloexec.report.numerics.explanations import explanation_record
 
