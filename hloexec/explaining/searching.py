@@ -95,7 +95,7 @@ def _undecided(
         if best.equal_share == 1.0 or trials.result(both) is None:
             continue
         share, error, size = trials.weighed(both, best.policy)
-        if size and 1 - share <= _ERRORS * error:
+        if size and not trials.is_far(1 - share, error):
             found.append(trial.policy)
     return tuple(found)
 
