@@ -79,6 +79,8 @@ class InstructionExplanation:
     best: Trial
     alike: tuple[Trial, ...]
     source: tuple[str, ...] = ()
+    runs: int = 1
+    """In how many of its runs, in loops and on several devices, it was looked at."""
 
 
 @attrs.frozen(slots=False, eq=False, repr=False)

@@ -14,7 +14,8 @@ from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import require_policy_names, run_devices
 from hloexec.explaining.findings import Explanation, InstructionExplanation
-from hloexec.explaining.per_instruction import explained_instructions, of_trace
+from hloexec.explaining.other_side import arrays_of, frames_of_names, frames_of_trace
+from hloexec.explaining.per_instruction import explained_instructions
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
 from hloexec.explaining.units import most_runs
@@ -30,7 +31,7 @@ from hloexec.values import Array, Inputs, Value
 
 __all__ = ["explain"]
 
-_OF_PARTS = ("elided", "unknown", "memory_limit")
+_OF_PARTS = ("elided", "unknown", "memory_limit", "replicas", "partitions")
 """Options of the run that hold for parts of the module, too."""
 
 
@@ -59,8 +60,9 @@ def explain(
     contractions, and 20 000 for each instruction that runs), but at least 60 and at most 1000. `budget` ends it after
     so many seconds, too: only then does the result depend on how fast the machine is.
 
-    `values` are what instructions gave on the other side, by their names, or a trace (`hloexec.read_trace`; of loops it
-    takes nothing): each is then explained by itself, from the operands that it had there. They take one device.
+    `values` are what instructions gave on the other side: by their names, on one device, or a trace
+    (`hloexec.read_trace`), which has those in loops and on several devices, too. Each instruction is then explained by
+    itself, from the operands that it had there.
 
     `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`); `numerics`
     is none of them. Raises InputError for what does not fit the module, and whatever `run_devices` raises.
@@ -91,12 +93,16 @@ def explain(
     found = search(module, trials, chosen)
     count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
-        given = of_trace(values) if isinstance(values, Trace) else _arrays(values)
         rows = inputs_by_device(module.entry, inputs)
-        if len(rows) > 1 or topology_of(module, options.get("replicas"), options.get("partitions")).count > 1:
-            raise InputError("values of instructions are those of one device, but the module runs on several")
+        devices = topology_of(module, options.get("replicas"), options.get("partitions")).count
+        if isinstance(values, Trace):
+            frames = frames_of_trace(module, values, rows if len(rows) == devices else rows * devices)
+        elif devices > 1:
+            raise InputError("values by names are those of one device, but the module runs on several: give a trace")
+        else:
+            frames = frames_of_names(module, arrays_of(values), rows[0])
         limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
-        count, instructions = explained_instructions(module, rows[0], given, chosen, trials, limits)
+        count, instructions = explained_instructions(module, frames, chosen, trials, limits)
     return Explanation(
         verdict=found.verdict,
         best=found.best,
@@ -111,19 +117,6 @@ def explain(
         checked_instructions=count,
         is_complete=not trials.is_over,
     )
-
-
-def _arrays(values: object) -> dict[str, Array]:
-    """Arrays by names of instructions."""
-    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-        raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)
-    found = {}
-    for name, value in values.items():
-        (pair,) = leaves_of({name: value}, "other side's") if not isinstance(value, (tuple, list, Mapping)) else (None,)
-        if pair is None:
-            raise wrong("values", f"arrays, but that of {name!r} is a tuple", value)
-        found[name] = pair[1]
-    return found
 
 
 def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:

@@ -232,6 +232,7 @@ def _instruction_record(each: InstructionExplanation) -> dict[str, object]:
         "opcode": each.opcode,
         "hlo": each.hlo,
         "source": list(each.source),
+        "run_count": each.runs,
         "explained_verdict": each.verdict.value,
         "best": _trial_record(each.best),
         "alike": list(map(_trial_record, each.alike)),

@@ -39,8 +39,8 @@ __all__ = ["command"]
 @click.option(
     "--values",
     metavar="FILE|DIR",
-    help="What the instructions gave on the other side: a .npz file, keyed by their names, or a trace. Each is then "
-    "explained by itself, from the operands that it had there.",
+    help="What the instructions gave on the other side: a .npz file, keyed by their names, a trace, or a folder with "
+    "a literal for each (NAME.pb or NAME.npy). Each is then explained by itself, from the operands that it had there.",
 )
 @click.option(
     "--runs",
@@ -121,9 +121,11 @@ def _expected(module: Module, path: str | None, recorded: Value | None) -> Value
 
 def _other_side(path: str) -> Trace | dict[str, Array]:
     if os.path.isdir(path):
+        from hloexec.explaining.other_side import read_literals
         from hloexec.tracing import read_trace
 
-        return read_trace(path)
+        is_trace = os.path.exists(os.path.join(path, "trace.json"))
+        return read_trace(path) if is_trace else read_literals(path)
     from hloexec import literals
 
     return literals.load_arrays(path)
