@@ -37,6 +37,9 @@ _MOST_MISFIT = 0.9
 """If effects leave more than this of what remains, in whatever shares, the policy is not looked at further."""
 _MOST_UNITS = 64
 """Of more instructions than this, none is decided by itself."""
+_ELEMENTS = 4
+"""A result of fewer elements than this for each instruction does not tell them apart by a regression."""
+_MOST_STARTS = 3
 _REWEIGHTINGS = 15
 
 
@@ -46,15 +49,22 @@ def chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: Numeric
     found, fit = _by_groups(module, trials, scale, base, policy)
     if fit > _MOST_MISFIT or (found is not None and trials.is_explained(found)):
         return found
-    units = single_units(module, policy)
+    units = single_units(module, policy, base)
     if not 1 < len(units) <= _MOST_UNITS:
         return found
-    in_order = _in_order(trials, scale, base, policy, units)
-    candidates = [each for each in (found, in_order) if each is not None and trials.result(each) is not None]
-    if not candidates:
-        return None
-    best = min(candidates, key=trials.remaining)
-    return _turned(trials, base, policy, units, best)
+    starts = [found, _in_order(trials, scale, base, policy, units)]
+    is_short = trials.difference.size < _ELEMENTS * len(units)
+    if is_short:
+        # Too few numbers for a regression: each by itself, and all of them, are beginnings as good.
+        starts += [mixed(base, policy, names) for names in (*([name] for name in units), units)]
+    known = dict.fromkeys(each for each in starts if each is not None and trials.result(each) is not None)
+    best = None
+    for start in sorted(known, key=trials.remaining)[: _MOST_STARTS if is_short else 1]:
+        turned = _turned(trials, base, policy, units, start)
+        best = turned if best is None or trials.remaining(turned) < trials.remaining(best) else best
+        if trials.is_explained(best):
+            break
+    return best
 
 
 def _by_groups(
@@ -62,7 +72,7 @@ def _by_groups(
 ) -> tuple[NumericsPolicy | None, float]:
     """The policy for the groups whose effects are found, and how much of what remains the effects leave."""
     rest = scale.vector(trials.expected, trials.leaves_of(base))
-    groups = groups_of(module, policy)
+    groups = groups_of(module, policy, base)
     count = _MOST_GROUPS // max(1, len(groups))
     groups = [part for group in groups for part in group.parts(count)]
     settled: list[Group] = []

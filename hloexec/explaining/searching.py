@@ -12,8 +12,9 @@ from hloexec.explaining.choosing import chosen
 from hloexec.explaining.findings import Explained, Trial, Untold
 from hloexec.explaining.telling import told
 from hloexec.explaining.trying import Trials
+from hloexec.explaining.units import single_units
 from hloexec.ir import Module
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
 
 __all__ = ["Found", "search"]
 
@@ -163,7 +164,7 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
     """The best of policies, in whole or for some instructions, on top of what is there; None where none improves it."""
     best, remaining = None, trials.remaining(base)
     before = remaining
-    for policy in _by_promise(trials, base, policies):
+    for policy in _by_promise(module, trials, base, policies):
         if not trials.may_go_on():
             break
         found = chosen(module, trials, base, policy)
@@ -177,12 +178,14 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
     return trials.trial(best) if best is not None and remaining < _BETTER * before else None
 
 
-def _by_promise(trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> list[NumericsPolicy]:
+def _by_promise(
+    module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]
+) -> list[NumericsPolicy]:
     """The policies whose effects are found in what remains, the largest part first."""
     theirs = trials.leaves_of(base)
     found = []
     for policy in policies:
-        both = combined(base, policy)
+        both = mixed(base, policy, single_units(module, policy, base)) if base.overrides else combined(base, policy)
         ours = None if both is None or both == base else trials.result(both)
         if ours is None:
             continue

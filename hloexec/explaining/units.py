@@ -9,7 +9,7 @@ import attrs
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.concerns import concerns
-from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
 from hloexec.ops.registry import Role, role_of
 from hloexec.summary import summarize_computations
 
@@ -37,20 +37,22 @@ class Group:
         return [Group(self.opcode, self.names[at : at + size]) for at in range(0, len(self.names), size)]
 
 
-def single_units(module: Module, policy: NumericsPolicy) -> list[str]:
-    """The instructions that a policy may compute otherwise, in the order in which they run."""
+def single_units(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[str]:
+    """The instructions that a policy may compute otherwise, in the order in which they run; without those whose policy
+    under another one, which it comes on top of, contradicts it."""
     return [
         f"{computation.name}/{instruction.name}"
         for computation in _running(module)
         for instruction in computation
         if concerns(policy, computation, instruction)
+        and all(combined(part, policy) for part in base.of(computation.name, instruction.name).plain_parts)
     ]
 
 
-def groups_of(module: Module, policy: NumericsPolicy) -> list[Group]:
+def groups_of(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[Group]:
     """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
     found: dict[str, list[str]] = {}
-    for name in single_units(module, policy):
+    for name in single_units(module, policy, base):
         home, _, instruction = name.partition("/")
         found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
     return [Group(opcode, tuple(names)) for opcode, names in found.items()]

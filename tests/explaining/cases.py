@@ -71,7 +71,7 @@ class Truth:
 
 
 _KINDS = (
-    "reference", "tf32", "bf16", "bf16x3", "bf16x6", "one tf32", "half bf16", "fast-functions", "excess",
+    "reference", "tf32", "bf16", "bf16x3", "bf16x6", "one tf32", "half bf16", "two different", "fast-functions", "excess",
     "xla excess", "narrow-sums", "ftz", *(f"fault {number}" for number in range(_FAULTS)),
 )  # fmt: skip
 
@@ -164,6 +164,15 @@ def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
     few, policy = kind.split()
     if len(dots) < 2:
         return None, kind, False
+    if few == "two":
+        pair = dict(zip(Random(case.name).sample(dots, 2), _BITS, strict=True))
+        for name, each in pair.items():
+            rounded_operands(draft, name, _BITS[each])
+        return (
+            draft.module(),
+            "reference" + "".join(_overrides(draft, [name], each) for name, each in pair.items()),
+            False,
+        )
     chosen = Random(case.name).sample(dots, 1 if few == "one" else len(dots) // 2)
     for name in chosen:
         rounded_operands(draft, name, _BITS[policy])

@@ -21,7 +21,10 @@ Leaves = list[Any]
 
 @attrs.frozen(eq=False)
 class Text:
-    """A module, what each device gets, which policies are varied, and what is right."""
+    """A module, what each device gets, which policies are varied, and what is right.
+
+    NumPy adds up in f64 here: where a program has little else, that is `exact`.
+    """
 
     text: str
     inputs: Sequence[Sequence[Any]]
@@ -105,7 +108,7 @@ TEXTS["gathered_and_scattered"] = Text(
         ROOT t = (f32[8,14], f32[14]) tuple(s, c) }""",
     [[normal(seed, 8, 20) * 3, normal(seed + 10, 20, 14)] for seed in range(2)],
     _gathered_and_scattered,
-    {"": "reference", "tf32": "tf32", "bf16": "bf16"},
+    {"": "exact", "tf32": "tf32", "bf16": "bf16"},
     ("order", "sign"),
 )
 
@@ -213,7 +216,7 @@ TEXTS["kernel_values"] = Text(
         ROOT t = (f32[40,32], f32[40,32]) tuple(d, m) }""",
     [[normal(1, 40, 32) * 8, positive(2, 40, 32) + np.float32(0.3)]],
     _kernel_values,
-    {"": "reference", "fast": "fast-functions"},
+    {"": "exact", "fast": "fast-functions"},
     ("not_squared", "logarithm"),
 )
 
@@ -307,8 +310,7 @@ def _ring_of_products(rows: Sequence[Any], policy: str, fault: str) -> Leaves:
             totals[number] = totals[number] + _product(blocks[number], w, own)
         if fault == "stays" and hop == 1:
             continue
-        step = -1 if fault == "other_way" else 1
-        blocks = [blocks[(number - step) % 3] for number in range(3)]
+        blocks = [blocks[(number - 1) % 3] for number in range(3)]
     return [[total if fault != "scaled" else total * np.float32(1.002)] for total in totals]
 
 
@@ -325,6 +327,6 @@ TEXTS["ring_of_products"] = Text(
         ROOT s123 = f32[9,8] add(s12, d3) }""",
     [[normal(seed, 9, 15) * 3, normal(seed + 10, 15, 8)] for seed in range(3)],
     _ring_of_products,
-    {"": "reference", "tf32": "tf32", "first hop bf16": "reference,d1=bf16"},
-    ("other_way", "stays", "scaled"),
+    {"": "exact", "tf32": "tf32", "first hop bf16": "reference,d1=bf16"},
+    ("stays", "scaled"),
 )
