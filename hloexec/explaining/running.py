@@ -14,7 +14,7 @@ from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import require_policy_names, run_devices
 from hloexec.explaining.findings import Explanation, InstructionExplanation
-from hloexec.explaining.other_side import arrays_of, frames_of_names, frames_of_trace
+from hloexec.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
 from hloexec.explaining.per_instruction import explained_instructions
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
@@ -93,14 +93,7 @@ def explain(
     found = search(module, trials, chosen)
     count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
-        rows = inputs_by_device(module.entry, inputs)
-        devices = topology_of(module, options.get("replicas"), options.get("partitions")).count
-        if isinstance(values, Trace):
-            frames = frames_of_trace(module, values, rows if len(rows) == devices else rows * devices)
-        elif devices > 1:
-            raise InputError("values by names are those of one device, but the module runs on several: give a trace")
-        else:
-            frames = frames_of_names(module, arrays_of(values), rows[0])
+        frames = _frames(module, inputs, values, options)
         limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
         count, instructions = explained_instructions(module, frames, chosen, trials, limits)
     return Explanation(
@@ -117,6 +110,19 @@ def explain(
         checked_instructions=count,
         is_complete=not trials.is_over,
     )
+
+
+def _frames(
+    module: Module, inputs: Inputs, values: Mapping[str, Array] | Trace, options: Mapping[str, Any]
+) -> list[Frame]:
+    """What instructions gave on the other side; InputError where it does not fit the module."""
+    rows = inputs_by_device(module.entry, inputs)
+    devices = topology_of(module, options.get("replicas"), options.get("partitions")).count
+    if isinstance(values, Trace):
+        return frames_of_trace(module, values, rows if len(rows) == devices else rows * devices)
+    if devices > 1:
+        raise InputError("values by names are those of one device, but the module runs on several: give a trace")
+    return frames_of_names(module, arrays_of(values), rows[0])
 
 
 def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
