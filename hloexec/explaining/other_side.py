@@ -91,7 +91,9 @@ def _with_inputs(
     """Frames of the entry computation that know the inputs of each device."""
     for device, row in enumerate(inputs):
         pairs = zip(module.entry.parameters, row, strict=True)
-        known = {parameter.name: partial(_itself, value) for parameter, value in pairs if isinstance(value, np.ndarray)}
+        known: dict[str, Callable[[], Array]] = {
+            parameter.name: partial(_itself, value) for parameter, value in pairs if isinstance(value, np.ndarray)
+        }
         frames["", module.entry.name, device] = Frame(module.entry.name, "", device, known)
     return frames
 
