@@ -12,15 +12,16 @@ WORKERS ?= 2
 SOURCES := hloexec tests conformance docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check docs format clean
+.PHONY: help demo test test-all lint types check docs format clean
 
 help:
-	@echo 'make demo    run two examples (creates .venv on first use)'
-	@echo 'make test    run the tests'
-	@echo 'make check   formatting, lint, types and tests: everything that has to pass'
-	@echo 'make docs    build the documentation site, in site/'
-	@echo 'make format  format the sources'
-	@echo 'make clean   remove .venv and caches'
+	@echo 'make demo      run two examples (creates .venv on first use)'
+	@echo 'make test      run the tests that are not slow'
+	@echo 'make test-all  run all tests'
+	@echo 'make check     formatting, lint, types and tests: what has to pass at every commit'
+	@echo 'make docs      build the documentation site, in site/'
+	@echo 'make format    format the sources'
+	@echo 'make clean     remove .venv and caches'
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hloexec needs Python 3.11 or newer; set PYTHON=")'
@@ -44,6 +45,9 @@ demo: $(STAMPS)/runtime
 	$(BIN)/hloexec run examples/attention.hlo
 
 test: $(STAMPS)/dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+
+test-all: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(STAMPS)/dev

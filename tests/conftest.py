@@ -1,11 +1,13 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
-pass over a plan is checked, and that tests which need JAX are skipped where it is not installed.
+pass over a plan is checked, which cases of long tables are slow, and that tests which need JAX are skipped where it is
+not installed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 import hypothesis
@@ -16,6 +18,19 @@ os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("explore", print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        if marker is not None:
+            test = item.nodeid.partition("[")[0]
+            if counts[test] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            counts[test] += 1
 
 
 @pytest.hookimpl(wrapper=True)

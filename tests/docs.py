@@ -8,8 +8,8 @@ A page's blocks of code that are fenced as `console` hold lines that start with 
     …
     ```
 
-The commands of a page are run one after the other in one shell and one folder, into which `examples/` is copied. A
-command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
+The commands of a page are run one after the other in one folder, into which `examples/` is copied: by the shell, but
+for those that are hloexec's alone, which run in this process. A command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
 Lines of output must be those of the page; a line `…` stands for any number of lines (what follows the last command of a
 block may be left out as a whole), `…` within a line for any text, and numbers with a unit of time for any such.
 Blocks with a first line `# FILE` (as `python`) or `// FILE` (as `hlo`) are files that are written before the next
@@ -18,17 +18,36 @@ command is run.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import attrs
 import pytest
 
-__all__ = ["PAGES", "Command", "commands_of", "run_command", "run_page", "start_page"]
+from hloexec.cli import main
+from hloexec.custom_calls.user_calls import unregister_custom_call
+
+__all__ = [
+    "PAGES",
+    "Command",
+    "Ran",
+    "commands_of",
+    "hloexec_words",
+    "run_command",
+    "run_here",
+    "run_page",
+    "start_page",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,6 +55,7 @@ _BLOCK = re.compile(r"^```(console|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXITS = re.compile(r"\s+# exits with (\d+)$")
 _FILE = re.compile(r"(?:#|//) ([\w./-]+\.\w+)\n")
 _SECONDS = re.compile(r"\b[\d.]+ ?(?:µs|ms|s|min)\b")
+_SHELL = re.compile(r"[|<>;&*]|\$\(")
 _SHELL_TIMEOUT = 300
 
 
@@ -48,6 +68,14 @@ class Command:
     code: int = 0
     file: str | None = None
     """Of a file, its name; `text` is its content."""
+
+
+@attrs.frozen
+class Ran:
+    """What a command printed, and its exit code."""
+
+    out: str
+    code: int
 
 
 def commands_of(page: Path) -> list[Command]:
@@ -87,12 +115,49 @@ def start_page(page: Path, folder: Path) -> list[Command]:
 
 
 def run_command(command: Command, folder: Path, page: str) -> None:
-    """Write a file, or run a command by the shell, with `hloexec` and `python` being those of the test."""
+    """Write a file, or run a command; fails where it ends or prints otherwise than the page says."""
     if command.file is not None:
         path = folder / command.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(command.text, encoding="utf-8")
         return
+    words = hloexec_words(command)
+    if words:
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            ran = run_here(words, folder, COLUMNS="120")
+        ran = Ran(errors.getvalue() + ran.out, ran.code)
+    else:
+        ran = _run_by_shell(command, folder)
+    where = f"{page}: $ {command.text}"
+    if ran.code != command.code:
+        pytest.fail(f"{where}\nended with {ran.code}, not {command.code}:\n{ran.out}", pytrace=False)
+    if command.output and not _matches(command.output, ran.out.splitlines()):
+        shown = "\n".join(command.output)
+        pytest.fail(f"{where}\nprinted\n{ran.out}\nbut the page has\n{shown}", pytrace=False)
+
+
+def hloexec_words(command: Command) -> list[str]:
+    """The arguments of a command that is hloexec's alone; none where the shell does more."""
+    words = [] if command.file is not None or _SHELL.search(command.text) else shlex.split(command.text)
+    return words[1:] if words[:1] == ["hloexec"] else []
+
+
+def run_here(words: Sequence[str], folder: Path, **environment: str) -> Ran:
+    """Run a command of hloexec's in this process, with `folder` as the current one."""
+    out = io.StringIO()
+    with mock.patch.dict(os.environ, environment), contextlib.chdir(folder), contextlib.redirect_stdout(out):
+        for name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR"} - environment.keys():
+            os.environ.pop(name, None)
+        code = main(words)
+    for option, value in pairwise(words):
+        if option == "--custom-call":
+            unregister_custom_call(value.partition("=")[0])
+    return Ran(out.getvalue(), code)
+
+
+def _run_by_shell(command: Command, folder: Path) -> Ran:
+    """`hloexec` and `python` are those of the test."""
     tools = folder / ".tools"
     tools.mkdir(exist_ok=True)
     programs = {
@@ -122,12 +187,7 @@ def run_command(command: Command, folder: Path, page: str) -> None:
         encoding="utf-8",
         timeout=_SHELL_TIMEOUT,
     )
-    where = f"{page}: $ {command.text}"
-    if finished.returncode != command.code:
-        pytest.fail(f"{where}\nended with {finished.returncode}, not {command.code}:\n{finished.stdout}", pytrace=False)
-    if command.output and not _matches(command.output, finished.stdout.splitlines()):
-        shown = "\n".join(command.output)
-        pytest.fail(f"{where}\nprinted\n{finished.stdout}\nbut the page has\n{shown}", pytrace=False)
+    return Ran(finished.stdout, finished.returncode)
 
 
 def _matches(pattern: tuple[str, ...], lines: list[str]) -> bool:

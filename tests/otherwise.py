@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
-import attrs
-import pytest
-
-from hloexec.cli import main
-from hloexec.custom_calls.user_calls import unregister_custom_call
+from tests.docs import Ran, run_here
 from tests.records import read_record
 
 __all__ = ["Runner", "problems"]
@@ -25,59 +18,48 @@ _SECONDS = re.compile(r"\b[\d.]+ (?:µs|ms|s)\b")
 _WITHOUT_JSON = ("fmt", "schema")
 
 
-@attrs.frozen
-class Ran:
-    """What a command printed, and its exit code."""
-
-    out: str
-    code: int
-
-
 class Runner:
-    """Runs commands in copies of a folder, which stays as it is."""
+    """Runs commands in a folder, or in a copy of it where it is to stay as it is."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._monkeypatch = monkeypatch
 
-    def __call__(self, *words: str, **environment: str) -> Ran:
+    def in_a_copy(self, *words: str, **environment: str) -> Ran:
         copy = self._folder.with_name(f"{self._folder.name}-copy")
         shutil.copytree(self._folder, copy)
-        with self._monkeypatch.context() as patch:
-            patch.chdir(copy)
-            for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
-                patch.delenv(name, raising=False)
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                code = main(words)
-            for option, value in pairwise(words):
-                if option == "--custom-call":
-                    unregister_custom_call(value.partition("=")[0])
+        ran = run_here(words, copy, **environment)
         shutil.rmtree(copy)
-        return Ran(out.getvalue(), code)
+        return ran
+
+    def in_place(self, *words: str) -> Ran:
+        return run_here(words, self._folder)
 
 
 def problems(words: Sequence[str], code: int, run: Runner, columns: int = 40) -> Iterator[str]:
-    """What a command that ends with `code` does wrong in other surroundings, a sentence each."""
-    plain = run(*words)
-    narrow = run(*words, COLUMNS=str(columns), FORCE_COLOR="1", NO_COLOR="1")
-    codes = [plain.code, narrow.code]
-    if words[0] not in _WITHOUT_JSON and "--json" not in words:
+    """What a command that ends with `code` does wrong in other surroundings, a sentence each.
+
+    Its files stay in the folder, as after a run of the command.
+    """
+    has_json = words[0] not in _WITHOUT_JSON
+    narrow = run.in_a_copy(*words, COLUMNS=str(columns), FORCE_COLOR="1", NO_COLOR="1")
+    codes = [narrow.code]
+    if has_json and "--json" not in words:
+        ran = run.in_a_copy(*words, "--json")
+        read_record(ran.out)
+        codes.append(ran.code)
+    plain = run.in_place(*words)
+    codes.append(plain.code)
+    if has_json and "--json" in words:
+        read_record(plain.out)
+    elif has_json:
         lost = _characters(plain.out) - _characters(narrow.out)
         if lost or narrow.out.count("…") > plain.out.count("…"):
             yield f"{''.join(lost)} lost, or something cut:\n{plain.out}\n{_STYLE.sub('', narrow.out)}"
-        words = [*words, "--json"]
     if "\x1b" in plain.out:
         yield "there are styles where there is no terminal"
     styles = {number for found in _STYLE.findall(narrow.out) for number in found.split(";")}
     if not styles <= {"", "0", "1", "2", "3"}:
         yield f"there are colours under NO_COLOR: {styles}"
-    if words[0] not in _WITHOUT_JSON:
-        ran = run(*words)
-        read_record(ran.out)
-        codes.append(ran.code)
     if set(codes) != {code}:
         yield f"ended with {codes}, not {code}"
 

@@ -77,13 +77,7 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
         _run(tmp_path, "```python\nx = 1\n```\n")
 
 
-WALK_THROUGHS = ("debugging.md", "golden.md", "running.md")
-"""Pages whose commands are run by tests of their own, beside those of what they are about."""
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if commands_of(page) and page.name not in WALK_THROUGHS], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
 def test_pages_are_right(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path)
 

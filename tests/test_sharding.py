@@ -29,6 +29,7 @@ def identity(shape: str, sharding: str, header: str = "num_partitions=8", entry:
 # What XLA does
 
 
+@pytest.mark.sampled(3)
 @EIGHT
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitioner", ["shardy", "gspmd"])

@@ -108,10 +108,11 @@ class _Analysis:
         """Record the values visible at an instruction: those forwarded from other instructions, and its own."""
         own_tables = traits_of(instruction).owns_tuple
         shown = self._shown[computation.name, instruction.name] = {}
+        depths = sorted({len(index) for index in forwarded}, reverse=True)
         for index, shape in subshapes(instruction.shape):
             node = None
             if not (own_tables and isinstance(shape, TupleShape)):
-                parts = ((depth, forwarded.get(index[:depth])) for depth in range(len(index), -1, -1))
+                parts = ((depth, forwarded.get(index[:depth])) for depth in depths)
                 node = next((part.get(index[depth:]) for depth, part in parts if part is not None), None)
             if node is None:
                 node = _Node(Position(computation.name, instruction.name, index), instruction, shape)

@@ -53,6 +53,7 @@ ENTRY main {
 """
 
 
+@pytest.mark.slow
 def test_most_of_a_sample_is_right_and_nothing_fails() -> None:
     known = {pair.name: pair for pair in pairs()}
     records = list(measure([known[name] for name in _SAMPLE], jobs=2))
@@ -99,6 +100,7 @@ def test_other_numbers_are_other_pairs() -> None:
     assert (first.kind, hloexec.format(first.after.module)) != (second.kind, hloexec.format(second.after.module))
 
 
+@pytest.mark.slow
 def test_later_numbers_begin_with_other_kinds() -> None:
     for program in ("hashed_bloom", "rope_cache_bf16"):
         earlier, later = (

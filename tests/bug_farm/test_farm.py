@@ -37,6 +37,7 @@ def _failure(case: Case) -> str | None:
     return f"{case}: {first.path} was named first; planted are {planted}, which come {place}"
 
 
+@pytest.mark.slow
 def test_the_planted_instruction_is_named_first() -> None:
     failures, absent = [], []
     for case in FAULTY:
@@ -54,6 +55,7 @@ def test_the_planted_instruction_is_named_first() -> None:
     assert len(failures) <= (1 - _NAMED_FIRST) * count, "\n".join(failures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CLEAN, ids=str)
 def test_a_pair_without_a_fault_is_clean(case: Case) -> None:
     found = _difference(case)

@@ -68,6 +68,7 @@ def test_there_are_enough_pairs() -> None:
     assert len({case.name for case in FAULTY}) == len(FAULTY)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", FAULTY, ids=str)
 def test_fault_changes_results_beyond_rounding(case: Case) -> None:
     after = case.after
@@ -81,6 +82,7 @@ def test_fault_changes_results_beyond_rounding(case: Case) -> None:
         assert "different" in _verdicts(case, results)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", CLEAN, ids=str)
 def test_pair_without_a_fault_agrees_but_for_rounding(case: Case) -> None:
     hloexec.verify(case.after.module)

@@ -44,13 +44,11 @@ RANGE = ["--range", "0=-2:2"]
     ids=lambda words: words[0] if isinstance(words, list) else "",
 )
 @pytest.mark.parametrize("columns", [40, 80])
-def test_long_names_are_not_cut(
-    words: list[str], code: int, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_names_are_not_cut(words: list[str], code: int, columns: int, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "long.hlo").write_text(LONG)
     (folder / "other.hlo").write_text(LONG.replace("log(", "exponential("))
     np.savez(folder / "a.npz", an_array_with_a_name_of_forty_two_letters=np.ones((4, 4), np.float32))
     np.savez(folder / "b.npz", an_array_with_a_name_of_forty_two_letters=np.zeros((4, 4), np.float32))
-    assert list(problems(words, code, Runner(folder, monkeypatch), columns)) == []
+    assert list(problems(words, code, Runner(folder), columns)) == []

@@ -92,10 +92,16 @@ def test_signals_end_a_run_without_a_traceback(number: int, code: int, words: st
     (tmp_path / "m.hlo").write_text(ENDLESS)
     command = [sys.executable, "-m", "hloexec", "run", "m.hlo", "--save", "out.npz"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(2)
-        process.send_signal(number)
+    # Where the tests run in the background of a shell, it has told them to ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
+    time.sleep(2)
+    process.send_signal(number)
+    try:
         _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, errors.lstrip()) == (code, words)
     assert [path.name for path in tmp_path.iterdir()] == ["m.hlo"]
 

@@ -24,6 +24,7 @@ def run_by_xla(target: str, operands: Sequence[Any], results: Sequence[str], con
     return xla.run_hlo(xla.equivalent_module(text), *operands)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -41,7 +41,7 @@ class Bounds:
     def __init__(self, name: str) -> None:
         function, arguments, _ = PROGRAMS[name]()
         case = Case(name, function, arguments, roundings=ROUNDINGS)
-        self.references, sensitivities = comparing._reference(case, function, arguments, np.float32)
+        self.references, sensitivities = comparing._reference(case, arguments, np.float32)
         unit = 2.0**-24
         self.bounds = [
             ROUNDINGS * (moved + unit * np.abs(reference)) + 4 * unit * np.abs(reference).max(initial=0) + 2.0**-126
@@ -113,6 +113,7 @@ def _leaves(output: Any) -> list[Any]:
     return list(output) if isinstance(output, tuple) else [output]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "partitioner"),
     [*((name, "shardy") for name in PROGRAMS), *((name, "gspmd") for name in ("data_parallel", "uneven", "nested"))],
@@ -134,6 +135,7 @@ def test_partitioned_module_gives_every_devices_shards(name: str, partitioner: s
             bounds(name).assert_close(leaf, got, place, f"hloexec's {where}")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != UNLIKE])
 def test_module_before_partitioning_gives_the_whole_result_everywhere(name: str, partitioner: str) -> None:
@@ -182,6 +184,7 @@ def test_text_before_partitioning_round_trips(name: str, partitioner: str) -> No
     assert hloexec.parse(hloexec.format(module), strict=True) == module
 
 
+@pytest.mark.slow
 def test_programs_have_the_collectives_that_they_are_there_for() -> None:
     opcodes: set[str] = set()
     for name in PROGRAMS:

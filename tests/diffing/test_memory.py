@@ -82,6 +82,7 @@ def before(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -196,6 +196,7 @@ def test_one_device_is_replica_and_partition_0():
     assert flat(run_text(text)) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_hundred_thousand_instructions_runs():
     count = 100_000
     module = parsed("HloModule long\nENTRY main { v0 = s32[] parameter(0)\n v1 = s32[] add(v0, v0) }")

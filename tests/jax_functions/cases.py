@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -18,7 +18,6 @@ __all__ = [
     "complex_normal",
     "indices",
     "integers",
-    "names",
     "normal",
     "positive",
     "row",
@@ -101,10 +100,3 @@ def complex_normal(*shape: int) -> Any:
     return _Generator(
         lambda generator: (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(np.complex64)
     )
-
-
-def names(cases: Sequence[Case]) -> list[str]:
-    """The cases' names, for messages of the tests; each occurs once."""
-    found = [case.name for case in cases]
-    assert len(set(found)) == len(found), sorted(name for name in found if found.count(name) > 1)
-    return found

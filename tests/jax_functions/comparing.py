@@ -19,6 +19,7 @@ the largest element of its own matrix is added.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -38,14 +39,15 @@ __all__ = ["assert_runs_as_on_xla", "assert_text_round_trips"]
 _TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 _DRAWS = 8
 _ROUNDING_EVERY_RESULT = {"xla_allow_excess_precision": False}
+_COMPILED_SOONEST = {"xla_backend_optimization_level": 0}
+"""For what runs a few times in f64: LLVM need not make it fast."""
 _SMALLEST_NORMAL = 2.0**-126
 
 
 def assert_runs_as_on_xla(case: Case, type_name: str) -> None:
     """Lower a case once, run it on both sides, and compare every leaf of the result."""
     arguments = _arguments(case, _TYPES[type_name])
-    function = _with_gradients(case.function) if case.gradient else case.function
-    lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    lowered = _lowered(case, type_name)
     expected = _leaves(lowered.compile(_ROUNDING_EVERY_RESULT)(*arguments))
     actual = _run(hloexec.from_jax(lowered), arguments)
     assert [(leaf.dtype, leaf.shape) for leaf in actual] == [(leaf.dtype, leaf.shape) for leaf in expected]
@@ -56,7 +58,7 @@ def assert_runs_as_on_xla(case: Case, type_name: str) -> None:
         for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
             _assert_same_bits(ours, theirs, f"leaf {index} of {case.name}")
         return
-    references, sensitivities = _reference(case, function, arguments, _TYPES[type_name])
+    references, sensitivities = _reference(case, arguments, _TYPES[type_name])
     for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         where = f"leaf {index} of {case.name}"
         if not _is_inexact(theirs):
@@ -74,9 +76,7 @@ def assert_runs_as_on_xla(case: Case, type_name: str) -> None:
 
 def assert_text_round_trips(case: Case, type_name: str) -> None:
     """What hloexec prints of the module is the module again, to hloexec and to XLA."""
-    arguments = _arguments(case, _TYPES[type_name])
-    function = _with_gradients(case.function) if case.gradient else case.function
-    lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    lowered = _lowered(case, type_name)
     module = hloexec.from_jax(lowered)
     text = hloexec.format(module)
     assert hloexec.parse(text, strict=True) == module
@@ -84,6 +84,12 @@ def assert_text_round_trips(case: Case, type_name: str) -> None:
     original = re.sub(r"-0(?=[,})])", "-0.0", xla.canonical_text(lowered.compiler_ir("hlo").get_hlo_module()))
     options = {"print_metadata": False}
     assert xla.canonical_text(text, **options) == xla.canonical_text(original, **options)
+
+
+@lru_cache(4)
+def _lowered(case: Case, type_name: str) -> Any:
+    function = _with_gradients(case.function) if case.gradient else case.function
+    return jax.jit(function, keep_unused=True).lower(*_arguments(case, _TYPES[type_name]))
 
 
 def _arguments(case: Case, dtype: Any) -> tuple[Any, ...]:
@@ -136,14 +142,11 @@ def _leaves(result: Any) -> list[Any]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
 
 
-def _reference(case: Case, function: Any, arguments: tuple[Any, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+def _reference(case: Case, arguments: tuple[Any, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
     """The result in f64, and how far it moves when arguments and weights move by a unit of the last place of `dtype`."""
     with jax.enable_x64(True):
         exact = jax.tree.map(_in_double, arguments)
-        named = {}
-        if case.gradient:
-            named["factors"] = [np.ones(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(case.function, *exact))]
-        compiled = jax.jit(function, keep_unused=True).lower(*exact, **named).compile()
+        compiled, named = _in_f64(case)
 
         def run(given: Any, named: Any) -> list[Any]:
             results = _leaves(compiled(*given, **named))
@@ -162,6 +165,18 @@ def _reference(case: Case, function: Any, arguments: tuple[Any, ...], dtype: Any
                     with np.errstate(invalid="ignore"):
                         square += np.nan_to_num(np.abs(there - here)) ** 2
     return references, [2 * np.sqrt(square / _DRAWS) for square in squares]
+
+
+@lru_cache(4)
+def _in_f64(case: Case) -> tuple[Any, dict[str, Any]]:
+    """The function in f64, the same for all types that a case is run in, and the factors of its weights."""
+    exact = jax.tree.map(_in_double, case.arguments)
+    named = {}
+    if case.gradient:
+        named["factors"] = [np.ones(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(case.function, *exact))]
+    function = _with_gradients(case.function) if case.gradient else case.function
+    lowered = jax.jit(function, keep_unused=True).lower(*exact, **named)
+    return lowered.compile(_COMPILED_SOONEST), named
 
 
 def _in_double(leaf: Any) -> Any:

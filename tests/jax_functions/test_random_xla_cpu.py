@@ -42,6 +42,7 @@ _SHAPES = st.one_of(
 _SEEDS = st.integers(0, 2**31 - 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", ["normal", "uniform"])
 @settings(max_examples=10, deadline=None)
@@ -53,6 +54,7 @@ def test_draws_of_any_shape_have_the_bits_of_xla(name: str, kind: str, shape: tu
     assert actual.tobytes() == expected.tobytes()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_transformed_draws_have_the_bits_of_xla(name: str, kind: str) -> None:

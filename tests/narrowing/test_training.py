@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(not xla.available(), reason="jaxlib is not insta
 TRANSFORMER, CONVNET = SEEN
 
 
+@pytest.mark.slow
 def test_contractions_of_a_convnet_step_are_narrowed_and_xla_agrees() -> None:
     found = narrowed(CONVNET, steps=3, seeds=2, held_back=2, max_trials=6, kinds=["contraction"])
     assert found.narrowed_share > 0.6

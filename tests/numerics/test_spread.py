@@ -63,6 +63,7 @@ def noisy(scales, count, offset=100.0):
     return [offset + scales * RANDOM.standard_normal(scales.shape) for _ in range(count)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex64])
 @pytest.mark.parametrize("dimensions", [(), (3, 0), (2, 1 << 19, 3)])
 def test_the_moments_are_those_of_all_samples(kind, dimensions):

@@ -17,6 +17,7 @@ from tests.pipeline.trying import mutant_of
 _SEED = 20_261_124
 
 
+@pytest.mark.slow
 def test_mutants_give_results_or_hlo_errors(tmp_path: Path) -> None:
     texts = corpus()
     counts: Counter[str] = Counter()

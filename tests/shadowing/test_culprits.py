@@ -46,6 +46,7 @@ def _is_culprit(module: Module, found: ShadowRun) -> bool:
     return any("culprit" in (entry.op_name or "") for entry in (instruction, *sources))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_optimized", [False, True], ids=["lowered", "optimized"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_culprit_comes_first(name: str, is_optimized: bool) -> None:
@@ -66,6 +67,7 @@ def test_an_ill_conditioned_system_blames_its_factors() -> None:
     assert found.culprit.op_name is not None and found.culprit.op_name.endswith("lu")
 
 
+@pytest.mark.slow
 def test_random_rounding_agrees_with_the_shadows_digits() -> None:
     """Within one digit on 95 % of the outputs. The running sum is where it does not: what is lost in the same way in every
     run does not show in their spread."""

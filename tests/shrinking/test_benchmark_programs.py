@@ -114,6 +114,7 @@ def check(name: str, sizes: Sizes, *, optimized: bool) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == "mobilenet" else name for name in PROGRAMS]
 )

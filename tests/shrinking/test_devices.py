@@ -57,6 +57,7 @@ def results(found: Any, inputs: Any) -> list[np.ndarray]:
     return leaves(tuple(hloexec.run_devices(in_f64(found), inputs)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mesh", "stage"), CASES)
 def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: str, mesh: Mesh, stage: str) -> None:
     large = hloexec.load(folder / file_name(name, PROGRAMS[name].large, stage))

@@ -78,6 +78,7 @@ def _special(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "special"), [(name, special) for name in FLOATS for special in _special(name)])
 def test_arrays_hold_specials(name: str, special: str) -> None:
     is_special = _special(name)[special]
@@ -186,6 +187,7 @@ def test_inputs_hold_specials_unless_told_otherwise() -> None:
     test()
 
 
+@pytest.mark.slow
 def test_inputs_shrink_to_zeros_and_small_indices() -> None:
     table, rows, scale, many, _ = find(testing.inputs(LOOKUP), lambda values: values[1].max() > 1, settings=FINDING)
     assert not table.any() and not widen(many).any() and sorted(rows.ravel()) == [0, 0, 2] and scale == 1

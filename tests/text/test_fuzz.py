@@ -245,6 +245,7 @@ DEEP = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_raises_nothing_but_hlo_errors(name: str) -> None:
@@ -272,6 +273,7 @@ LONG = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LONG)
 def test_very_long_lines_raise_nothing_but_hlo_errors(name: str) -> None:
     text = LONG[name]

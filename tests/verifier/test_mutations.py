@@ -21,6 +21,7 @@ SECONDS = 2.0
 """Per seed; the number of modules depends on the machine, their order does not."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_changed_module_gives_an_hlo_error_or_none(seed: int) -> None:
     modules = [hloexec.parse(text) for text in ACCEPTED.values()]

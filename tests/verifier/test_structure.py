@@ -57,6 +57,7 @@ def test_control_predecessors_have_no_cycles() -> None:
     assert "depends on itself" in fault(edited(CHAIN, "b", control_predecessors=("c",)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backwards", [False, True])
 def test_very_long_chains_are_checked_without_recursion(backwards: bool) -> None:
     found = parsed(CHAIN)

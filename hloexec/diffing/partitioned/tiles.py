@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
 from typing import TypeAlias
 
 import attrs
@@ -91,6 +92,7 @@ class Tiles:
         self._arrays: dict[object, tuple[Array, Digest]] = {}
         self._computations: dict[object, tuple[Instruction, Computation]] = {}
         self._sums: dict[object, Array | None] = {}
+        self._sum_keys: dict[object, list[Key]] = {}
 
     def build(self) -> None:
         """Add all tiles that `after` may have."""
@@ -264,24 +266,28 @@ class Tiles:
             found.append(summed.get((place, axis)) or next(fitting, None))
         return tuple(found)
 
-    def _sums_of(self, instance: Instance) -> Iterator[Key]:
-        """The parts of sums that `after` may have of an instruction's result."""
-        node = instance.results[0]
+    def _sums_of(self, instance: Instance) -> list[Key]:
+        """The parts of sums that `after` may have of an instruction's result; on all devices the same."""
         if not instance.operands or len(instance.operands[0]) != 1 or instance.is_movement:
-            return
+            return []
         operand = instance.operands[0][0]
+        given = tuple(layout for layout, summed in self.parts[operand.number] if not summed)
+        known = (instance.static, given)
+        if known not in self._sum_keys:
+            self._sum_keys[known] = [*islice(self._possible_sums(instance, given), LIMITS.partial_sums)]
+        return self._sum_keys[known]
+
+    def _possible_sums(self, instance: Instance, given: Sequence[Layout]) -> Iterator[Key]:
+        """`given` are the layouts of the first operand's tiles."""
+        node = instance.results[0]
         dependence = self._dependence(instance)
         results: list[Layout] = [(None,) * len(node.shape), *self._layouts_of(node)]
-        count = 0
-        for given in (key[0] for key in self.parts[operand.number] if not key[1]):
-            for layout in results:
-                shape = tile_shape(node.shape, layout)
-                if shape is None or int(np.prod(shape)) not in self._counts or count >= LIMITS.partial_sums:
-                    continue
-                key = self._sum_key(dependence, given, layout)
-                if key is not None:
-                    count += 1
-                    yield layout, key
+        shapes = ((layout, tile_shape(node.shape, layout)) for layout in results)
+        fitting = [layout for layout, shape in shapes if shape is not None and math.prod(shape) in self._counts]
+        for operand_layout, layout in product(given, fitting):
+            key = self._sum_key(dependence, operand_layout, layout)
+            if key is not None:
+                yield layout, key
 
     def _sum_key(
         self, dependence: Dependence, given: Layout, layout: Layout

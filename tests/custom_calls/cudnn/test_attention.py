@@ -136,6 +136,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "dtype"), [(name, np.float16) for name in CASES] + [("bias of the batch", ml_dtypes.bfloat16)]
 )
@@ -192,6 +193,7 @@ def test_the_log_sum_exp_is_the_second_result(on_cuda):
     assert output.shape == q.shape
 
 
+@pytest.mark.slow
 def test_packed_sequences_do_not_see_each_other(on_cuda):
     """Two sequences in each of two rows, one of them alone in its row; tokens beside them stay 0."""
     q, k, v, _, gradient = problem(np.float16, rows=12)

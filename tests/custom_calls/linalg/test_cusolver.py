@@ -123,6 +123,7 @@ def agree(name: str, ours: list[Any], theirs: list[Any], inputs: list[Any]) -> N
                 np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FILES)
 def test_results_are_those_that_a_gpu_gave(name, tmp_path):
     count = 0
@@ -182,6 +183,7 @@ SAME = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("name", SAME)
 def test_both_give_the_same_where_the_routine_is_the_same(name, platform):

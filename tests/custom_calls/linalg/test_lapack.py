@@ -132,6 +132,7 @@ def run_both(function: Any, *arguments: Any) -> tuple[list[Any], list[Any]]:
     return found, expected
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_give_what_xla_gives(name, dtype):

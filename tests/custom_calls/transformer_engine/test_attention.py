@@ -189,6 +189,7 @@ def plain_tail(batch: int, queries: list[int], keys: list[int]) -> list[Any]:
     return [lengths(queries), lengths(keys), *[nothing] * 6]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_forward_and_backward_follow_each_mask(mask, name):
@@ -271,6 +272,7 @@ def test_the_backend_for_short_sequences_leaves_probabilities():
         within(ours, theirs, "f16", bound[key])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("by_tokens", [False, True])
 @pytest.mark.parametrize("layout", [10, 12, 14])
 @pytest.mark.parametrize("mask", ["padding", "padding causal", "padding causal bottom"])
@@ -292,6 +294,7 @@ def test_packed_sequences_attend_to_themselves_alone(layout, by_tokens, mask):
     check(Case(q, k, v, visible), "f32", packed(q, k, v, layout), tail, auxiliary, **changes)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_lengths_masks_and_windows(data):

@@ -221,6 +221,7 @@ def _conversions(names: list[str]) -> list[Case]:
     return cases
 
 
+@pytest.mark.slow
 def test_bitcast_convert_of_any_real_types_is_that_of_xla() -> None:
     assert_same_as_xla(_conversions([name for name in REAL_TYPES if name != "pred"]))
 

@@ -103,6 +103,7 @@ def test_functions_of_f64_are_within_an_ulp(name: str) -> None:
     assert largest_error(evaluate_exactly(name, arguments), _expected(name, arguments)) <= 0.6
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("exponential", "bf16"), ("log", "bf16"), ("tanh", "f16"), ("sine", "f16"), ("rsqrt", "f16"), ("erf", "bf16")],

@@ -114,6 +114,7 @@ ENTRY e {{ x = bf16[{sizes}] parameter(0)
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sizes", "dimension"), [("6,32", 1), ("6,33", 1), ("1000,6", 0), ("6,1500", 1)])
 def test_narrow_sums_have_the_bits_of_xla_cpu(sizes: str, dimension: int) -> None:
     pytest.importorskip("jax")

@@ -140,6 +140,7 @@ def test_equal_rows_have_equal_sums_and_others_errors_of_their_own():
     assert np.abs(rest.mean()) < 0.05
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("terms", [(1 << 16) - 1, (1 << 16) + 1, 3 << 16])
 def test_long_sums_spread_as_their_partial_sums_do(terms):
     """Errors of a growing sum are those of its partial sums, whatever is looked at together; the root of a mean over 200
@@ -315,6 +316,7 @@ def test_devices_that_hold_the_same_round_alike():
     assert len({run[0].tobytes() for run in runs}) > 1
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(7000, 7024))
 def test_the_bits_are_the_same_in_every_way(seed):
     program = random_program(seed)

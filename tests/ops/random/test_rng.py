@@ -58,6 +58,7 @@ def test_counters_carry_into_the_high_half() -> None:
         np.testing.assert_array_equal(words[offset], philox_4x32(7, 2**64 - 2 + offset, 1)[0])
 
 
+@pytest.mark.sampled(3)
 @needs_xla
 @pytest.mark.parametrize(
     ("algorithm", "words", "element_type"),

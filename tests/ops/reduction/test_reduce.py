@@ -83,6 +83,7 @@ def assert_reductions_are_xlas(operations: list[str], name: str, array: Any, win
 # Bit for bit
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["pred", *INTEGER_TYPES])
 def test_integer_reductions_are_xlas_bit_for_bit(name):
     array = random_array(1, (9, 20), ELEMENT_TYPES[name].storage)

@@ -204,12 +204,14 @@ def _inputs(text: str) -> list[np.ndarray]:
     return values
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
     text = LOOPS[name]
     assert differences(RandomProgram(text, [_inputs(text)]), runs=18) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", ["g, p", "p, g"])
 @pytest.mark.parametrize("policy", ["reference", "xla-cpu", "ftz"])
 def test_which_of_two_nans_comes_out(order: str, policy: str) -> None:
