@@ -81,6 +81,8 @@ class InstructionExplanation:
     source: tuple[str, ...] = ()
     runs: int = 1
     """In how many of its runs, in loops and on several devices, it was looked at."""
+    is_complete: bool = True
+    """Whether the search ended by itself: if not, another policy may explain it."""
 
 
 @attrs.frozen(slots=False, eq=False, repr=False)

@@ -143,4 +143,5 @@ def _explained(
         alike=found.alike,
         source=tuple(map(str, source_lines(module, instruction))),
         runs=len(given),
+        is_complete=not trials.is_over,
     )

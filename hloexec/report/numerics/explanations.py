@@ -153,7 +153,7 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
         return Group(Text(""), Text(f"rounding alone explains each of {checked} from its own operands"))
     table = plain_table("instruction", "explained by", figures=("bits", "equal"), remarks=("source",))
     for each in found.instructions[: top or None]:
-        name = "none of them" if each.verdict is Explained.NONE else _explained_by(each)
+        name = _explained_by(each)
         source = each.source[0] if each.source else ""
         table.add_row(
             Text(f"%{each.name}"), name, _bits_text(each.best), f"{100 * each.best.equal_share:.1f} %", Text(source)
@@ -168,6 +168,8 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
 
 
 def _explained_by(each: InstructionExplanation) -> str:
+    if each.verdict is Explained.NONE:
+        return "none of them" if each.is_complete else "none of them, as far as the search went"
     return " or ".join(trial.name.rpartition("=")[2] for trial in (each.best, *each.alike)[:4])
 
 
@@ -233,6 +235,7 @@ def _instruction_record(each: InstructionExplanation) -> dict[str, object]:
         "hlo": each.hlo,
         "source": list(each.source),
         "run_count": each.runs,
+        "is_complete": each.is_complete,
         "explained_verdict": each.verdict.value,
         "best": _trial_record(each.best),
         "alike": list(map(_trial_record, each.alike)),
