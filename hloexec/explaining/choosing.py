@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -39,6 +40,7 @@ _MOST_UNITS = 64
 """Of more instructions than this, none is decided by itself."""
 _ELEMENTS = 4
 """A result of fewer elements than this for each instruction does not tell them apart by a regression."""
+_FEW_UNITS = 5
 _MOST_STARTS = 3
 _REWEIGHTINGS = 15
 
@@ -55,8 +57,9 @@ def chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: Numeric
     starts = [found, _in_order(trials, scale, base, policy, units)]
     is_short = trials.difference.size < _ELEMENTS * len(units)
     if is_short:
-        # Too few numbers for a regression: each by itself, and all of them, are beginnings as good.
-        starts += [mixed(base, policy, names) for names in (*([name] for name in units), units)]
+        # Too few numbers for a regression: any of them are a beginning as good; of many, each by itself and all.
+        sizes = range(1, len(units) + 1) if len(units) <= _FEW_UNITS else (1, len(units))
+        starts += [mixed(base, policy, names) for size in sizes for names in combinations(units, size)]
     known = dict.fromkeys(each for each in starts if each is not None and trials.result(each) is not None)
     best = None
     for start in sorted(known, key=trials.remaining)[: _MOST_STARTS if is_short else 1]:
