@@ -38,18 +38,15 @@ _MOST_ROUNDS = 3
 
 def told(module: Module, trials: Trials, best: Trial) -> tuple[Trial, tuple[Untold, ...]]:
     """The policy for as few instructions as explain it as well as the best one, and what the values cannot tell."""
+    choices, search = list(_choices(module, best.policy)), _Search(module, trials, best)
     for _ in range(_MOST_ROUNDS):
-        choices = list(_choices(module, best.policy))
-        if not choices:
-            break
-        search = _Search(module, trials, best)
         better = search.better(choices)
         if better is None:
-            open_choices = search.opened(choices)
-            untold = [Untold(name, choice.part.name) for choice in open_choices for name in choice.names]
-            return search.smallest(open_choices), tuple(untold)
-        best = better
-    return best, ()
+            break
+        choices, search = list(_choices(module, better.policy)), _Search(module, trials, better)
+    found = search.opened(choices)
+    untold = [Untold(name, choice.part.name) for choice in found for name in choice.names]
+    return search.smallest(found), tuple(untold)
 
 
 @attrs.frozen
