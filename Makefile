@@ -9,6 +9,9 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 2
 
+# The tests start many processes, each of which would compile the sources again.
+export PYTHONDONTWRITEBYTECODE =
+
 SOURCES := hloexec tests conformance docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help

@@ -14,7 +14,6 @@ from tests.models.programs import PROGRAMS  # noqa: E402
 from tests.shrinking.smallest import assert_valid, shuffled, smallest  # noqa: E402
 
 FUNCTIONS = {case.name: (case.function, case.arguments) for case in CASES}
-MODELS = {name: make() for name, make in PROGRAMS.items()}
 
 
 def check(function: Any, arguments: Any, seed: int, *, optimized: bool) -> None:
@@ -37,7 +36,7 @@ def test_functions_shrink(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
 @pytest.mark.parametrize("optimized", [False, True])
 def test_models_shrink(name: str, optimized: bool) -> None:
-    check(*MODELS[name], seed=len(name), optimized=optimized)
+    check(*PROGRAMS[name](), seed=len(name), optimized=optimized)

@@ -6,14 +6,14 @@ texts knows the format as the installed XLA writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 from conformance import xla
 
-__all__ = ["modules"]
+__all__ = ["names", "text_of"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,23 @@ class Program:
     """Whether 64-bit types are kept."""
 
 
-def modules() -> Iterator[tuple[str, str]]:
-    """(name, HLO text) of every program, `.before` and `.after` optimization; needs jaxlib."""
-    yield from _modules()
+def names() -> list[str]:
+    """Of all texts: the programs `.before` and `.after` optimization; needs jaxlib."""
+    found = []
+    for name, program in sorted(_all_programs().items()):
+        found += [f"{name}{form}" for form in (*_BEFORE, *([_AFTER] if program.optimized else []))]
+    return [*found, *(f"{name}{form}" for name in _WRITTEN for form in _BEFORE[:2])]
 
 
+def text_of(name: str) -> str:
+    """The HLO text of a name."""
+    program, point, form = name.partition(".")
+    return _texts(program)[point + form]
+
+
+_BEFORE = (".before", ".before.verbose", ".before.short")
+"""Dumps differ in what they show: whole constants, operand shapes, percent signs."""
+_AFTER = ".after"
 # JAX does not lower these to HLO.
 _WRITTEN = {
     "bounded_dynamic": """HloModule bounded, entry_computation_layout={(f32[<=8,4]{1,0}, s32[])->(f32[<=8,4]{1,0}, s32[])}
@@ -71,24 +83,27 @@ _SHORT = {"print_percent": False, "print_metadata": False, "print_operand_shape"
 
 
 @cache
-def _modules() -> tuple[tuple[str, str], ...]:
+def _texts(name: str) -> dict[str, str]:
+    """The forms of a program's text."""
     import jax
 
-    texts = []
-    for name, program in sorted((_programs() | _distributed_programs()).items()):
-        with jax.enable_x64(program.wide):
-            lowered = jax.jit(program.function, **dict(program.options)).lower(*program.arguments)
-            before = lowered.as_text("hlo", debug_info=True)
-            module = xla.parse_hlo(before)
-            texts.append((f"{name}.before", before))
-            # Dumps differ in what they show: whole constants, operand shapes, percent signs.
-            texts.append((f"{name}.before.verbose", xla.canonical_text(module)))
-            texts.append((f"{name}.before.short", xla.canonical_text(module, **_SHORT)))
-            if program.optimized:
-                texts.append((f"{name}.after", lowered.compile().as_text()))
-    for name, text in _WRITTEN.items():
-        texts += [(f"{name}.before", text), (f"{name}.before.verbose", xla.canonical_text(text))]
-    return tuple(texts)
+    if name in _WRITTEN:
+        return dict(zip(_BEFORE, (_WRITTEN[name], xla.canonical_text(_WRITTEN[name])), strict=False))
+    program = _all_programs()[name]
+    with jax.enable_x64(program.wide):
+        lowered = jax.jit(program.function, **dict(program.options)).lower(*program.arguments)
+        before = lowered.as_text("hlo", debug_info=True)
+        module = xla.parse_hlo(before)
+        forms = (before, xla.canonical_text(module), xla.canonical_text(module, **_SHORT))
+        found = dict(zip(_BEFORE, forms, strict=True))
+        if program.optimized:
+            found[_AFTER] = lowered.compile().as_text()
+    return found
+
+
+@cache
+def _all_programs() -> dict[str, Program]:
+    return _programs() | _distributed_programs()
 
 
 def _programs() -> dict[str, Program]:

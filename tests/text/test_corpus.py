@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 from hloexec.text import format as format_module
@@ -15,23 +13,18 @@ pytest.importorskip("jax", reason="JAX lowers the programs, and XLA reads them")
 corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")
 
 
-@cache
-def _texts() -> dict[str, str]:
-    return dict(corpus.modules())
-
-
-@pytest.mark.parametrize("name", _texts())
+@pytest.mark.parametrize("name", corpus.names())
 def test_program_survives_printing(name: str) -> None:
-    module = parse(_texts()[name], filename=name, strict=True)
+    module = parse(corpus.text_of(name), filename=name, strict=True)
     assert parse(format_module(module), strict=True) == module
 
 
-@pytest.mark.parametrize("name", _texts())
+@pytest.mark.parametrize("name", corpus.names())
 def test_program_is_well_formed(name: str) -> None:
-    verify(parse(_texts()[name], filename=name))
+    verify(parse(corpus.text_of(name), filename=name))
 
 
-@pytest.mark.parametrize("name", _texts())
+@pytest.mark.parametrize("name", corpus.names())
 def test_printed_program_is_the_same_module_to_xla(name: str) -> None:
-    text = oracle.with_signed_zeros(_texts()[name])
+    text = oracle.with_signed_zeros(corpus.text_of(name))
     assert oracle.canonical_text(format_module(parse(text))) == oracle.canonical_text(text)
