@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from hloexec.exec.host import Sink, Source
     from hloexec.exec.options import RunOptions
     from hloexec.exec.statistics import Statistics
-    from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, explain
+    from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, Untold, explain
     from hloexec.extraction import Extraction, extract
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
     from hloexec.inputs import random_inputs
@@ -174,6 +174,7 @@ __all__ = [
     "Trial",
     "TupleShape",
     "UnsupportedError",
+    "Untold",
     "Value",
     "Verdict",
     "VerificationError",
@@ -279,6 +280,7 @@ _HOMES = {
     "Trace": "hloexec.tracing",
     "TraceEvent": "hloexec.tracing",
     "Trial": "hloexec.explaining",
+    "Untold": "hloexec.explaining",
     "TupleShape": "hloexec.ir",
     "Value": "hloexec.values",
     "Verdict": "hloexec.numerics.comparison",

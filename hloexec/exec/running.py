@@ -62,6 +62,8 @@ class _Known:
     """By options."""
 
 
+_NEAR = 0.8
+"""How similar names must be for one to be suggested for the other: `dot.3` and `dot.4`, or one letter of seven."""
 _known: dict[int, _Known] = {}
 """By the module's identity; comparing modules by value would take longer than planning."""
 
@@ -420,12 +422,18 @@ def plan_of(
 
 def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
     """InputError where a policy is for an instruction that is not there."""
-    names = {instruction.name for computation in module for instruction in computation}
-    paths = {f"{computation.name}/{instruction.name}" for computation in module for instruction in computation}
+    homes: dict[str, list[str]] = {}
+    for computation in module:
+        for instruction in computation:
+            homes.setdefault(instruction.name, []).append(computation.name)
     for name, _ in policy.overrides:
-        if name not in names and name not in paths:
-            close = get_close_matches(name, names | paths, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+        home, _, own = name.rpartition("/")
+        if name not in homes and home not in homes.get(own, []):
+            # The names of computations count for nothing here: those that share a long one are not near.
+            close = next(iter(get_close_matches(own, homes, 1, _NEAR)), None)
+            if close is not None and home:
+                close = f"{home if home in homes[close] else homes[close][0]}/{close}"
+            hint = "" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"numerics has a policy for {name!r}, but {module.name} has no such instruction{hint}")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -37,6 +38,10 @@ _MOST_MISFIT = 0.9
 """If effects leave more than this of what remains, in whatever shares, the policy is not looked at further."""
 _MOST_UNITS = 64
 """Of more instructions than this, none is decided by itself."""
+_ELEMENTS = 4
+"""A result of fewer elements than this for each instruction does not tell them apart by a regression."""
+_FEW_UNITS = 5
+_MOST_STARTS = 3
 _REWEIGHTINGS = 15
 
 
@@ -46,15 +51,23 @@ def chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: Numeric
     found, fit = _by_groups(module, trials, scale, base, policy)
     if fit > _MOST_MISFIT or (found is not None and trials.is_explained(found)):
         return found
-    units = single_units(module, policy)
+    units = single_units(module, policy, base)
     if not 1 < len(units) <= _MOST_UNITS:
         return found
-    in_order = _in_order(trials, scale, base, policy, units)
-    candidates = [each for each in (found, in_order) if each is not None and trials.result(each) is not None]
-    if not candidates:
-        return None
-    best = min(candidates, key=trials.remaining)
-    return _turned(trials, base, policy, units, best)
+    starts = [found, _in_order(trials, scale, base, policy, units)]
+    is_short = trials.difference.size < _ELEMENTS * len(units)
+    if is_short:
+        # Too few numbers for a regression: any of them are a beginning as good; of many, each by itself and all.
+        sizes = range(1, len(units) + 1) if len(units) <= _FEW_UNITS else (1, len(units))
+        starts += [mixed(base, policy, names) for size in sizes for names in combinations(units, size)]
+    known = dict.fromkeys(each for each in starts if each is not None and trials.result(each) is not None)
+    best = None
+    for start in sorted(known, key=trials.remaining)[: _MOST_STARTS if is_short else 1]:
+        turned = _turned(trials, base, policy, units, start)
+        best = turned if best is None or trials.remaining(turned) < trials.remaining(best) else best
+        if trials.is_explained(best):
+            break
+    return best
 
 
 def _by_groups(
@@ -62,12 +75,12 @@ def _by_groups(
 ) -> tuple[NumericsPolicy | None, float]:
     """The policy for the groups whose effects are found, and how much of what remains the effects leave."""
     rest = scale.vector(trials.expected, trials.leaves_of(base))
-    groups = groups_of(module, policy)
+    groups = groups_of(module, policy, base)
     count = _MOST_GROUPS // max(1, len(groups))
     groups = [part for group in groups for part in group.parts(count)]
     settled: list[Group] = []
     fit = 1.0
-    while groups and trials.has_time():
+    while groups and trials.may_go_on():
         groups = groups[:_MOST_GROUPS]
         effects = [_effect_of(trials, scale, base, policy, group.names) for group in (*groups, *settled)]
         shares, errors = _shares(rest, effects)
@@ -94,7 +107,7 @@ def _pruned(
     if best is None:
         return None
     for group in list(kept):
-        if len(kept) == 1 or not trials.has_time():
+        if len(kept) == 1 or not trials.may_go_on():
             break
         rest = [other for other in kept if other is not group]
         without = mixed(base, policy, [name for other in rest for name in other.names])
@@ -107,7 +120,7 @@ def _in_order(
     trials: Trials, scale: Scale, base: NumericsPolicy, policy: NumericsPolicy, units: Sequence[str]
 ) -> NumericsPolicy:
     left, decided = list(units), base
-    while left and trials.has_time():
+    while left and trials.may_go_on():
         window, others = left[:_WINDOW], left[_WINDOW:]
         rest = scale.vector(trials.expected, trials.leaves_of(decided))
         parts = [*([name] for name in window), *([others] if others else [])]
@@ -128,10 +141,10 @@ def _turned(
     before = dict(base.overrides)
     having = {name for name, found in best.overrides if found != before.get(name)}
     is_better = True
-    while is_better and trials.has_time() and not trials.is_explained(best):
+    while is_better and trials.may_go_on() and not trials.is_explained(best):
         is_better = False
         for name in units:
-            if not trials.has_time():
+            if not trials.may_go_on():
                 break
             other = having ^ {name}
             turned = mixed(base, policy, [unit for unit in units if unit in other]) if other else base

@@ -10,7 +10,7 @@ from hloexec.numerics.comparison import LeafComparison
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Described
 
-__all__ = ["Explained", "Explanation", "InstructionExplanation", "Trial"]
+__all__ = ["Explained", "Explanation", "InstructionExplanation", "Trial", "Untold"]
 
 
 class Explained(enum.Enum):
@@ -59,6 +59,15 @@ class Trial:
         return self.policy.name
 
 
+@attrs.frozen
+class Untold:
+    """An instruction of which the values cannot tell whether it has a policy."""
+
+    instruction: str
+    """As policies name it: `body/dot.3`."""
+    policy: str
+
+
 @attrs.frozen(eq=False)
 class InstructionExplanation:
     """What explains the value that an instruction has on the other side, from the operands that it has there."""
@@ -70,6 +79,10 @@ class InstructionExplanation:
     best: Trial
     alike: tuple[Trial, ...]
     source: tuple[str, ...] = ()
+    runs: int = 1
+    """In how many of its runs, in loops and on several devices, it was looked at."""
+    is_complete: bool = True
+    """Whether the search ended by itself: if not, another policy may explain it."""
 
 
 @attrs.frozen(slots=False, eq=False, repr=False)
@@ -90,6 +103,9 @@ class Explanation(Described):
     """How often the module ran."""
     undecided: tuple[NumericsPolicy, ...] = ()
     """Policies that may hold besides the best one: rounding hides what they would change."""
+    untold: tuple[Untold, ...] = ()
+    """Instructions of which the values cannot tell whether they have a policy that the best one has for others: it
+    explains what is expected with and without these."""
     instructions: tuple[InstructionExplanation, ...] = ()
     """With values of the other side: every instruction that rounding alone does not explain, in data-flow order."""
     checked_instructions: int = 0

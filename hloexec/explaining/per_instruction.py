@@ -2,133 +2,137 @@
 
 Each is computed from the operands that it had on the other side, so that only its own numerics show: by what rounding
 leaves of it, as results of modules are. Where the other side does not say what an operand was, that is computed, too,
-from what it says.
+from what it says. In loops and on several devices, an instruction is explained in several of its runs at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import attrs
 
-from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.running import run_devices
 from hloexec.explaining.findings import Explained, InstructionExplanation
+from hloexec.explaining.other_side import Frame
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
-from hloexec.extraction.slicing import slice_module, slice_of
-from hloexec.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line, source_lines
-from hloexec.tracing.reading import Trace
-from hloexec.values import Array, Value
+from hloexec.values import Value
 
-__all__ = ["explained_instructions", "of_trace"]
+__all__ = ["explained_instructions"]
 
-_BUDGET = 5.0
-"""Seconds that the search for one instruction may take."""
-
-
-def of_trace(trace: Trace) -> dict[str, Array]:
-    """The values of a trace by the names of instructions: those outside of loops, of the first device."""
-    found: dict[str, Array] = {}
-    for event in trace:
-        if event.iteration is None and len(event.arrays) == 1 and not event.arrays[0].index and 0 in event.devices:
-            found.setdefault(event.instruction, trace.array(event.arrays[0]))
-    return found
+_MOST_RUNS = 150
+"""Of the search for one instruction."""
+_MOST_FRAMES = 12
+"""Runs of an instruction that are looked at, evenly spread."""
 
 
 def explained_instructions(
     module: Module,
-    inputs: Sequence[Value],
-    values: Mapping[str, Array],
+    frames: Sequence[Frame],
     policies: Sequence[NumericsPolicy],
     trials: Trials,
     options: Mapping[str, Any],
 ) -> tuple[int, list[InstructionExplanation]]:
-    """How many instructions were looked at, and those that rounding alone does not explain, in data-flow order.
-
-    `inputs` are those of one device; `values` are arrays by the names of instructions of the entry computation, or of
-    others whose names are the only ones of their kind.
-    """
-    given = {name.removeprefix("%"): array for name, array in values.items()}
-    places = _places(module, given)
-    parameters = {parameter.name: value for parameter, value in zip(module.entry.parameters, inputs, strict=True)}
-    known = {name: np.asarray(value) for name, value in parameters.items() if isinstance(value, np.ndarray)} | given
+    """How many instructions were looked at, and those that rounding alone does not explain, in data-flow order."""
+    by_computation: dict[str, list[Frame]] = {}
+    for frame in frames:
+        by_computation.setdefault(frame.computation, []).append(frame)
     count, found = 0, []
-    for computation, instruction in places:
-        if role_of(instruction) is Role.PARAMETER or not trials.has_time():
-            continue
-        explanation = _explained(module, computation, instruction, known, policies, options)
-        if explanation is not None:
-            count += 1
-            if explanation.verdict in (Explained.POLICY, Explained.NONE):
-                found.append(explanation)
+    for computation in module:
+        for instruction in computation:
+            having = [each for each in by_computation.get(computation.name, ()) if instruction.name in each.values]
+            if not having or role_of(instruction) is Role.PARAMETER or not trials.has_time():
+                continue
+            explanation = _explained(module, computation, instruction, having, by_computation, policies, options)
+            if explanation is not None:
+                count += 1
+                if explanation.verdict in (Explained.POLICY, Explained.NONE):
+                    found.append(explanation)
     return count, found
 
 
-def _places(module: Module, given: Mapping[str, Array]) -> list[tuple[Computation, Instruction]]:
-    """The instructions that values are given for, in the order of the text; InputError where one is not there, or its
-    value does not fit."""
-    homes: dict[str, list[Computation]] = {}
-    for computation in (module.entry, *(other for other in module if other is not module.entry)):
-        for instruction in computation:
-            homes.setdefault(instruction.name, []).append(computation)
-    unknown = [name for name in given if name not in homes]
-    if unknown:
-        raise InputError(
-            f"values are given for {', '.join(unknown[:4])}{', …' if len(unknown) > 4 else ''}, but {module.name} has "
-            "no such instruction"
-        )
-    found = []
-    for computation in module:
-        for instruction in computation:
-            if instruction.name in given and homes[instruction.name][0] is computation:
-                shape, array = instruction.shape, given[instruction.name]
-                if not isinstance(shape, ArrayShape) or shape.dimensions != array.shape:
-                    raise InputError(
-                        f"the value given for %{instruction.name} has dimensions {list(array.shape)}, but it is {shape}"
-                    )
-                if element_type_of(array.dtype) is not shape.element_type:
-                    raise InputError(
-                        f"the value given for %{instruction.name} is {element_type_of(array.dtype)}, but it is {shape}"
-                    )
-                found.append((computation, instruction))
-    return found
+@attrs.frozen(eq=False)
+class _Part:
+    """The instruction, and what it takes to compute it, as a module."""
+
+    module: Module
+    boundary: tuple[str, ...]
+    runs: Sequence[Sequence[Frame]]
+    """Of each, the frames of one device, or of all if they exchange something."""
+    options: Mapping[str, Any]
+
+    def __call__(self, policy: NumericsPolicy) -> list[Value]:
+        found: list[Value] = []
+        for devices in self.runs:
+            rows = [[frame.values[name]() for name in self.boundary] for frame in devices]
+            found += run_devices(self.module, rows, numerics=policy, **self.options)[: len(devices)]
+        return found
+
+
+def _part_of(
+    module: Module,
+    computation: Computation,
+    target: str,
+    frames: Sequence[Frame],
+    known: Collection[str],
+    options: Mapping[str, Any],
+) -> _Part | None:
+    """The part that computes an instruction; None where that is none, where the values that it is made of are not
+    known, or where it runs computations whose instructions are explained by themselves."""
+    common = set(frames[0].values).intersection(*(frame.values for frame in frames[1:]))
+    cuts = [each.name for each in computation if each.name in common and each.name != target]
+    try:
+        part = slice_of(computation, target, cuts=cuts)
+    except InputError:
+        return None
+    runs_known = any(
+        name in known and role_of(computation.by_name[inside]) is not Role.KERNEL
+        for inside in part.inside
+        for name in computation_names(computation.by_name[inside].attributes)
+    )
+    if runs_known or not common.issuperset(part.boundary):
+        return None
+    runs: list[list[Frame]] = [[frame] for frame in frames]
+    if needs_devices(part, module):
+        by_run: dict[str, list[Frame]] = {}
+        for frame in frames:
+            by_run.setdefault(frame.run, []).append(frame)
+        whole = {frame.device for frame in frames}
+        runs = [sorted(each, key=lambda frame: frame.device) for each in by_run.values() if len(each) == len(whole)]
+    else:
+        options = {name: each for name, each in options.items() if name not in ("replicas", "partitions")}
+    step = -(-len(runs) // _MOST_FRAMES)
+    return _Part(slice_module(module, part), part.boundary, runs[:: max(1, step)], options)
 
 
 def _explained(
     module: Module,
     computation: Computation,
     instruction: Instruction,
-    known: Mapping[str, Array],
+    frames: Sequence[Frame],
+    known: Collection[str],
     policies: Sequence[NumericsPolicy],
     options: Mapping[str, Any],
 ) -> InstructionExplanation | None:
-    """What explains a value; None where the values that it is made of are not known."""
-    cuts = [each.name for each in computation if each.name in known and each.name != instruction.name]
-    try:
-        part = slice_of(computation, instruction.name, cuts=cuts)
-    except InputError:
+    """What explains the values of an instruction; None where it cannot be computed by itself."""
+    part = _part_of(module, computation, instruction.name, frames, known, options)
+    if part is None:
         return None
-    if any(name not in known for name in part.boundary):
-        return None
-    alone = slice_module(module, part)
-    inputs = [known[name] for name in part.boundary]
-
-    def run(policy: NumericsPolicy) -> Sequence[Value]:
-        return run_devices(alone, [inputs], numerics=policy, **options)
-
-    trials = Trials(run, {}, _BUDGET)
+    trials = Trials(part, {}, _MOST_RUNS)
+    given = [frame.values[instruction.name]() for devices in part.runs for frame in devices]
     try:
-        (label,) = trials.reference
-        trials.expected = {label: known[instruction.name]}
-        found = search(alone, trials, policies)
+        trials.expected = dict(zip(trials.reference, given, strict=True))
+        found = search(part.module, trials, policies)
     except (HloError, ValueError):
-        # A part may lack what it needs of other devices, or of the host.
+        # A part may lack what it needs of the host, or of devices whose values are not known.
         return None
     return InstructionExplanation(
         name=instruction.name,
@@ -138,4 +142,6 @@ def _explained(
         best=found.best,
         alike=found.alike,
         source=tuple(map(str, source_lines(module, instruction))),
+        runs=len(given),
+        is_complete=not trials.is_over,
     )

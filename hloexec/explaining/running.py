@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from hloexec.arguments import listed, require_module, require_number, wrong
+from hloexec.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -14,9 +14,11 @@ from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import require_policy_names, run_devices
 from hloexec.explaining.findings import Explanation, InstructionExplanation
-from hloexec.explaining.per_instruction import explained_instructions, of_trace
+from hloexec.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
+from hloexec.explaining.per_instruction import explained_instructions
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
+from hloexec.explaining.units import most_runs
 from hloexec.explaining.values import Leaves
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
@@ -29,7 +31,7 @@ from hloexec.values import Array, Inputs, Value
 
 __all__ = ["explain"]
 
-_OF_PARTS = ("elided", "unknown", "memory_limit")
+_OF_PARTS = ("elided", "unknown", "memory_limit", "replicas", "partitions")
 """Options of the run that hold for parts of the module, too."""
 
 
@@ -40,7 +42,8 @@ def explain(
     *,
     policies: Sequence[str | NumericsPolicy] = tuple(POLICIES),
     values: Mapping[str, Array] | Trace | None = None,
-    budget: float = 60.0,
+    runs: int | None = None,
+    budget: float | None = None,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Explanation:
@@ -51,17 +54,25 @@ def explain(
     whose effects are found in what is expected, and several at once. A policy explains it if what remains is what
     rounding leaves: the module also runs with random rounding of sums and functions, but in the formats of the policy
     (docs/precision.md). Policies that the values cannot tell apart are all named, the simplest first, so that a verdict
-    never says more than was measured. `budget` ends the search after so many seconds.
+    never says more than was measured; so are the instructions of which they cannot tell whether they have a policy.
 
-    `values` are what instructions gave on the other side, by their names, or a trace (`hloexec.read_trace`; of loops it
-    takes nothing): each is then explained by itself, from the operands that it had there. They take one device.
+    `runs` ends the search after so many runs of the module; by default as many as take some 10¹¹ operations (those of
+    contractions, and 20 000 for each instruction that runs), but at least 60 and at most 1000. `budget` ends it after
+    so many seconds, too: only then does the result depend on how fast the machine is.
+
+    `values` are what instructions gave on the other side: by their names, on one device, or a trace
+    (`hloexec.read_trace`), which has those in loops and on several devices, too. Each instruction is then explained by
+    itself, from the operands that it had there.
 
     `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`); `numerics`
     is none of them. Raises InputError for what does not fit the module, and whatever `run_devices` raises.
     """
     require_module(module)
     require_run_options("explain", options)
-    require_number("budget", budget)
+    if budget is not None:
+        require_number("budget", budget)
+    if runs is not None:
+        require_integer("runs", runs, 1)
     if "numerics" in options:
         raise InputError(
             "explain takes no numerics: it tries policies one after the other; give those that it shall try as policies"
@@ -77,17 +88,14 @@ def explain(
         return run_devices(module, inputs, observers=watchers, **{**options, "numerics": policy})  # type: ignore[arg-type]
 
     theirs = dict(leaves_of(expected, "expected"))
-    trials = Trials(run, {}, budget)
+    trials = Trials(run, {}, most_runs(module) if runs is None else runs, budget)
     trials.expected = _fitted(theirs, trials.reference)
     found = search(module, trials, chosen)
     count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
-        given = of_trace(values) if isinstance(values, Trace) else _arrays(values)
-        rows = inputs_by_device(module.entry, inputs)
-        if len(rows) > 1 or topology_of(module, options.get("replicas"), options.get("partitions")).count > 1:
-            raise InputError("values of instructions are those of one device, but the module runs on several")
+        frames = _frames(module, inputs, values, options)
         limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
-        count, instructions = explained_instructions(module, rows[0], given, chosen, trials, limits)
+        count, instructions = explained_instructions(module, frames, chosen, trials, limits)
     return Explanation(
         verdict=found.verdict,
         best=found.best,
@@ -97,23 +105,24 @@ def explain(
         leaves=trials.leaves(found.best),
         runs=trials.runs,
         undecided=found.undecided,
+        untold=found.untold,
         instructions=tuple(instructions),
         checked_instructions=count,
         is_complete=not trials.is_over,
     )
 
 
-def _arrays(values: object) -> dict[str, Array]:
-    """Arrays by names of instructions."""
-    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-        raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)
-    found = {}
-    for name, value in values.items():
-        (pair,) = leaves_of({name: value}, "other side's") if not isinstance(value, (tuple, list, Mapping)) else (None,)
-        if pair is None:
-            raise wrong("values", f"arrays, but that of {name!r} is a tuple", value)
-        found[name] = pair[1]
-    return found
+def _frames(
+    module: Module, inputs: Inputs, values: Mapping[str, Array] | Trace, options: Mapping[str, Any]
+) -> list[Frame]:
+    """What instructions gave on the other side; InputError where it does not fit the module."""
+    rows = inputs_by_device(module.entry, inputs)
+    devices = topology_of(module, options.get("replicas"), options.get("partitions")).count
+    if isinstance(values, Trace):
+        return frames_of_trace(module, values, rows if len(rows) == devices else rows * devices)
+    if devices > 1:
+        raise InputError("values by names are those of one device, but the module runs on several: give a trace")
+    return frames_of_names(module, arrays_of(values), rows[0])
 
 
 def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:

@@ -9,17 +9,17 @@ import attrs
 import numpy as np
 
 from hloexec.explaining.choosing import chosen
-from hloexec.explaining.findings import Explained, Trial
+from hloexec.explaining.findings import Explained, Trial, Untold
+from hloexec.explaining.telling import told
 from hloexec.explaining.trying import Trials
+from hloexec.explaining.units import single_units
 from hloexec.ir import Module
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
 
 __all__ = ["Found", "search"]
 
 _ERRORS = 4.0
 """An effect is told from none, or from all of it, if it is so many times its error away."""
-_MANY = 10
-"""So many elements have the same bits by chance once in a thousand times at most."""
 _MOST_JUDGED = 3
 """How many of the nearest policies are looked at more closely, until one explains it."""
 _MOST_LAYERS = 3
@@ -37,6 +37,7 @@ class Found:
     alike: tuple[Trial, ...]
     trials: tuple[Trial, ...]
     undecided: tuple[NumericsPolicy, ...] = ()
+    untold: tuple[Untold, ...] = ()
 
 
 def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Found:
@@ -46,7 +47,7 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     if reference.equal_share == 1.0:
         return Found(Explained.EQUAL, reference, (), (reference,))
     reference = trials.judged(reference)
-    whole = [trial for policy in policies if trials.has_time() and (trial := trials.trial(policy)) is not None]
+    whole = [trial for policy in policies if trials.may_go_on() and (trial := trials.trial(policy)) is not None]
     tried = [reference, *(trial for trial in whole if trial.policy != REFERENCE)]
     effective = [trial for trial in tried[1:] if trial.has_effect]
     effective.sort(key=lambda trial: trial.remaining)
@@ -68,8 +69,18 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
         nearest = nearest if nearest.is_explained is not None else trials.judged(nearest)
         return Found(Explained.NONE, nearest, (), tuple(tried))
     best, alike = _told_apart(trials, explained, effective)
-    verdict = Explained.ROUNDING if best.policy == REFERENCE else Explained.POLICY
-    return Found(verdict, best, alike, tuple(tried), _undecided(trials, best, alike, effective))
+    if best.policy == REFERENCE:
+        return Found(Explained.ROUNDING, best, alike, tuple(tried), _undecided(trials, best, alike, effective))
+    least, untold = told(module, trials, best)
+    if least.policy != best.policy:
+        alike = tuple(other for other in (best, *alike) if not trials.is_excluded(other.policy, least))
+        tried = sorted((least, *tried), key=lambda trial: trial.remaining)
+    if reference.is_explained:
+        share, error, _ = trials.weighed(least.policy, REFERENCE)
+        least = attrs.evolve(least, effect=share, effect_error=error)
+    best = least
+    undecided = _undecided(trials, best, alike, effective)
+    return Found(Explained.POLICY, best, alike, tuple(tried), undecided, untold)
 
 
 def _undecided(
@@ -78,16 +89,23 @@ def _undecided(
     """Policies that may hold besides the best one, as rounding hides what they would change."""
     found = []
     for trial in effective:
-        both = combined(best.policy, trial.policy)
+        both = _besides(best.policy, trial.policy)
         known = {best.policy, *(other.policy for other in alike)}
-        if both is None or both in known or trial.policy in known or not trials.has_time():
+        if both is None or both in known or trial.policy in known or not trials.may_go_on():
             continue
         if best.equal_share == 1.0 or trials.result(both) is None:
             continue
         share, error, size = trials.weighed(both, best.policy)
-        if size and 1 - share <= _ERRORS * error:
+        if size and not trials.is_far(1 - share, error):
             found.append(trial.policy)
     return tuple(found)
+
+
+def _besides(best: NumericsPolicy, other: NumericsPolicy) -> NumericsPolicy | None:
+    """Both policies at once; where both are about functions, the other one's functions. None where they contradict."""
+    if best.has_xla_cpu_functions and other.has_fast_functions:
+        best = best.changed(name=f"{best.name} but for its functions", has_xla_cpu_functions=False)
+    return combined(best, other)
 
 
 def _is_settled(trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]) -> bool:
@@ -112,13 +130,7 @@ def _told_apart(
     others = [trial for trial in (*explained, *effective) if trial.policy != nearest.policy]
     alike = []
     for trial in {trial.policy: trial for trial in reversed(others)}.values():
-        share, error, size = trials.weighed(nearest.policy, trial.policy)
-        nearest_effect = (share, error) if trial.policy == REFERENCE else None
-        if nearest_effect:
-            nearest = attrs.evolve(nearest, effect=share, effect_error=error)
-        is_excluded = size > 0 and share > _ERRORS * error and share > 0.5
-        is_excluded |= nearest.equal_share == 1.0 and trials.unequal(trial.policy) >= _MANY
-        if not is_excluded:
+        if not trials.is_excluded(trial.policy, nearest):
             trial = trial if trial.is_explained is not None else trials.judged(trial)
             if trial.is_explained:
                 alike.append(trial)
@@ -152,8 +164,8 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
     """The best of policies, in whole or for some instructions, on top of what is there; None where none improves it."""
     best, remaining = None, trials.remaining(base)
     before = remaining
-    for policy in _by_promise(trials, base, policies):
-        if not trials.has_time():
+    for policy in _by_promise(module, trials, base, policies):
+        if not trials.may_go_on():
             break
         found = chosen(module, trials, base, policy)
         if found is None or found == base:
@@ -166,12 +178,14 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
     return trials.trial(best) if best is not None and remaining < _BETTER * before else None
 
 
-def _by_promise(trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> list[NumericsPolicy]:
+def _by_promise(
+    module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]
+) -> list[NumericsPolicy]:
     """The policies whose effects are found in what remains, the largest part first."""
     theirs = trials.leaves_of(base)
     found = []
     for policy in policies:
-        both = combined(base, policy)
+        both = mixed(base, policy, single_units(module, policy, base)) if base.overrides else combined(base, policy)
         ours = None if both is None or both == base else trials.result(both)
         if ours is None:
             continue

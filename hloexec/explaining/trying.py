@@ -32,6 +32,10 @@ _MOST_RATIO = 6.0
 error may be behind it all, and the ratio of two is seldom larger."""
 
 
+_ERRORS = 4.0
+"""An effect is told from none if it is so many times its error."""
+_MANY = 10
+"""So many elements have the same bits by chance once in a thousand times at most."""
 _FEW = 0.01
 """A larger share of elements than this is never off by chance."""
 _FURTHER = 4
@@ -43,7 +47,7 @@ _FEW_ROUNDINGS = 0.2
 class Trials:
     """What is known of the policies that were tried, for one module, its inputs and what is expected."""
 
-    def __init__(self, run: Run, expected: Leaves, budget: float) -> None:
+    def __init__(self, run: Run, expected: Leaves, most_runs: int, seconds: float | None = None) -> None:
         self._run = run
         self.expected = expected
         self.runs = 0
@@ -51,14 +55,18 @@ class Trials:
         self._judged: dict[NumericsPolicy, Trial] = {}
         self._scales: dict[NumericsPolicy, Scale] = {}
         self._samples: dict[NumericsPolicy, list[Leaves]] = {}
-        self._end = time.monotonic() + budget
+        self._most_runs = most_runs
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
         self.is_over = False
-        """Whether the time is up."""
+        """Whether the search was cut."""
+
+    def may_go_on(self) -> bool:
+        """Whether the search has runs left, and time, if that is limited."""
+        self.is_over = self.is_over or self.runs >= self._most_runs or not self.has_time()
+        return not self.is_over
 
     def has_time(self) -> bool:
-        """Whether the search may go on."""
-        self.is_over = self.is_over or time.monotonic() > self._end
-        return not self.is_over
+        return time.monotonic() <= self._end
 
     # Runs
 
@@ -192,7 +200,7 @@ class Trials:
             count, worst = max(count, theirs.count), max(worst, theirs.worst)
         return off.count <= 2 * count and off.worst <= 2 * worst
 
-    def _middles(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[Leaves, Leaves]:
+    def middles(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[Leaves, Leaves]:
         """The results of two policies; without what our own sums lose where these differ by no more than the operands
         of contractions: else the errors of our sums would pass for an effect of the policy."""
         if policy.without_operand_rounding == base.without_operand_rounding and not policy.is_exact:
@@ -204,7 +212,7 @@ class Trials:
     def weighed(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[float, float, float]:
         """How much of a policy's effect, as opposed to another's, is in what is expected; the error of that; and the
         size of the effect."""
-        ours, theirs = self._middles(policy, base)
+        ours, theirs = self.middles(policy, base)
         scale = self.scale_of(policy) if policy in self._samples else self.scale
         effect = scale.vector(ours, theirs)
         size = _root_mean_square(effect)
@@ -216,6 +224,17 @@ class Trials:
         middle = self.leaves_of(near)
         errors = [coefficient(scale.vector(sample, middle), effect) for sample in self.samples(near)]
         return share, _root_mean_square(np.array(errors)), size
+
+    def is_far(self, share: float, error: float) -> bool:
+        """Whether a share of an effect is told from none, given its error."""
+        return share > _ERRORS * error and share > 0.5
+
+    def is_excluded(self, policy: NumericsPolicy, by: Trial) -> bool:
+        """Whether the values exclude a policy, as another one explains them."""
+        if by.equal_share == 1.0 and self.unequal(policy) >= _MANY:
+            return True
+        share, error, size = self.weighed(by.policy, policy)
+        return size > 0 and self.is_far(share, error)
 
     def leaves(self, trial: Trial) -> tuple[LeafComparison, ...]:
         """What a policy leaves, output by output."""

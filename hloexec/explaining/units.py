@@ -9,10 +9,18 @@ import attrs
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.concerns import concerns
-from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
 from hloexec.ops.registry import Role, role_of
+from hloexec.summary import summarize_computations
 
-__all__ = ["Group", "groups_of", "single_units"]
+__all__ = ["Group", "groups_of", "most_runs", "single_units"]
+
+_WORK = 10**11
+"""Operations that a search may take, of contractions and beside them."""
+_OF_AN_INSTRUCTION = 20_000
+"""Operations that take as long as an instruction of few elements does."""
+_RUNS = (60, 1000)
+"""A search has so many runs at least, and at most."""
 
 
 @attrs.frozen
@@ -29,20 +37,22 @@ class Group:
         return [Group(self.opcode, self.names[at : at + size]) for at in range(0, len(self.names), size)]
 
 
-def single_units(module: Module, policy: NumericsPolicy) -> list[str]:
-    """The instructions that a policy may compute otherwise, in the order in which they run."""
+def single_units(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[str]:
+    """The instructions that a policy may compute otherwise, in the order in which they run; without those whose policy
+    under another one, which it comes on top of, contradicts it."""
     return [
         f"{computation.name}/{instruction.name}"
         for computation in _running(module)
         for instruction in computation
         if concerns(policy, computation, instruction)
+        and all(combined(part, policy) for part in base.of(computation.name, instruction.name).plain_parts)
     ]
 
 
-def groups_of(module: Module, policy: NumericsPolicy) -> list[Group]:
+def groups_of(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[Group]:
     """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
     found: dict[str, list[str]] = {}
-    for name in single_units(module, policy):
+    for name in single_units(module, policy, base):
         home, _, instruction = name.partition("/")
         found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
     return [Group(opcode, tuple(names)) for opcode, names in found.items()]
@@ -61,3 +71,13 @@ def _running(module: Module) -> Iterator[Computation]:
                 if name not in seen and name in module.by_name:
                     seen.add(name)
                     pending.append(module.by_name[name])
+
+
+def most_runs(module: Module) -> int:
+    """How many runs of a module a search may take: so that the same question has the same answer on any machine, it is
+    work that is limited, not time. Loops count as often as they say."""
+    work = sum(
+        summary.flops + summary.runs * summary.instructions * _OF_AN_INSTRUCTION
+        for summary in summarize_computations(module)
+    )
+    return min(max(_WORK // max(1, work), _RUNS[0]), _RUNS[1])

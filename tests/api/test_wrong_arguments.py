@@ -61,6 +61,7 @@ RIGHT: dict[str, str] = {
     "backend_config": "True",
     "before": "",
     "budget": "None 5 2.5",
+    "runs": "None 5",
     "check": "True",
     "check_error": "",
     "command": "",

@@ -1,5 +1,7 @@
 """The cases: a program, what is done to its numerics, and which answer is right.
 
+Those of the reserve half are made in `tests.explaining.reserve`.
+
 A case counts if what is done shows at all: under the policy that is right, the program gives other bits than under
 `reference`. Faults are drawn as the bug farm draws them, of the kinds that are not numerics; one counts if XLA:CPU's
 result with it differs from its result without by more than rounding explains.
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from random import Random
+from typing import Any
 
 import attrs
 import numpy as np
@@ -23,9 +26,10 @@ from tests.bug_farm.editing import Draft
 from tests.bug_farm.kinds import KINDS
 from tests.bug_farm.planting import plant
 from tests.explaining.programs import NAMES, half_of, program
+from tests.explaining.reserve import cases as reserve
 from tests.explaining.truths import by_xla, contractions, excess, fast, of_passes, rounded_operands
 
-__all__ = ["Case", "Truth", "cases", "truth"]
+__all__ = ["Case", "Truth", "cases", "same", "truth"]
 
 _NUMERICS = ("bf16", "inexact", "TF32", "bits", "round", "flush", "sum", "kept", "stored", "precision", "cut")
 """Words in the names of kinds of faults that are a matter of numerics."""
@@ -49,43 +53,71 @@ class Case:
 
     @property
     def half(self) -> str:
-        return half_of(self.program)
+        return "reserve" if self.program in reserve.NAMES else half_of(self.program)
 
 
 @attrs.frozen(eq=False)
 class Truth:
-    """What XLA:CPU gave."""
+    """What the other side gave: XLA:CPU, or NumPy."""
 
     module: Module
-    inputs: Sequence[Array]
-    expected: Sequence[Array]
+    inputs: Sequence[Any]
+    """Of one device, or of each."""
+    expected: Any
+    """As `explain` takes it."""
     policy: str | None
     """The policy that is right; None where none is. Where it is `reference`, so is `xla-cpu`: it was XLA:CPU that ran."""
     note: str = ""
 
 
 _KINDS = (
-    "reference", "tf32", "bf16", "bf16x3", "bf16x6", "one tf32", "half bf16", "fast-functions", "excess",
+    "reference", "tf32", "bf16", "bf16x3", "bf16x6", "one tf32", "half bf16", "two different", "fast-functions", "excess",
     "xla excess", "narrow-sums", "ftz", *(f"fault {number}" for number in range(_FAULTS)),
 )  # fmt: skip
 
 
 def cases(half: str = "seen") -> list[Case]:
-    """All cases of one half of the programs, whether or not they count."""
+    """All cases of one half of the programs, or of those in reserve, whether or not they count."""
+    if half == "reserve":
+        return [Case(name, kind) for name in reserve.NAMES for kind in reserve.kinds_of(name)]
     return [Case(name, kind) for name in NAMES if half_of(name) == half for kind in _KINDS]
 
 
 def truth(case: Case) -> Truth | None:
-    """What XLA:CPU gives in a case; None where the case does not count."""
+    """What the other side gives in a case; None where the case does not count."""
+    if case.half == "reserve":
+        return _of_reserve(case)
     found = program(case.program)
     if case.kind.startswith("fault"):
         return _faulty(case)
     module, policy, is_excess = _varied(case, Draft(found.module))
     if module is None:
         return None
-    if policy != "reference" and _same(found.module, found.inputs, policy):
+    if policy != "reference" and same(found.module, found.inputs, policy):
         return None
-    return Truth(found.module, found.inputs, by_xla(module, found.inputs, excess_precision=is_excess), policy)
+    leaves = by_xla(module, found.inputs, excess_precision=is_excess)
+    return Truth(found.module, found.inputs, _labelled(found.module, leaves), policy)
+
+
+def _of_reserve(case: Case) -> Truth | None:
+    made = reserve.made(case.program, case.kind)
+    if made.policy is None:
+        if not _finite(made.expected[0]) or all(
+            _agrees(made.module, made.inputs, ours, theirs)
+            for ours, theirs in zip(made.expected, made.right, strict=True)
+        ):
+            return None
+    elif made.policy != "reference" and same(made.module, made.inputs, made.policy):
+        return None
+    if len(made.inputs) == 1:
+        return Truth(made.module, made.inputs, _labelled(made.module, made.expected[0]), made.policy, made.note)
+    expected = tuple(row[0] if len(row) == 1 else tuple(row) for row in made.expected)
+    return Truth(made.module, made.inputs, expected, made.policy, made.note)
+
+
+def _labelled(module: Module, leaves: Sequence[Array]) -> dict[str, Array]:
+    """What XLA gives has no tuples within tuples: its leaves by the labels of the module's."""
+    return dict(zip(result_shapes(module), leaves, strict=True))
 
 
 def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
@@ -132,6 +164,15 @@ def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
     few, policy = kind.split()
     if len(dots) < 2:
         return None, kind, False
+    if few == "two":
+        pair = dict(zip(Random(case.name).sample(dots, 2), _BITS, strict=True))
+        for name, each in pair.items():
+            rounded_operands(draft, name, _BITS[each])
+        return (
+            draft.module(),
+            "reference" + "".join(_overrides(draft, [name], each) for name, each in pair.items()),
+            False,
+        )
     chosen = Random(case.name).sample(dots, 1 if few == "one" else len(dots) // 2)
     for name in chosen:
         rounded_operands(draft, name, _BITS[policy])
@@ -151,9 +192,9 @@ def _has_equal_bits(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in zip(ours, theirs, strict=True) if x.ndim)
 
 
-def _same(module: Module, inputs: Sequence[Array], policy: str) -> bool:
-    """Whether a policy changes no bit."""
-    results = [hloexec.run(module, *inputs, numerics=each) for each in ("reference", policy)]
+def same(module: Module, inputs: Sequence[Any], policy: str, other: str = "reference") -> bool:
+    """Whether two policies give the same bits."""
+    results = [tuple(hloexec.run_devices(module, inputs, numerics=each)) for each in (policy, other)]
     return hloexec.compare(*results, atol=0.0).verdict.value == "equal"
 
 
@@ -184,7 +225,7 @@ def _faulty(case: Case) -> Truth | None:
             continue
         if not _finite(expected) or _agrees(found.module, found.inputs, expected, _right(case.program)):
             continue
-        return Truth(found.module, found.inputs, expected, None, kind.name)
+        return Truth(found.module, found.inputs, _labelled(found.module, expected), None, kind.name)
     return None
 
 
@@ -194,8 +235,9 @@ def _finite(leaves: Sequence[Array]) -> bool:
     return all(np.isfinite(leaf).mean() > 0.5 for leaf in floats if leaf.size)
 
 
-def _agrees(module: Module, inputs: Sequence[Array], faulty: Sequence[Array], right: Sequence[Array]) -> bool:
+def _agrees(module: Module, inputs: Sequence[Any], faulty: Sequence[Array], right: Sequence[Array]) -> bool:
     """Whether the fault does not show."""
-    labels = list(result_shapes(module))
-    sides = (dict(zip(labels, leaves, strict=True)) for leaves in (faulty, right))
-    return bool(hloexec.compare(*sides, module=module, inputs=inputs).agrees)
+    sides = (_labelled(module, leaves) for leaves in (faulty, right))
+    # Rounding is measured on one device.
+    options = {"module": module, "inputs": inputs} if module.replica_count * module.num_partitions == 1 else {}
+    return bool(hloexec.compare(*sides, **options).agrees)

@@ -73,7 +73,7 @@ def test_one_element_that_is_wrong_is_not_explained(attention: tuple[hloexec.Mod
     module, inputs = attention
     result = np.array(hloexec.run(module, *inputs, numerics="tf32"))
     result[3, 5] += 0.01
-    found = hloexec.explain(module, inputs, result)
+    found = hloexec.explain(module, inputs, result, runs=60)
     assert found.verdict is Explained.NONE
     assert found.best.name == "tf32"
     assert found.best.mismatches == 1
@@ -96,7 +96,7 @@ def test_values_of_instructions_show_the_first_that_nothing_explains(
     module, inputs = attention
     wrong = hloexec.parse(hloexec.format(module).replace("constant(1e-06)", "constant(0.01)"))
     trace = hloexec.trace(wrong, inputs, tmp_path / "trace", numerics="tf32")
-    found = hloexec.explain(module, inputs, hloexec.run(wrong, *inputs, numerics="tf32"), values=trace)
+    found = hloexec.explain(module, inputs, hloexec.run(wrong, *inputs, numerics="tf32"), values=trace, runs=60)
     assert found.first_unexplained is not None
     assert found.first_unexplained.opcode == "constant"
     named = {each.opcode: each.best.name for each in found.instructions if each.verdict is Explained.POLICY}

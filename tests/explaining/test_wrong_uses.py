@@ -69,6 +69,8 @@ def test_expected_values_that_do_not_fit_are_refused(
         ({"policies": ["reference,nowhere=tf32"]}, hloexec.InputError, "no such instruction"),
         ({"policies": [3]}, hloexec.InputError, "a list of numerics policies"),
         ({"budget": -1.0}, hloexec.InputError, "budget"),
+        ({"runs": 0}, hloexec.InputError, "runs must be at least 1"),
+        ({"runs": 2.5}, hloexec.InputError, "an integer"),
         ({"numerics": "tf32"}, hloexec.InputError, "give those that it shall try as policies"),
         ({"nmerics": "tf32"}, TypeError, "did you mean numerics"),
         ({"values": {"nothing": np.zeros(3, np.float32)}}, hloexec.InputError, "no such instruction"),
@@ -101,6 +103,23 @@ def test_policies_of_instructions_that_cannot_be_read_are_refused(
         hloexec.run(module, *inputs, numerics=policy)
 
 
+@pytest.mark.parametrize(
+    ("policy", "hint"),
+    [
+        ("reference,main/dd=tf32", ""),
+        ("reference,quotient=tf32", ""),
+        ("reference,main/prodcut.1=tf32", "; did you mean 'main/product.1'?"),
+        ("reference,other/product.1=tf32", "; did you mean 'main/product.1'?"),
+        ("reference,product.2=tf32", "; did you mean 'product.1'?"),
+    ],
+)
+def test_only_near_names_are_suggested(policy: str, hint: str) -> None:
+    module = hloexec.parse(TEXT.replace("d = ", "product.1 = ").replace("(d, d)", "(product.1, product.1)"))
+    with pytest.raises(hloexec.InputError) as caught:
+        hloexec.run(module, *hloexec.random_inputs(module, seed=0), numerics=policy)
+    assert caught.value.message.endswith(f"has no such instruction{hint}")
+
+
 BAD_COMMANDS = (
     (["explain"], "Missing argument 'FILE'"),
     (["explain", "two.hlo"], "--expected is missing"),
@@ -111,6 +130,7 @@ BAD_COMMANDS = (
     (["explain", "two.hlo", "--expected", "both.npz", "--policy", "reference,nowhere=tf32"], "no such instruction"),
     (["explain", "two.hlo", "--expected", "both.npz", "--numerics", "tf32"], "with --policy"),
     (["explain", "two.hlo", "--expected", "both.npz", "--budget", "0"], "--budget"),
+    (["explain", "two.hlo", "--expected", "both.npz", "--runs", "0"], "--runs"),
     (["explain", "two.hlo", "--expected", "both.npz", "--top", "-1"], "--top"),
     (["explain", "two.hlo", "--expected", "both.npz", "--values", "nowhere"], "nowhere"),
     (["explain", "two.hlo", "--expected", "both.npz", "--values", "."], "is not a trace"),

@@ -29,7 +29,12 @@ def concerns(policy: NumericsPolicy, computation: Computation, instruction: Inst
     is_computed_in_f32 = bool(types) and types[0].is_floating and types[0].compute.name == "float32"
     operands = [operand for operand in computation.operands_of(instruction) if operand.name in computation.by_name]
     return (
-        (policy.contraction_operand_mantissa_bits is not None and entry.traits.sums is Sums.PRODUCTS and is_f32)
+        (
+            policy.contraction_operand_mantissa_bits is not None
+            and entry.traits.sums is Sums.PRODUCTS
+            and is_f32
+            and _has_default_precision(instruction)
+        )
         or (
             policy.keeps_excess
             and reads_excess(instruction)
@@ -42,6 +47,13 @@ def concerns(policy: NumericsPolicy, computation: Computation, instruction: Inst
         or (policy.flushes_denormals and flushes(entry.name, frozenset(types)))
         or (policy.is_exact and entry.rounding is not Rounding.NONE)
     )
+
+
+def _has_default_precision(contraction: Instruction) -> bool:
+    """Whether the text leaves it to the backend how the operands are rounded."""
+    attributes = contraction.attributes
+    words = (*getattr(attributes, "operand_precision", ()), getattr(attributes, "algorithm", "unset"))
+    return all(word in ("default", "unset") for word in words)
 
 
 def _leaves(instruction: Instruction) -> tuple[object, ...]:

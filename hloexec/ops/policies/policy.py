@@ -20,7 +20,7 @@ import attrs
 from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
 
-__all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy"]
+__all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy", "without"]
 
 
 @attrs.frozen(slots=False)
@@ -108,6 +108,30 @@ class NumericsPolicy:
         yield self
         for _, policy in self.overrides:
             yield policy
+
+    @property
+    def is_mode(self) -> bool:
+        """Whether it holds for whole runs, as flushed denormals do, rather than for instructions that a compiler
+        chooses."""
+        return self.is_exact or self.flushes_denormals or self.has_xla_cpu_functions or self.rounding_seed is not None
+
+    @property
+    def plain_parts(self) -> tuple[NumericsPolicy, ...]:
+        """The policies that hold at once where instructions have none of their own; none of them is `reference`."""
+        names = self.name.partition(",")[0].split("+")
+        if all(name in POLICIES for name in names):
+            return tuple(POLICIES[name] for name in names if name != REFERENCE.name)
+        return (attrs.evolve(self, name="+".join(names), overrides=()),)
+
+    @property
+    def chosen_parts(self) -> tuple[NumericsPolicy, ...]:
+        """The policies that some instructions have and that are chosen for each."""
+        found = dict.fromkeys(plain for part in self.parts for plain in part.plain_parts if not plain.is_mode)
+        return tuple(found)
+
+    def without_default(self, part: NumericsPolicy) -> NumericsPolicy:
+        """The policy with one of its parts taken from all instructions that have none of their own."""
+        return _with_overrides(_joined(self, part), self.overrides)
 
     @cached_property
     def may_keep_excess(self) -> bool:
@@ -239,6 +263,24 @@ def mixed(base: NumericsPolicy, policy: NumericsPolicy, names: Iterable[str]) ->
             return None
         changes.append((name, found))
     return _with_overrides(base, changes)
+
+
+def without(base: NumericsPolicy, part: NumericsPolicy, names: Iterable[str]) -> NumericsPolicy:
+    """A policy with one of its parts taken from some instructions, named as `body/dot.3`."""
+    default = _with_overrides(attrs.evolve(base, overrides=()), ())
+    found = {**dict(base.overrides), **{name: _joined(base.of(*name.split("/", 1)), part) for name in names}}
+    return _with_overrides(default, [(name, policy) for name, policy in found.items() if policy != default])
+
+
+def _joined(policy: NumericsPolicy, left_out: NumericsPolicy) -> NumericsPolicy:
+    """What holds where instructions have no policies of their own, without one of its parts."""
+    found = REFERENCE
+    for part in policy.plain_parts:
+        if part != left_out:
+            both = combined(found, part)
+            assert both is not None
+            found = both
+    return found
 
 
 def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | None:

@@ -47,13 +47,23 @@ def explanation_view(found: Explanation, module: str, top: int, command: Callabl
 def _verdict(found: Explanation) -> Text:
     style = _STYLES[found.verdict]
     if found.verdict is Explained.POLICY:
-        text = Text.assemble((_policy_text(found.best), style), " explains it: ", _left(found.best))
+        text = Text.assemble((_best_text(found), style), " explains it: ", _left(found.best))
     elif found.verdict is Explained.NONE:
         text = Text.assemble((found.verdict.value, style), f": {_policy_text(found.best)} comes nearest, but ")
         text.append(_left(found.best))
     else:
         text = Text.assemble((found.verdict.value, style), f", {_left(found.best)}")
     return text
+
+
+def _best_text(found: Explanation) -> str:
+    """The best policy in few words; where it is another one for all but a few instructions, that one, but for these."""
+    for whole in found.alike:
+        untold = [each.instruction for each in found.untold if each.policy == whole.name]
+        having = [policy for _, policy in found.best.policy.overrides]
+        if 0 < len(untold) < len(having) and all(policy == whole.policy for policy in having):
+            return f"{whole.name} for all but {_instructions_text(untold)}"
+    return _policy_text(found.best)
 
 
 def _policy_text(trial: Trial) -> str:
@@ -63,14 +73,15 @@ def _policy_text(trial: Trial) -> str:
         return trial.name
     by_policy: dict[str, list[str]] = {}
     for name, policy in names:
-        by_policy.setdefault(policy.name, []).append(f"%{name.rpartition('/')[2]}")
+        by_policy.setdefault(policy.name, []).append(name)
     default = trial.name.partition(",")[0]
-    texts = [
-        f"{policy} for {', '.join(each[:_MOST_NAMES])}"
-        + (f" and {len(each) - _MOST_NAMES} more" if len(each) > _MOST_NAMES else "")
-        for policy, each in by_policy.items()
-    ]
+    texts = [f"{policy} for {_instructions_text(each)}" for policy, each in by_policy.items()]
     return ", ".join([*([default] if default != "reference" else []), *texts])
+
+
+def _instructions_text(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(f"%{name.rpartition('/')[2]}" for name in names[:_MOST_NAMES]) + more
 
 
 def _left(trial: Trial) -> str:
@@ -91,13 +102,16 @@ def _remarks(found: Explanation) -> list[str]:
     if found.alike:
         names = ", ".join(map(_policy_text, found.alike[:_MOST_NAMES]))
         lines.append(f"the values cannot tell it from {names}")
+    for policy in dict.fromkeys(untold.policy for untold in found.untold):
+        names = _instructions_text([each.instruction for each in found.untold if each.policy == policy])
+        lines.append(f"the values cannot tell whether {policy} holds for {names}")
     if found.undecided:
         names = ", ".join(policy.name for policy in found.undecided)
         lines.append(f"rounding hides whether these hold besides: {names}")
     if found.best.effect is not None and found.best.effect_error is not None:
         lines.append(f"of its effect {found.best.effect:.3g} ± {found.best.effect_error:.1g} is there (1: all of it)")
     if not found.is_complete:
-        lines.append("the search was ended by its budget: --budget SECONDS gives it more")
+        lines.append(f"the search was cut after {plural(found.runs, 'run')}: --runs gives it more, as does --budget")
     return lines
 
 
@@ -139,7 +153,7 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
         return Group(Text(""), Text(f"rounding alone explains each of {checked} from its own operands"))
     table = plain_table("instruction", "explained by", figures=("bits", "equal"), remarks=("source",))
     for each in found.instructions[: top or None]:
-        name = "none of them" if each.verdict is Explained.NONE else _explained_by(each)
+        name = _explained_by(each)
         source = each.source[0] if each.source else ""
         table.add_row(
             Text(f"%{each.name}"), name, _bits_text(each.best), f"{100 * each.best.equal_share:.1f} %", Text(source)
@@ -154,6 +168,8 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
 
 
 def _explained_by(each: InstructionExplanation) -> str:
+    if each.verdict is Explained.NONE:
+        return "none of them" if each.is_complete else "none of them, as far as the search went"
     return " or ".join(trial.name.rpartition("=")[2] for trial in (each.best, *each.alike)[:4])
 
 
@@ -183,6 +199,7 @@ def explanation_record(found: Explanation) -> dict[str, object]:
         "explained_verdict": found.verdict.value,
         "best": _trial_record(found.best),
         "alike": list(map(_trial_record, found.alike)),
+        "untold_instructions": [{"name": each.instruction, "policy": each.policy} for each in found.untold],
         "undecided": [policy.name for policy in found.undecided],
         "trials": list(map(_trial_record, found.trials)),
         "reference": _trial_record(found.reference),
@@ -217,6 +234,8 @@ def _instruction_record(each: InstructionExplanation) -> dict[str, object]:
         "opcode": each.opcode,
         "hlo": each.hlo,
         "source": list(each.source),
+        "run_count": each.runs,
+        "is_complete": each.is_complete,
         "explained_verdict": each.verdict.value,
         "best": _trial_record(each.best),
         "alike": list(map(_trial_record, each.alike)),

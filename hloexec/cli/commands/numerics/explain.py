@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,16 +39,20 @@ __all__ = ["command"]
 @click.option(
     "--values",
     metavar="FILE|DIR",
-    help="What the instructions gave on the other side: a .npz file, keyed by their names, or a trace. Each is then "
-    "explained by itself, from the operands that it had there.",
+    help="What the instructions gave on the other side: a .npz file, keyed by their names, a trace, or a folder with "
+    "a literal for each (NAME.pb or NAME.npy). Each is then explained by itself, from the operands that it had there.",
+)
+@click.option(
+    "--runs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="End the search after so many runs, and show the best that was found.  [default: as the module's work]",
 )
 @click.option(
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="End the search after this time, and show the best that was found.",
+    help="End it after this time, too.  [default: no limit]",
 )
 @click.option(
     "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
@@ -60,7 +64,8 @@ def command(
     expected: str | None,
     names: tuple[str, ...],
     values: str | None,
-    budget: float,
+    runs: int | None,
+    budget: float | None,
     top: int,
     as_json: bool,
     given: RunOptions,
@@ -81,7 +86,8 @@ def command(
     options = {key: value for key, value in run.options.items() if key != "numerics"}
     other = None if values is None else _other_side(values)
     wanted = _expected(run.module, expected, run.recorded_result)
-    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, budget=budget, **options)
+    limits: dict[str, Any] = {"runs": runs, "budget": budget}
+    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
     if as_json:
         from hloexec.report.numerics.explanations import explanation_record
 
@@ -115,9 +121,11 @@ def _expected(module: Module, path: str | None, recorded: Value | None) -> Value
 
 def _other_side(path: str) -> Trace | dict[str, Array]:
     if os.path.isdir(path):
+        from hloexec.explaining.other_side import read_literals
         from hloexec.tracing import read_trace
 
-        return read_trace(path)
+        is_trace = os.path.exists(os.path.join(path, "trace.json"))
+        return read_trace(path) if is_trace else read_literals(path)
     from hloexec import literals
 
     return literals.load_arrays(path)

@@ -1,0 +1,126 @@
+"""Which choices of a policy the values can tell: single numbers that two products went into, computed by NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from hloexec.explaining import Explained, Untold
+
+TEXT = """HloModule energies
+
+ENTRY e {
+  x = f32[40] parameter(0)
+  a = f32[40,40] parameter(1)
+  y = f32[40] parameter(2)
+  b = f32[40,40] parameter(3)
+  d1 = f32[40] dot(x, a), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  d2 = f32[40] dot(y, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  q1 = f32[] dot(d1, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}, operand_precision={highest,highest}
+  q2 = f32[] dot(d2, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}, operand_precision={highest,highest}
+  ROOT sum = f32[] add(q1, q2)
+}
+"""
+"""One number of two quadratic forms, whose second products are never in TF32."""
+
+
+@pytest.fixture(scope="module")
+def module() -> hloexec.Module:
+    return hloexec.parse(TEXT)
+
+
+def _inputs(size_of_second: float = 1.0) -> list[Any]:
+    random = np.random.default_rng(3)
+    x, y = (random.normal(size=40).astype(np.float32) for _ in range(2))
+    a, b = (random.normal(size=(40, 40)).astype(np.float32) for _ in range(2))
+    return [x, a, (y * size_of_second).astype(np.float32), b]
+
+
+def _in_tf32(array: Any) -> Any:
+    """To 10 bits of the significand, to nearest, ties to even."""
+    words = array.view(np.uint32)
+    words = words + np.uint32(0xFFF) + ((words >> np.uint32(13)) & np.uint32(1))
+    return (words & ~np.uint32(0x1FFF)).view(np.float32)
+
+
+def _expected(inputs: list[Any], *in_tf32: int) -> Any:
+    """The number, with these of the products in TF32, and everything else as exactly as f64 and f32 results allow."""
+    x, a, y, b = inputs
+    total = np.float32(0)
+    for number, (vector, matrix) in enumerate([(x, a), (y, b)], 1):
+        operands = [_in_tf32(each) if number in in_tf32 else each for each in (vector, matrix)]
+        product = (operands[0].astype(np.float64) @ operands[1].astype(np.float64)).astype(np.float32)
+        total += np.float32(product.astype(np.float64) @ vector.astype(np.float64))
+    return total
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_one_of_two_products_of_a_single_number_is_named_alone(module: hloexec.Module, number: int) -> None:
+    inputs = _inputs()
+    found = hloexec.explain(module, inputs, _expected(inputs, number))
+    assert found.verdict is Explained.POLICY
+    assert [found.best.name, *(trial.name for trial in found.alike)] == [f"reference,e/d{number}=tf32"]
+    assert not found.untold
+
+
+def test_both_products_are_named_where_both_show(module: hloexec.Module) -> None:
+    inputs = _inputs()
+    found = hloexec.explain(module, inputs, _expected(inputs, 1, 2))
+    assert found.best.name == "tf32"
+    assert not found.untold
+
+
+@pytest.mark.parametrize("in_tf32", [(1,), (1, 2)])
+def test_a_product_that_does_not_show_cannot_be_told(module: hloexec.Module, in_tf32: tuple[int, ...]) -> None:
+    """The second form is a thousandth of a thousandth of the first one: TF32 moves it by less than rounding does."""
+    inputs = _inputs(1e-3)
+    found = hloexec.explain(module, inputs, _expected(inputs, *in_tf32))
+    assert found.best.name == "reference,e/d1=tf32"
+    assert [trial.name for trial in found.alike] == ["tf32"]
+    assert found.untold == (Untold("e/d2", "tf32"),)
+
+
+def test_of_two_equal_products_neither_can_be_told(module: hloexec.Module) -> None:
+    """One of them is in TF32, but which of them makes no difference."""
+    x, a, _, _ = _inputs()
+    inputs = [x, a, x, a]
+    found = hloexec.explain(module, inputs, _expected(inputs, 1))
+    assert found.best.name in ("reference,e/d1=tf32", "reference,e/d2=tf32")
+    assert found.untold == (Untold("e/d1", "tf32"), Untold("e/d2", "tf32"))
+
+
+def test_products_of_a_stated_precision_are_no_choice(module: hloexec.Module) -> None:
+    from hloexec.explaining.units import single_units
+    from hloexec.ops.policies.policy import POLICIES
+
+    assert single_units(module, POLICIES["tf32"]) == ["e/d1", "e/d2"]
+
+
+def test_the_command_names_what_cannot_be_told(
+    module: hloexec.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs = _inputs(1e-3)
+    Path("energies.hlo").write_text(TEXT)
+    np.savez("inputs.npz", *inputs)
+    np.save("other.npy", _expected(inputs, 1))
+    command = ["explain", "energies.hlo", "--inputs", "inputs.npz", "--expected", "other.npy"]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("tf32 for %d1 explains it: ")
+    assert "the values cannot tell whether tf32 holds for %d2" in said
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["untold_instructions"] == [{"name": "e/d2", "policy": "tf32"}]
+
+
+def test_a_search_that_runs_out_of_runs_says_so(module: hloexec.Module) -> None:
+    inputs = _inputs()
+    found = hloexec.explain(module, inputs, _expected(inputs, 1) * np.float32(1.01), runs=10)
+    assert not found.is_complete
+    assert hloexec.explain(module, inputs, _expected(inputs, 1)).is_complete
