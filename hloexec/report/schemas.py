@@ -250,6 +250,9 @@ KEYS: Mapping[str, tuple[str, str]] = {
     ),
     "best": ("policy_trial", "The policy that comes nearest; of those that cannot be told apart the simplest."),
     "alike": ("[policy_trial]", "Policies that the values cannot tell from the best one."),
+    "untold_instructions": (
+        "[untold_choice]", "Instructions of which the values cannot tell whether they have a policy."
+    ),
     "undecided": ("[text]", "Policies that may hold besides the best one: rounding hides what they would change."),
     "trials": ("[policy_trial]", "All policies that were tried, the nearest first."),
     "reference": ("policy_trial", "What the reference comes to."),
@@ -407,7 +410,7 @@ RECORDS: Mapping[str, str] = {
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
-    "explain": f"{_RUN} expected_file explained_verdict best alike undecided trials reference leaves run_count "
+    "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference leaves run_count "
     "unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
     "differing",
@@ -477,6 +480,7 @@ RECORDS: Mapping[str, str] = {
     "nan_finding": f"{_NAN_EVENT} value operands elements chain",
     "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
     "spread_ratio? is_explained? has_effect effect_share? effect_error?",
+    "untold_choice": "name policy",
     "explained_instruction": "name opcode hlo source explained_verdict best alike",
     "bad_element": "index element operand_elements?",
     "link": "path hlo source minimum maximum",
