@@ -19,7 +19,7 @@ import numpy as np
 from hloexec.errors import HloError
 from hloexec.exec.observers import Stages
 from hloexec.minifying.case import Case, counted, element_total
-from hloexec.minifying.checking import Check
+from hloexec.minifying.checking import Check, Ended
 from hloexec.minifying.oracles import Oracle
 from hloexec.text import format as format_module
 from hloexec.values import flat
@@ -72,24 +72,28 @@ class Search:
     def _first_in_turn(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
         for number, candidate in offered:
             case = self._made(candidate)
-            if case is not None and self._holds(case, None):
-                return self._accept(case, number)
+            if case is not None:
+                self.tried += 1
+                if self._holds(case):
+                    return self._accept(case, number)
         return None
 
     def _first_of_many(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
-        assert self._pool is not None
-        running: deque[tuple[int, Case, Future[bool]]] = deque()
+        """Checks that were begun too early are not counted, so that the counts are those of one after the other."""
+        assert self._pool is not None and isinstance(self.oracle, Check)
+        running: deque[tuple[int, Case, Future[Ended]]] = deque()
         stop, rest = Event(), iter(offered)
         try:
             while True:
                 while len(running) < self._jobs and (following := next(rest, None)) is not None:
                     case = self._made(following[1])
                     if case is not None:
-                        running.append((following[0], case, self._pool.submit(self._holds, case, stop)))
+                        running.append((following[0], case, self._pool.submit(self.oracle.run, case, stop)))
                 if not running:
                     return None
                 number, case, future = running.popleft()
-                if future.result():
+                self.tried += 1
+                if self._shows(self.oracle, future):
                     return self._accept(case, number)
         finally:
             stop.set()
@@ -110,16 +114,20 @@ class Search:
                 return None
             self._known.add(key)
             verify(case.module)
-            self.tried += 1
         except (HloError, RecursionError):
             return None
         return case
 
-    def _holds(self, case: Case, stop: Event | None) -> bool:
+    def _holds(self, case: Case) -> bool:
         try:
-            if isinstance(self.oracle, Check):
-                return self.oracle.holds(case, stop)
             return self.oracle.holds(case)
+        except (HloError, MemoryError, RecursionError):
+            return False
+
+    @staticmethod
+    def _shows(check: Check, future: Future[Ended]) -> bool:
+        try:
+            return check.shows(future.result())
         except (HloError, MemoryError, RecursionError):
             return False
 

@@ -410,8 +410,8 @@ RECORDS: Mapping[str, str] = {
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
-    "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference leaves run_count "
-    "unexplained_instructions checked_instruction_count is_complete",
+    "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "
+    "leaves run_count unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
     "differing",
     "compare": f"actual_file expected_file module? numerics {_COMPARISON}",
@@ -481,7 +481,7 @@ RECORDS: Mapping[str, str] = {
     "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
     "spread_ratio? is_explained? has_effect effect_share? effect_error?",
     "untold_choice": "name policy",
-    "explained_instruction": "name opcode hlo source explained_verdict best alike",
+    "explained_instruction": "name opcode hlo source run_count is_complete explained_verdict best alike",
     "bad_element": "index element operand_elements?",
     "link": "path hlo source minimum maximum",
     "output_error": "label index devices shape relative_rms_error digits? worst_digits? worst_index? worst_value? "

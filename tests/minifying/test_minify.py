@@ -189,6 +189,7 @@ def test_a_crash_keeps_the_pattern_alone_for_any_number_of_jobs(pattern: str) ->
     assert found[0].instruction_count == pattern.count("<-") + 1 + text.count("to_apply")
     assert found[0].largest_dimension == 1
     assert set(found[0].outcomes) == {"crash", "pass"}
+    assert (found[0].outcomes, found[0].trial_count) == (found[1].outcomes, found[1].trial_count)
 
 
 def test_a_module_that_cannot_run_here_is_minified_by_a_check() -> None:
