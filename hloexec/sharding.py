@@ -36,7 +36,7 @@ from hloexec.plan.trees import fits
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
-from hloexec.values import Array, Inputs, Value, rebuilt
+from hloexec.values import Array, Inputs, Value, mapped, rebuilt
 
 __all__ = ["leaf_shardings", "result_shardings", "shard_inputs", "unshard_outputs"]
 
@@ -316,4 +316,4 @@ def _leaf_name(index: Sequence[int]) -> str:
 
 def _entry_of(tree: object, partition: int) -> Any:
     """A value whose leaves are lists, with an entry in the place of each."""
-    return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, lambda shards: shards[partition])
+    return mapped(tree, lambda shards: shards[partition])

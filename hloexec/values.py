@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Described", "Inputs", "Token", "Value", "flat", "rebuilt"]
+__all__ = ["TOKEN", "Array", "Described", "Inputs", "Token", "Value", "flat", "mapped", "rebuilt"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
@@ -91,3 +91,8 @@ def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf:
             if not frames:
                 return tuple(done)
             frames[-1][1].append(tuple(done))
+
+
+def mapped(value: object, leaf: Callable[[Any], Any]) -> Any:
+    """Nested tuples with `leaf` of each of their leaves in its place, depth first."""
+    return rebuilt(value, lambda node: node if isinstance(node, tuple) else None, leaf)

@@ -85,7 +85,8 @@ def explain(
         inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
 
     def run(policy: NumericsPolicy) -> Sequence[Value]:
-        return run_devices(module, inputs, observers=watchers, **{**options, "numerics": policy})  # type: ignore[arg-type]
+        given: dict[str, Any] = {**options, "numerics": policy}
+        return run_devices(module, inputs, observers=watchers, **given)
 
     theirs = dict(leaves_of(expected, "expected"))
     trials = Trials(run, {}, most_runs(module) if runs is None else runs, budget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,7 +18,7 @@ from hloexec.minifying.case import Case
 from hloexec.minifying.opening import with_parameters_of
 from hloexec.minifying.searching import Candidate, Search
 from hloexec.ops.common import wide
-from hloexec.values import Array, Value, rebuilt
+from hloexec.values import Array, Value, mapped
 
 __all__ = ["fewer_devices", "smaller_dimensions"]
 
@@ -61,10 +62,10 @@ def _resized_cases(case: Case, size: int, targets: Sequence[int]) -> Iterator[Ca
         if resized is None:
             continue
         if case.inputs is None:
-            yield lambda resized=resized: resized  # type: ignore[misc]
+            yield resized
             continue
         for part in _PARTS:
-            yield lambda resized=resized, part=part: _with_part(case, resized, part)  # type: ignore[misc]
+            yield partial(_with_part, case, resized, part)
 
 
 def _resized(case: Case, size: int, target: int) -> Case | None:
@@ -112,7 +113,7 @@ def _cut(value: Value, leaves: Sequence[ArrayShape | BufferShape], part: str) ->
             return leaf
         return _part_of(leaf, (shape.element if isinstance(shape, BufferShape) else shape).dimensions, part)
 
-    found: Value = rebuilt(value, lambda node: node if isinstance(node, tuple) else None, cut)
+    found: Value = mapped(value, cut)
     return found
 
 
@@ -143,9 +144,9 @@ def fewer_devices(search: Search) -> bool:
 
     def candidates() -> Iterator[Candidate]:
         for device in range(case.devices if case.inputs is not None and len(case.inputs) > 1 else 1):
-            yield lambda device=device: _alone(case, device)  # type: ignore[misc]
+            yield partial(_alone, case, device)
         for count in range(2, case.devices):
-            yield lambda count=count: _on_fewer(case, count)  # type: ignore[misc]
+            yield partial(_on_fewer, case, count)
 
     return search.any(candidates())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -63,21 +64,21 @@ def _choices(case: Case, options: Mapping[str, Any], side: str, *, keeps_meaning
     for instruction in module.entry:
         role, names = role_of(instruction), list(computation_names(instruction.attributes))
         if role in (Role.CALL, Role.ASYNC_START) and names:
-            yield lambda name=instruction.name, called=names[:1]: opened(case, name, called, side)  # type: ignore[misc]
+            yield partial(opened, case, instruction.name, names[:1], side)
         elif role is Role.CONDITIONAL:
             for number, name in enumerate(names):
                 if not keeps_meaning or chosen.get(instruction.name) == number:
-                    yield lambda at=instruction.name, called=[name]: opened(case, at, called, side)  # type: ignore[misc]
+                    yield partial(opened, case, instruction.name, [name], side)
         elif role is Role.WHILE:
             condition, body = instruction.attributes.condition, instruction.attributes.body
             trips = loop_trips(module, module.entry, instruction)
             if keeps_meaning:
                 if trips is not None and trips <= _MOST_TRIPS:
                     called = [body] * int(trips)
-                    yield lambda at=instruction.name, called=called: opened(case, at, called, side)  # type: ignore[misc]
+                    yield partial(opened, case, instruction.name, called, side)
                 continue
             for called in ([body], [condition], [body] * 2):
-                yield lambda at=instruction.name, called=called: opened(case, at, called, side)  # type: ignore[misc]
+                yield partial(opened, case, instruction.name, called, side)
 
 
 def _branches_taken(case: Case, options: Mapping[str, Any], side: str) -> dict[str, int]:
@@ -194,7 +195,7 @@ def forwarded(search: Search) -> bool:
         for instruction in reversed(entry.instructions):
             for operand in dict.fromkeys(instruction.operands):
                 if entry.by_name[operand].shape.compatible(instruction.shape):
-                    yield lambda name=instruction.name, operand=operand: _forwarded(case, name, operand)  # type: ignore[misc]
+                    yield partial(_forwarded, case, instruction.name, operand)
 
     return search.any(candidates())
 

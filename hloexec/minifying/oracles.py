@@ -28,7 +28,7 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.plan.trees import map_shape, unflatten
 from hloexec.results import labelled_arrays
-from hloexec.values import Array, Value, flat, rebuilt
+from hloexec.values import Array, Value, flat, mapped
 
 __all__ = ["XLA", "Against", "DiffersFrom", "Expected", "Nan", "Oracle"]
 
@@ -247,11 +247,7 @@ class Expected(_Difference):
                 f"leaf {other[0]} of what is expected has dimensions {list(others)}, but the result has {list(ours)}"
             )
         arrays = (theirs[label] for label in found)
-        whole: Value = rebuilt(
-            actual,
-            lambda node: node if isinstance(node, tuple) else None,
-            lambda leaf: next(arrays) if isinstance(leaf, np.ndarray) else leaf,
-        )
+        whole: Value = mapped(actual, lambda leaf: next(arrays) if isinstance(leaf, np.ndarray) else leaf)
         names = _output_names(case.module)
         is_tuple = role_of(case.module.entry.root) is Role.TUPLE
         parts = whole if is_tuple and isinstance(whole, tuple) else (whole,)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -60,9 +61,7 @@ def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangle
         return False
     whole = Case(pair.after, pair.inputs, pair.before)
     cases = [each for each in (_on_given_values(whole, options), whole) if each is not None]
-    return search.any(
-        [lambda case=case: case for case in cases if may_be_entangled or not is_entangled(case)]  # type: ignore[misc]
-    )
+    return search.any([case for case in cases if may_be_entangled or not is_entangled(case)])
 
 
 def is_entangled(case: Case) -> bool:
@@ -142,7 +141,7 @@ def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
     outputs = _paired_outputs(case)
     before = search.accepted
     for results in [[each] for each in blamed] + ([outputs] if outputs else []):
-        if search.any([lambda results=results: _cut(case, cuts, results, values)]):  # type: ignore[misc]
+        if search.any([partial(_cut, case, cuts, results, values)]):
             return True
     if outputs and len(cuts) > 1:
         _most_cuts(search, case, cuts, outputs, values)

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Unpack
 
 import attrs
@@ -36,7 +37,7 @@ from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.minifying.findings import Minified
 from hloexec.minifying.oracles import XLA, Against, DiffersFrom, Expected, Nan, Oracle
-from hloexec.minifying.searching import OutOfTime, Search, size_of
+from hloexec.minifying.searching import Candidate, OutOfTime, Search, size_of
 from hloexec.numerics.leaves import leaves_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
@@ -255,13 +256,13 @@ def _minify(search: Search, options: Mapping[str, Any]) -> None:
     simplifying.no_annotations(search)
 
 
-def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Any]:
+def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Candidate]:
     """What might be it by itself."""
     case, oracle = search.best, search.oracle
     finding = oracle.search.finding if isinstance(oracle, Nan) and oracle.search is not None else None
     if finding is not None:
         for depth in (1, 2):
-            yield lambda depth=depth: _slice(case, finding.name, depth, finding.devices[0], options)
+            yield partial(_slice, case, finding.name, depth, finding.devices[0], options)
 
 
 def _slice(case: Case, path: str, depth: int, device: int, options: Mapping[str, Any]) -> Case:

@@ -11,8 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Event
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,8 +28,8 @@ from hloexec.verifier import verify
 
 __all__ = ["Candidate", "OutOfTime", "Search", "reduced"]
 
-Candidate = Callable[[], "Case | None"]
-"""Makes a case; None, or an HloError, where there is none."""
+Candidate: TypeAlias = Case | Callable[[], Case | None]
+"""A case, or what makes one; None, or an HloError, where there is none."""
 _Unit = TypeVar("_Unit")
 
 
@@ -106,7 +107,7 @@ class Search:
         if self._deadline is not None and time.perf_counter() > self._deadline:
             raise OutOfTime
         try:
-            case = candidate()
+            case = candidate if isinstance(candidate, Case) else candidate()
             if case is None:
                 return None
             key = _key(case)
@@ -176,7 +177,7 @@ def reduced(
         ]
         if least == 0 and parts == len(left) == 1:
             tried = [[]]
-        found = search.first([lambda kept=kept: make(kept) for kept in tried])  # type: ignore[misc]
+        found = search.first([partial(make, kept) for kept in tried])
         if found is not None:
             is_alone = parts > 1 and found < parts
             left = tried[found]

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal, Module, Shape, TupleShape
+from hloexec.dtypes import ELEMENT_TYPES, Kind, element_type_of
+from hloexec.ir import (
+    ArrayShape,
+    BufferShape,
+    Computation,
+    Instruction,
+    Literal,
+    Module,
+    Shape,
+    TupleShape,
+    leaf_shapes,
+)
 from hloexec.minifying.case import Case
 from hloexec.minifying.searching import Search
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.registry import Role, role_of
-from hloexec.values import Array, Value, flat, rebuilt
+from hloexec.values import Array, Value, flat, mapped
 
 __all__ = ["common_types", "no_annotations", "simple_constants", "simple_inputs"]
 
@@ -66,7 +77,7 @@ def simple_inputs(search: Search) -> None:
     everything = range(len(search.best.module.entry.parameters))
     for numbers in (list(everything), *([number] for number in everything)):
         case = search.best
-        search.any(lambda made=made: made for made in _simpler_inputs(case, numbers))  # type: ignore[misc]
+        search.any(_simpler_inputs(case, numbers))
 
 
 def _simpler_inputs(case: Case, numbers: Sequence[int]) -> Iterator[Case]:
@@ -94,12 +105,8 @@ def _with_inputs(case: Case, numbers: Sequence[int], how: Callable[[Array], Arra
 
 
 def _mapped(value: Value, how: Callable[[Array], Array]) -> Value:
-    mapped: Value = rebuilt(
-        value,
-        lambda node: node if isinstance(node, tuple) else None,
-        lambda leaf: how(leaf) if isinstance(leaf, np.ndarray) else leaf,
-    )
-    return mapped
+    found: Value = mapped(value, lambda leaf: how(leaf) if isinstance(leaf, np.ndarray) else leaf)
+    return found
 
 
 def simple_constants(search: Search) -> None:
@@ -114,7 +121,7 @@ def simple_constants(search: Search) -> None:
     for place in places:
         case = search.best
         if case.module.by_name.get(place[0]) is not None and place[1] in case.module.by_name[place[0]].by_name:
-            search.any(lambda made=made: made for made in _simpler_constants(case, place))  # type: ignore[misc]
+            search.any(_simpler_constants(case, place))
 
 
 def _simpler_constants(case: Case, place: tuple[str, str]) -> Iterator[Case]:
@@ -151,30 +158,22 @@ def common_types(search: Search) -> None:
     search.any([lambda: _with_types(search.best, dict(_types_of(search.best)))])
     for before, after in list(_types_of(search.best)):
         case = search.best
-        search.any([lambda: _with_types(case, {before: after})])  # noqa: B023 - called before the next round
+        search.any([partial(_with_types, case, {before: after})])
 
 
 def _types_of(case: Case) -> Iterator[tuple[str, str]]:
     """The element types in the module, with the usual ones of their kinds where they are others."""
     found = {
-        entry
+        (leaf.element if isinstance(leaf, BufferShape) else leaf).element_type
         for module in (case.module, case.other)
         if module is not None
         for computation in module
         for instruction in computation
-        for entry in _element_types(instruction.shape)
+        for _, leaf in leaf_shapes(instruction.shape)
     }
     for entry in sorted(found, key=lambda each: each.name):
         if (usual := _COMMON.get(entry.kind)) is not None and usual != entry.name:
             yield entry.name, usual
-
-
-def _element_types(shape: Shape) -> Iterator[ElementType]:
-    if isinstance(shape, TupleShape):
-        for element in shape.elements:
-            yield from _element_types(element)
-    else:
-        yield (shape.element if isinstance(shape, BufferShape) else shape).element_type
 
 
 def _with_types(case: Case, types: dict[str, str]) -> Case | None:
@@ -220,7 +219,7 @@ def no_annotations(search: Search) -> None:
         return
     for name in _ANNOTATIONS:
         case = search.best
-        search.any([lambda: _plain(case, (name,))])  # noqa: B023 - called before the next round
+        search.any([partial(_plain, case, (name,))])
 
 
 _ANNOTATIONS = (

@@ -10,7 +10,7 @@ import attrs
 from hloexec.arguments import described
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
-from hloexec.values import Value, rebuilt
+from hloexec.values import Value, mapped
 
 __all__ = ["Carried", "Leaves", "carried_by", "label_of", "output_labels", "with_leaves"]
 
@@ -66,11 +66,7 @@ def with_leaves(values: Sequence[Value], changes: Mapping[str, Value]) -> list[V
 
 def _with_leaves(value: Value, place: tuple[int, ...], changes: Mapping[str, Value]) -> Value:
     labels = iter([label for label, _ in _indexed(value, place)])
-    found: Value = rebuilt(
-        value,
-        lambda node: node if isinstance(node, tuple) else None,
-        lambda leaf: changes.get(next(labels), leaf),
-    )
+    found: Value = mapped(value, lambda leaf: changes.get(next(labels), leaf))
     return found
 
 

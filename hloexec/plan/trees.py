@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
-from hloexec.values import TOKEN, flat, rebuilt
+from hloexec.values import TOKEN, flat, mapped, rebuilt
 
 __all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_shape", "map_tree", "store", "unflatten"]
 
@@ -44,7 +44,7 @@ def map_tree(tree: SlotTree, leaf: Callable[[int], Any]) -> Any:
     """The tree with `leaf` of each slot in its place."""
     if isinstance(tree, int):
         return leaf(tree)
-    return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, leaf)
+    return mapped(tree, leaf)
 
 
 def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
