@@ -20,7 +20,7 @@ from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.computing.exchanging import Exchanges
 from hloexec.shadowing.computing.moving import Evaluated, is_inexact, order_changes
 from hloexec.shadowing.computing.widening import kernels_of
-from hloexec.shadowing.outputs import LeafError, leaf_error
+from hloexec.shadowing.outputs import LeafError, leaf_errors
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import EXACT, Blame, Shadow, Store, wide
 from hloexec.values import Array, flat
@@ -158,9 +158,10 @@ class ShadowObserver:
     def _take_outputs(self, event: Event) -> None:
         from hloexec.numerics.statistics import leaves
 
-        for index, leaf in leaves(event.value):
-            if isinstance(leaf, np.ndarray):
-                self.outputs.append(leaf_error(index, event.devices, leaf, self._store.get(leaf)))
+        arrays = [(index, leaf) for index, leaf in leaves(event.value) if isinstance(leaf, np.ndarray)]
+        shadows = [self._store.get(leaf) for _, leaf in arrays]
+        pairs = zip(arrays, shadows, strict=True)
+        self.outputs.extend(leaf_errors(event.devices, [(index, leaf, shadow) for (index, leaf), shadow in pairs]))
 
 
 def _shadow(found: Difference, value: Array, blame: Blame, absorbed: Array | None) -> Shadow | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -11,13 +12,14 @@ import numpy as np
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import unit_roundoff
-from hloexec.shadowing.computing.elements import taken
+from hloexec.shadowing.computing.elements import subtracted, taken
+from hloexec.shadowing.computing.pending import ranges_of, together
+from hloexec.shadowing.computing.ranges import BLOCK, row_by_row
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
-__all__ = ["LeafError", "digits_of", "leaf_error"]
+__all__ = ["LeafError", "digits_of", "leaf_errors"]
 
-_BLOCK = 1 << 15
 _SAMPLE = 1 << 14
 """Elements of a leaf of which the median is taken."""
 _HUGE = 1e300
@@ -71,31 +73,70 @@ def digits_of(errors: Array, exact: Array, entry: ElementType) -> Array:
     return np.clip(found, 0.0, most)
 
 
-def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, shadow: Shadow | None) -> LeafError:
-    """The error of a leaf; that of integers and preds is none."""
+def leaf_errors(
+    devices: tuple[int, ...], leaves: Sequence[tuple[tuple[int, ...], Array, Shadow | None]]
+) -> list[LeafError]:
+    """The errors of a result's leaves, each with its index and its shadow; integers and preds have none."""
+    measured: dict[int, _Measured] = {}
+    waiting = [
+        number for number, (_, _, shadow) in enumerate(leaves) if shadow is not None and shadow.pending is not None
+    ]
+    pairs = [(leaves[number][1], leaves[number][2]) for number in waiting]
+    for numbers in together(
+        [shadow.pending for _, shadow in pairs if shadow is not None and shadow.pending is not None]
+    ):
+        for number, found in zip(numbers, _measured_at_once([pairs[number] for number in numbers]), strict=True):
+            if found is not None:
+                measured[waiting[number]] = found
+    return [
+        _leaf_error(index, devices, value, shadow, measured.get(number))
+        for number, (index, value, shadow) in enumerate(leaves)
+    ]
+
+
+@attrs.frozen
+class _Measured:
+    """What a leaf's error is made from, or a part of it."""
+
+    scale: float
+    """The sum of the squares of the exact numbers."""
+    energy: float
+    """That of the errors."""
+    worst: float
+    """The largest relative error."""
+    place: int
+    error: float
+    exact: float
+    """What is there; of complex numbers the absolute values."""
+    errors: Array
+    exacts: Array
+    """Those of a sample."""
+
+
+def _leaf_error(
+    index: tuple[int, ...], devices: tuple[int, ...], value: Array, shadow: Shadow | None, measured: _Measured | None
+) -> LeafError:
     entry = element_type_of(value.dtype)
     known: Mapping[int, float] = {}
     if shadow is None or not value.size:
         most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
         return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
-    flat, data = np.ascontiguousarray(value).reshape(-1), np.ascontiguousarray(shadow.data).reshape(-1)
-    scale, energy, place = _summed(flat, data, shadow)
-    step = max(1, flat.size // _SAMPLE)
-    some = _errors(flat[step // 2 :: step], data[step // 2 :: step], shadow.is_whole)
-    every = digits_of(*some, entry)
+    found = measured or _measured_of_data(value, shadow)
+    every = digits_of(found.errors, found.exacts, entry)
     every = every[~np.isnan(every)]
-    lowest = digits_of(*_errors(flat[place : place + 1], data[place : place + 1], shadow.is_whole), entry)
-    value_there, exact_there = _pair(value, shadow, place)
+    lowest = digits_of(np.array([found.error]), np.array([found.exact]), entry)
+    value_there = wide(taken(value, np.array([found.place])))[0]
+    exact_there = found.exact if measured is not None else _exact_there(value, shadow, found.place)
     return LeafError(
         index=index,
         devices=devices,
         element_type=entry,
         dimensions=value.shape,
-        relative_error=min(1.0, math.sqrt(energy / scale)) if scale > 0 else float(energy > 0),
+        relative_error=min(1.0, math.sqrt(found.energy / found.scale)) if found.scale > 0 else float(found.energy > 0),
         digits=float(np.median(every)) if every.size else None,
         worst_digits=None if np.isnan(lowest[0]) else float(lowest[0]),
-        worst_index=tuple(map(int, np.unravel_index(place, value.shape))),
-        worst_value=value_there,
+        worst_index=tuple(map(int, np.unravel_index(found.place, value.shape))),
+        worst_value=float(abs(value_there) if value.dtype.kind == "c" else value_there),
         worst_exact=exact_there,
         lost=shadow.lost,
         shares=shadow.blame.shares,
@@ -104,36 +145,81 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
     )
 
 
-def _summed(flat: Array, data: Array, shadow: Shadow) -> tuple[float, float, int]:
-    """The sums of the squares of exact numbers and of errors, and where the largest relative error is."""
-    is_narrow = not shadow.is_whole and data.dtype == np.float32
-    seen = [(0.0, 0.0, -1.0, 0)] * -(-flat.size // _BLOCK)
+def _measured_at_once(leaves: Sequence[tuple[Array, Shadow | None]]) -> list[_Measured | None]:
+    """What shadows say that are pending, without keeping them; None where samples have not shown most of an error."""
+    pendings = [shadow.pending for _, shadow in leaves if shadow is not None and shadow.pending is not None]
+    exact = ranges_of(pendings)
+    flats = [row_by_row(value) for value, _ in leaves]
+    size = flats[0].size
+    seen: list[list[tuple[_Measured, bool]]] = [[] for _ in range(-(-size // BLOCK))]
 
     def work(start: int, stop: int) -> None:
-        values, kept = flat[start:stop], data[start:stop]
-        energy = 0.0
-        with np.errstate(all="ignore"):
-            if is_narrow:
-                # To compare them, f32 will do.
-                exact, errors = np.add(values, kept, dtype=np.float32), kept
-                numbers = exact.astype(np.float64)
-                own = float(np.vdot(numbers, numbers))
-                amounts, sizes = np.abs(errors), np.abs(exact, out=exact)
-            else:
-                errors, exact = _errors(values, kept, shadow.is_whole)
-                sizes, amounts = np.abs(exact), np.abs(errors)
-                own = float(np.minimum(sizes**2, _HUGE).sum())
-                energy = float(np.minimum(amounts[amounts < np.inf] ** 2, _HUGE).sum())
-            ratios = np.divide(amounts, sizes, out=amounts)
-            largest = int(np.argmax(ratios))
-            if np.isnan(ratios[largest]):
-                ratios[np.isnan(ratios)] = 0
-                largest = int(np.argmax(ratios))
-        seen[start // _BLOCK] = own, energy, float(ratios[largest]), start + largest
+        for flat, numbers in zip(flats, exact(start, stop), strict=True):
+            errors, vanish = subtracted(numbers, flat[start:stop])
+            exacts = np.broadcast_to(numbers, errors.shape)
+            seen[start // BLOCK].append((_measured(errors, exacts, start, size), vanish))
 
-    in_blocks(work, flat.size, _BLOCK)
-    scales, energies, worst, places = zip(*seen, strict=True)
-    return sum(scales), shadow.energy if is_narrow else sum(energies), places[worst.index(max(worst))]
+    in_blocks(work, size, BLOCK)
+    found: list[_Measured | None] = []
+    for number, (pending, (value, shadow)) in enumerate(zip(pendings, leaves, strict=True)):
+        its = _joined([parts[number][0] for parts in seen])
+        vanish = any(parts[number][1] for parts in seen)
+        is_told = shadow is not None and pending.is_like_sample(value, shadow.energy, its.energy, vanish)
+        found.append(its if is_told and its.energy < _HUGE and its.scale < _HUGE else None)
+    return found
+
+
+def _measured_of_data(value: Array, shadow: Shadow) -> _Measured:
+    flat, data = row_by_row(value), row_by_row(shadow.data)
+    parts: list[Any] = [None] * -(-flat.size // BLOCK)
+
+    def work(start: int, stop: int) -> None:
+        errors, exact = _errors(flat[start:stop], data[start:stop], shadow.is_whole)
+        parts[start // BLOCK] = _measured(errors, exact, start, flat.size)
+
+    in_blocks(work, flat.size, BLOCK)
+    return _joined(parts)
+
+
+def _measured(errors: Array, exact: Array, start: int, size: int) -> _Measured:
+    """What the elements of a flat array from one place on say."""
+    step = max(1, size // _SAMPLE)
+    some = slice((step // 2 - start) % step, None, step)
+    with np.errstate(all="ignore"):
+        sizes, amounts = np.abs(exact), np.abs(errors)
+        scale, energy = _squared(sizes), _squared(amounts)
+        ratios = np.divide(amounts, sizes, out=sizes)
+        largest = int(np.argmax(ratios))
+        if np.isnan(ratios[largest]):
+            ratios[np.isnan(ratios)] = 0
+            largest = int(np.argmax(ratios))
+    return _Measured(
+        scale,
+        energy,
+        float(ratios[largest]),
+        start + largest,
+        float(amounts[largest]),
+        float(exact[largest].real if errors.dtype.kind != "c" else abs(exact[largest])),
+        errors[some].copy(),
+        exact[some].copy(),
+    )
+
+
+def _squared(sizes: Array) -> float:
+    """The sum of the squares of finite numbers, none larger than `_HUGE`."""
+    found = float(np.vdot(sizes, sizes))
+    return found if math.isfinite(found) else float(np.minimum(sizes[sizes < np.inf] ** 2, _HUGE).sum())
+
+
+def _joined(parts: Sequence[_Measured]) -> _Measured:
+    worst = max(parts, key=lambda part: part.worst)
+    return attrs.evolve(
+        worst,
+        scale=sum(part.scale for part in parts),
+        energy=sum(part.energy for part in parts),
+        errors=np.concatenate([part.errors for part in parts]),
+        exacts=np.concatenate([part.exacts for part in parts]),
+    )
 
 
 def _errors(values: Array, data: Array, is_whole: bool) -> tuple[Array, Array]:
@@ -151,9 +237,9 @@ def _errors(values: Array, data: Array, is_whole: bool) -> tuple[Array, Array]:
         return errors, exact
 
 
-def _pair(value: Array, shadow: Shadow, place: int) -> tuple[float, float]:
-    """An element and its shadow; of complex numbers the absolute values."""
+def _exact_there(value: Array, shadow: Shadow, place: int) -> float:
+    """An element of a shadow; of complex numbers its absolute value."""
     where = np.array([place])
-    number, data = wide(taken(value, where))[0], taken(shadow.data, where)[0]
-    exact = data if shadow.is_whole else number + data
-    return (float(number), float(exact)) if value.dtype.kind != "c" else (float(abs(number)), float(abs(exact)))
+    data = taken(shadow.data, where)[0]
+    exact = data if shadow.is_whole else wide(taken(value, where))[0] + data
+    return float(exact) if value.dtype.kind != "c" else float(abs(exact))

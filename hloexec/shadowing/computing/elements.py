@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from hloexec.ops.threads import in_blocks
-from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges
+from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges, row_by_row
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
@@ -70,7 +70,7 @@ def count_unlike(
     kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
 ) -> int:
     """How many elements of an elementwise instruction's result are not what it gives for its operands' shadows."""
-    exact, flat = _exact(kernel, operands, shadows), np.ascontiguousarray(value).reshape(-1)
+    exact, flat = _exact(kernel, operands, shadows), row_by_row(value)
     counts = np.zeros(max(1, -(-flat.size // BLOCK)), np.int64)
 
     def work(start: int, stop: int) -> None:
@@ -94,7 +94,7 @@ def _exact(
 
 def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
-    flat = np.ascontiguousarray(value).reshape(-1)
+    flat = row_by_row(value)
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
     energies = np.zeros(max(1, -(-flat.size // _PART)))
     seen = [(False, False)] * -(-flat.size // BLOCK)

@@ -7,6 +7,7 @@ operands as they are, to tell what the instruction adds. Results of f64 are a ma
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -235,7 +236,8 @@ class Evaluation:
             result = np.asarray(kernel(*operands))
             if result.dtype.kind != "f":
                 return result
-            if np.isinf(result).any():
+            # A finite sum, which takes one pass, has no infinity in it.
+            if not math.isfinite(np.add.reduce(result, axis=None)) and np.isinf(result).any():
                 finite = np.isinf(result)
                 for operand in operands:
                     finite = finite & np.isfinite(operand)

@@ -31,12 +31,14 @@ from hloexec.values import Array
 if TYPE_CHECKING:
     from hloexec.shadowing.store import Blame
 
-__all__ = ["Pending", "is_finite", "may_wait"]
+__all__ = ["Pending", "is_finite", "may_wait", "ranges_of", "together"]
 
 _LEAST = 1 << 15
 """Elements from which on an array's shadow may wait."""
 _MOST = 24
 """Instructions of a chain."""
+_TOGETHER = 4
+"""Shadows that are computed side by side: the numbers of a range should stay in the cache."""
 
 
 @attrs.define(eq=False)
@@ -68,7 +70,7 @@ class Pending:
         filled with the exact numbers."""
         value = self.value()
         assert value is not None
-        found = differences(_program(self, out), value)
+        found = differences(self.ranges(out), value)
         if not found.is_whole and self.is_like_sample(value, estimate, found.energy, found.may_vanish):
             return found, None
         operands = self._values()
@@ -76,11 +78,19 @@ class Pending:
             return found, None
         # It is computed again, and large.
         del found
-        return self._again(value, operands) or (differences(_program(self, None), value), None)
+        return self._again(value, operands) or (differences(self.ranges(), value), None)
 
-    def ranges(self) -> Ranges:
-        """The exact numbers, which are not kept."""
-        return _program(self, None)
+    def ranges(self, out: Array | None = None) -> Ranges:
+        """The exact numbers, which are not kept; `out` is filled with them."""
+        exact = ranges_of([self])
+
+        def one(start: int, stop: int) -> Array:
+            found = exact(start, stop)[0]
+            if out is not None:
+                out[start:stop] = found
+            return found
+
+        return one
 
     def is_like_sample(self, value: Array, estimate: float, energy: float, may_vanish: bool) -> bool:
         """Whether the sample has shown most of the energy, and that elements vanish, if they do."""
@@ -120,11 +130,12 @@ class Pending:
         return found
 
 
-def _program(last: Pending, out: Array | None) -> Ranges:
-    """The exact numbers of a pending shadow, by ranges of the flat array; `out` is filled with them."""
+def ranges_of(wanted: Sequence[Pending]) -> Callable[[int, int], list[Array]]:
+    """The exact numbers of pending shadows of as many elements each, by ranges of the flat arrays: what their chains
+    share is computed once."""
     leaves: dict[tuple[int, int], tuple[Array, Shadow | None]] = {}
     """What is converted once for each range, however many instructions take it."""
-    links = _chain(last)
+    links = _chain(wanted)
     uses: list[list[tuple[int, int]]] = []
     for link in links.values():
         uses.append([])
@@ -137,7 +148,8 @@ def _program(last: Pending, out: Array | None) -> Ranges:
             uses[-1].append((id(array), id(shadow)))
             leaves[uses[-1][-1]] = array, shadow
     ranges = {key: exact_ranges(array, shadow) for key, (array, shadow) in leaves.items()}
-    seen: set[tuple[int, int]] = set()
+    keys = [(id(each), 0) for each in wanted]
+    seen = set(keys)
     steps = []
     for link, given in reversed(list(zip(links.values(), uses, strict=True))):
         # So that the cache has room for what comes.
@@ -146,24 +158,40 @@ def _program(last: Pending, out: Array | None) -> Ranges:
         steps.append((link.kernel, (id(link), 0), given, dead))
     steps.reverse()
 
-    def exact(start: int, stop: int) -> Array:
+    def exact(start: int, stop: int) -> list[Array]:
         known = {key: its(start, stop) for key, its in ranges.items()}
-        result = np.empty(0)
         for kernel, key, given, dead in steps:
-            result = known[key] = np.asarray(kernel(*[known[each] for each in given]))
+            known[key] = np.asarray(kernel(*[known[each] for each in given]))
             for each in dead:
                 del known[each]
-        if out is not None:
-            out[start:stop] = result
-        return result
+        return [known[key] for key in keys]
 
     return exact
 
 
-def _chain(last: Pending) -> dict[int, Pending]:
+def together(pendings: Sequence[Pending]) -> list[list[int]]:
+    """Which of some pending shadows share something, at most `_TOGETHER` of them, by their numbers."""
+    groups: list[tuple[int, set[int], list[int]]] = []
+    for number, each in enumerate(pendings):
+        parts: set[int] = set()
+        for link in _chain([each]).values():
+            parts.add(id(link))
+            # What is broadcast takes no time.
+            parts.update(id(operand) for operand in link.operands if operand is not None and all(operand.strides))
+        for size, known, numbers in groups:
+            if size == each.size and len(numbers) < _TOGETHER and not known.isdisjoint(parts):
+                known |= parts
+                numbers.append(number)
+                break
+        else:
+            groups.append((each.size, parts, [number]))
+    return [numbers for _, _, numbers in groups]
+
+
+def _chain(wanted: Sequence[Pending]) -> dict[int, Pending]:
     """What has to be computed, in order; not what has been computed since and still has its value."""
     found: dict[int, Pending] = {}
-    stack: list[tuple[Pending, bool]] = [(last, False)]
+    stack: list[tuple[Pending, bool]] = [(each, False) for each in reversed(wanted)]
     while stack:
         link, is_known = stack.pop()
         if id(link) in found:
@@ -190,7 +218,7 @@ def may_wait(value: Array, shadows: Sequence[Shadow | None]) -> bool:
 
 def is_finite(value: Array) -> bool:
     """Whether an array has neither infinities nor NaN; what is so large that its square is infinite counts as such."""
-    flat = np.ascontiguousarray(value).reshape(-1)
+    flat = value.ravel(order="K")
     if value.dtype == np.float32:
         return math.isfinite(float(np.vdot(flat, flat)))
     entry = element_type_of(value.dtype)

@@ -11,10 +11,11 @@ from functools import partial
 import numpy as np
 
 from hloexec.ops.common import widen
+from hloexec.ops.movement.copying import row_major
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
-__all__ = ["BLOCK", "Ranges", "exact_ranges", "flattened"]
+__all__ = ["BLOCK", "Ranges", "exact_ranges", "flattened", "row_by_row"]
 
 BLOCK = 1 << 15
 """Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
@@ -92,7 +93,12 @@ def flattened(array: Array) -> Array:
     """The elements in one dimension; a single one where all are the same in memory."""
     if not any(array.strides) and array.size:
         return array[(slice(1),) * array.ndim].reshape(-1)
-    return np.ascontiguousarray(array).reshape(-1)
+    return row_by_row(array)
+
+
+def row_by_row(array: Array) -> Array:
+    """All elements in one dimension."""
+    return (array if array.flags.c_contiguous else row_major(array)).reshape(-1)
 
 
 def _exact(block: Array, data: Array | None, is_whole: bool) -> Array:

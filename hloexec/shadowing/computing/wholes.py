@@ -45,9 +45,11 @@ _LARGE = 1 << 14
 _SLICES = 8
 _PIECE = 1 << 16
 """Elements of a part of an operand or result that a core keeps in f64, of what is computed slice by slice."""
+_ROWS = 256
+"""Rows of a piece of a large product, where that leaves `_FEWEST` pieces. BLAS puts the other operand into its order
+for each piece, which with fewer rows takes it a good part of its time."""
+_FEWEST = 4
 _PIECES = 32
-"""Of large products there are no more pieces than so many: of a few rows each, BLAS would take longer to put the other
-operand into its order than to multiply it."""
 _TINY = 1e-300
 _WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
 
@@ -116,7 +118,7 @@ def _piecewise(
     rest = exact_operands(operands[1:], shadows[1:])
     found = np.empty(value.shape, np.float32)
     size = first.shape[dimension]
-    step = max(-(-size // _PIECES), _PIECE * size // max(first.size, value.size))
+    step = max(min(_ROWS, -(-size // _FEWEST)), -(-size // _PIECES), _PIECE * size // max(first.size, value.size))
     seen = [(0.0, False, False)] * -(-size // step)
 
     def work(start: int, stop: int) -> None:
