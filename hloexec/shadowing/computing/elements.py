@@ -133,7 +133,7 @@ def subtracted(exact: Array, values: Array) -> tuple[Array, bool]:
     numbers = wide(values)
     zero = numbers == 0
     block = np.subtract(exact, numbers, out=numbers if numbers.dtype != values.dtype else None)
-    return block, bool(zero.any() and (block[zero] != 0).any())
+    return block, bool(zero.any() and (zero & (block != 0)).any())
 
 
 def energy_in(block: Array) -> float:
