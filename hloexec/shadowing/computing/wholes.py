@@ -110,7 +110,7 @@ def _piecewise(
     """The leaf of a large contraction, whose exact numbers are computed for some slices at a time; None where that is
     not to be done, or where differences do not tell."""
     pair = _slicing(evaluation, operands)
-    if pair is None or value.size < _PIECE or value.dtype.kind == "c" or not any(shadows):
+    if pair is None or value.size < _PIECE or value.dtype.kind == "c":
         return None
     dimension, result_dimension = pair
     first, shadow = operands[0], shadows[0]
@@ -146,7 +146,7 @@ def _piecewise(
     part, cut = _cut(first, (dimension, where)), (result_dimension, where)
     here = np.asarray(kernel(wide_operand(part), *plain))
     ours = _cut(value, cut)
-    theirs = np.add(ours, _cut(found, cut), dtype=np.float64)
+    theirs = np.add(ours, _cut(found, cut), dtype=np.float64) if any(shadows) else here
     sample = _compared(ours, theirs, here, spread(ours.size) if ours.size > _LARGE else None)
     if not _shows(sample, difference, value.size):
         # Most of the error is elsewhere.
