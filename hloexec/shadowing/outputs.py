@@ -121,6 +121,8 @@ def _leaf_error(
     if shadow is None or not value.size:
         most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
         return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
+    if measured is None and shadow.pending is not None:
+        shadow.settle(value, is_like=False)
     found = measured or _measured_of_data(value, shadow)
     every = digits_of(found.errors, found.exacts, entry)
     every = every[~np.isnan(every)]

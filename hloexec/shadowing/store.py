@@ -71,15 +71,16 @@ class Shadow:
         self.settle()
         return self._is_whole
 
-    def settle(self, value: Array | None = None, out: Array | None = None) -> None:
-        """Compute what is pending; `value` is the array whose shadow it is, where that has been computed again, and
-        `out`, of one dimension, is filled with the exact numbers."""
+    def settle(self, value: Array | None = None, out: Array | None = None, *, is_like: bool | None = None) -> None:
+        """Compute what is pending; `value` is the array whose shadow it is, where that has been computed again, `out`,
+        of one dimension, is filled with the exact numbers, and `is_like` is whether the sample has shown most of the
+        error, where that is known."""
         pending = self.pending
         if pending is None:
             return
         if value is not None and pending.value() is None:
             pending.value = weakref.ref(value)
-        found, blame = pending.computed(self.energy, out)
+        found, blame = pending.computed(self.energy, out, is_like=is_like)
         self._data, self._is_whole, self.energy, self.pending = found.data, found.is_whole, found.energy, None
         self.blame = blame or self.blame
 

@@ -65,20 +65,22 @@ class Pending:
     """Whether one of the chain's instructions gives one of its operands: zero, where the exact numbers would choose
     otherwise, which nobody has made so."""
 
-    def computed(self, estimate: float, out: Array | None = None) -> tuple[Difference, Blame | None]:
-        """The difference from the value; and the blame, where the sample has not shown most of the error. `out` is
-        filled with the exact numbers."""
+    def computed(
+        self, estimate: float, out: Array | None = None, *, is_like: bool | None = None
+    ) -> tuple[Difference, Blame | None]:
+        """The difference from the value; and the blame, where the sample has not shown most of the error, which
+        `is_like` says where that is known. `out` is filled with the exact numbers."""
         value = self.value()
         assert value is not None
-        found = differences(self.ranges(out), value)
-        if not found.is_whole and self.is_like_sample(value, estimate, found.energy, found.may_vanish):
-            return found, None
+        if is_like is not False:
+            found = differences(self.ranges(out), value)
+            if not found.is_whole and self.is_like_sample(value, estimate, found.energy, found.may_vanish):
+                return found, None
+            # It is computed again, and large.
+            del found
         operands = self._values()
-        if operands is None:
-            return found, None
-        # It is computed again, and large.
-        del found
-        return self._again(value, operands) or (differences(self.ranges(), value), None)
+        again = None if operands is None else self._again(value, operands)
+        return again or (differences(self.ranges(out), value), None)
 
     def ranges(self, out: Array | None = None) -> Ranges:
         """The exact numbers, which are not kept; `out` is filled with them."""

@@ -177,7 +177,7 @@ def _results(
     in_blocks(work, len(first), step)
     if not exact_part.are_like_sample():
         assert shadows[0] is not None
-        shadows[0].settle(first)
+        shadows[0].settle(first, is_like=False)
         return _results(evaluation, kernel, operands, shadows)
     return [np.concatenate(parts, pair[1])]
 
