@@ -9,7 +9,8 @@ import attrs
 
 from hloexec.exec.observers import Stages
 from hloexec.narrowing.findings import Deviation, Standing
-from hloexec.narrowing.measuring import Measurer, Ranges, Reference
+from hloexec.narrowing.limits import LEAST_SAMPLE, upper_limit
+from hloexec.narrowing.measuring import Measurer, Ranges, Reference, worst_of
 from hloexec.narrowing.rewriting import Rewritten, rewritten
 from hloexec.narrowing.search import FAILURES, Search
 from hloexec.narrowing.supply import Supply
@@ -51,9 +52,7 @@ class Verification:
                 self.ranges.append(Ranges())
                 watchers = [self.ranges[number]] if self._may_overflow else []
                 fresh.append(self.measurer.reference(number, given, watchers))
-            failed = next(
-                (each for each in fresh if not self._holds(each, self.held_back, self.search.check_share)), None
-            )
+            failed = self._failed(fresh)
             if failed is None:
                 self.held_back_count = len(fresh)
                 return self
@@ -62,6 +61,21 @@ class Verification:
             if self.supply.is_endless:
                 fresh = []
             self._go_back(count, failed)
+
+    def _failed(self, fresh: list[Reference]) -> Reference | None:
+        """Inputs on which the module is not good enough; or the worst ones, where what it does on all of them says that
+        it is too bad on one of a thousand others."""
+        severities: list[float] = []
+        for each in fresh:
+            own: dict[str, Deviation] = {}
+            holds = self._holds(each, own, self.search.check_share)
+            _join(self.held_back, own)
+            if not holds:
+                return each
+            severities.append(worst_of(own).severity)
+        if len(fresh) < LEAST_SAMPLE or upper_limit(severities) <= 1:
+            return None
+        return fresh[severities.index(max(severities))]
 
     def _go_back(self, count: int, joined: Reference | None = None) -> None:
         """Narrow less than before: fewer instructions than `count`."""
@@ -79,9 +93,7 @@ class Verification:
             found = self.measurer.deviations(self.found.module, reference, observers=watchers, **self.limits)
         except FAILURES:
             return False
-        for label, deviation in found.items():
-            if label not in worst or deviation.severity > worst[label].severity:
-                worst[label] = deviation
+        _join(worst, found)
         lost = self._out_of_range(watcher, self.ranges[reference.number])
         if lost:
             self.search.refuse(lost, Standing.RANGE, "goes beyond the type's range once others are narrowed")
@@ -107,3 +119,10 @@ class Verification:
         """Whether a narrowed instruction is, or takes, the value of another of its computation."""
         computation = self.measurer.module.by_name[place[0]]
         return origin[0] == place[0] and (origin[1] == place[1] or origin[1] in computation.by_name[place[1]].operands)
+
+
+def _join(worst: dict[str, Deviation], found: Mapping[str, Deviation]) -> None:
+    """Take over what is worse."""
+    for label, deviation in found.items():
+        if label not in worst or deviation.severity > worst[label].severity:
+            worst[label] = deviation

@@ -178,6 +178,26 @@ ENTRY e {
     assert found.narrowed_share == 0
 
 
+def test_errors_that_vary_much_over_inputs_are_no_permission() -> None:
+    def inputs(seed: int) -> list[Any]:
+        # Rounded to bf16, these numbers are 1: the error is at most a quarter of the tolerance, and a hundredth of that
+        # on others.
+        error = 0.25 * 0.0039 * 10 ** -np.random.default_rng(seed).uniform(0, 2)
+        return [np.full(64, 1 + error, np.float32)]
+
+    text = """HloModule m
+ENTRY e {
+  x = f32[64] parameter(0)
+  one = f32[] constant(1)
+  ones = f32[64] broadcast(one), dimensions={}
+  ROOT y = f32[64] multiply(x, ones)
+}"""
+    assert _found(text, inputs, tolerance=0.0039, held_back=5).narrowed_share == 1
+    found = _found(text, inputs, tolerance=0.0039, held_back=20)
+    assert found.rejections >= 1
+    assert found.narrowed_share == 0
+
+
 def test_narrower_types_come_after_wider_ones() -> None:
     found = _found(LAYERS, tolerance=1.0, types=["f8e4m3fn", "bf16"])
     types = {each.narrow_type for each in found.instructions}
