@@ -1,6 +1,6 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
-pass over a plan is checked, how XLA compiles, which cases of long tables are slow, and that tests which need JAX are
-skipped where it is not installed.
+pass over a plan is checked, which cases of long tables are slow, and that tests which need JAX are skipped where it is
+not installed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ import hypothesis
 import pytest
 
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
-
-# XLA's own passes stay as they are; LLVM's, which take longer than a test's whole module runs, are left out.
-_SOONEST = "--xla_backend_optimization_level"
-if _SOONEST not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_SOONEST}=0".strip()
 
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("explore", print_blob=True)
