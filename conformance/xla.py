@@ -46,6 +46,10 @@ _FLAGS = {
 }
 
 
+COMPILATION_FLAGS: dict[str, object] = {}
+"""Debug options of every compilation, which those that a caller gives go before."""
+
+
 def _prepare_environment() -> None:
     """XLA reads its flags once, when the first client is made; a flag that the user has set is left alone."""
     flags = os.environ.get("XLA_FLAGS", "").split()
@@ -197,7 +201,7 @@ class CompiledModule:
                 np.arange(self.devices).reshape(replicas, partitions)
             )
         build.use_spmd_partitioning = spmd
-        options.env_option_overrides = list(flags.items())
+        options.env_option_overrides = list({**COMPILATION_FLAGS, **flags}.items())
         self._device_list = client.local_devices()[: self.devices]
         try:
             stablehlo = _jax.mlir.xla_computation_to_mlir_module(computation)
