@@ -41,7 +41,9 @@ class Colours:
     texts: Mapping[Place, str]
     """What is written on an instruction, in a few words."""
     marked: frozenset[Place] = frozenset()
-    """The instructions that matter most: to blame, or with a large share."""
+    """The instructions that matter most."""
+    meaning: str = ""
+    """What is said of those that are marked."""
     notes: Mapping[Place, str] = attrs.field(factory=dict)
     """What else there is to say of an instruction."""
 
@@ -67,21 +69,24 @@ def quantity(
     *,
     texts: Mapping[Place, str] | None = None,
     marked: Iterable[Place] = (),
+    meaning: str = "",
     notes: Mapping[Place, str] | None = None,
+    span: float = 1.0,
 ) -> Colours:
-    """Colours of a quantity that is not negative, on a logarithmic scale from its least positive value to its largest;
-    `text` writes a value of it."""
-    written = {place: text(value) for place, value in values.items()} if texts is None else texts
-    steps = _steps([value for value in values.values() if 0 < value < math.inf], text)
+    """Colours of a quantity that is not negative, on a logarithmic scale from its least positive value to its largest,
+    or to `span` times the least if that is more; `text` writes a value of it."""
+    written = {place: text(value) for place, value in values.items() if value} if texts is None else texts
+    steps = _steps([value for value in values.values() if 0 < value < math.inf], span, text)
     if not steps and any(not value <= 0 for value in values.values()):
         steps = (Step(math.inf, _RAMP[-1], "not finite"),)
-    return Colours(title, values, steps, written, frozenset(marked), notes or {})
+    return Colours(title, values, steps, written, frozenset(marked), meaning, notes or {})
 
 
-def _steps(values: list[float], text: Callable[[float], str]) -> tuple[Step, ...]:
+def _steps(values: list[float], span: float, text: Callable[[float], str]) -> tuple[Step, ...]:
     if not values:
         return ()
-    least, most = min(values), max(values)
+    least = min(values)
+    most = max(*values, span * least)
     count = len(_RAMP) if most / least > 2 else 1
     bounds = [least * (most / least) ** (number / count) for number in range(1, count)]
     labels = [f"≤ {text(bound)}" for bound in bounds]

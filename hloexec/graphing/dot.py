@@ -121,9 +121,11 @@ def _cluster(graph: Graph, cluster: Cluster) -> str:
         caller = graph.module.by_name[cluster.caller[0]].by_name[cluster.caller[1]]
         opcode = _text(operation_name(caller))
         label = f"<B>{_text(_cut(caller.name, _MOST_NAME))}</B>  {opcode}"
+        if cluster.is_opened and cluster.caller == graph.around:
+            border, pen = "#2563eb", 'penwidth=3, class="computation around"'
         if cluster.is_opened:
             step = colours.step(cluster.caller) if colours is not None else None
-            if step is not None:
+            if step is not None and cluster.caller != graph.around:
                 border, pen = step.colour, 'penwidth=3, class="computation coloured"'
             if colours is not None and cluster.caller in colours.texts:
                 label += f"  {_text(colours.texts[cluster.caller])}"
@@ -214,6 +216,14 @@ def _legend(graph: Graph) -> str:
     rows = [f'<TR><TD ALIGN="LEFT" COLSPAN="20">{_text(_cut(what, 100))}</TD></TR>']
     if graph.colours is not None:
         rows += _scale(graph.colours)
+    borders = [("blue", "what it is around")] if graph.around is not None else []
+    if graph.colours is not None and any(node.place in graph.colours.marked for node in graph.nodes):
+        borders.append(("red", graph.colours.meaning or "marked"))
+    if any(node.has_more for node in graph.nodes):
+        borders.append(("dashed", "has neighbours that are left out"))
+    if borders:
+        said = "; ".join(f"{border}: {meaning}" for border, meaning in borders)
+        rows.append(f'<TR><TD ALIGN="LEFT" COLSPAN="20">borders: {_text(said)}</TD></TR>')
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="1" CELLPADDING="3">{"".join(rows)}</TABLE>'
 
 

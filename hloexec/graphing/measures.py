@@ -24,7 +24,9 @@ from hloexec.values import Inputs
 __all__ = ["blame_colours", "byte_colours", "error_colours", "loss_colours", "size_colours", "time_colours"]
 
 _LARGE_SHARE = 0.1
-"""Of the error of the outputs: what comes from such instructions is marked."""
+"""Of the error of the outputs, or of the time: such instructions are marked."""
+_ERROR_SPAN = 1e4
+"""What the scale of errors spans at least, so that mere rounding looks the same everywhere, and pale."""
 
 
 def error_colours(found: ShadowRun | Diff) -> Colours:
@@ -61,12 +63,21 @@ def loss_colours(losses: Iterable[tuple[Place, float, float, float, float, str]]
         error = math.hypot(inherited, added)
         largest = max(share, lost_share)
         values[place] = error
-        texts[place] = f"error {error:.1e}" + (f", {largest:.0%} of all" if largest >= 0.005 else "")
+        texts[place] = f"{error:.1e}" + (f", {largest:.0%} of all" if largest >= 0.005 else "")
         notes[place] = f"{kind}: inherits {inherited:.2g}, adds {added:.2g}; {largest:.2%} of the error of the outputs"
         if largest >= _LARGE_SHARE:
             marked.append(place)
     title = "error of the result, relative to the exact one"
-    return quantity(title, values, lambda value: f"{value:.1e}", texts=texts, marked=marked, notes=notes)
+    return quantity(
+        title,
+        values,
+        lambda value: f"{value:.1e}",
+        texts=texts,
+        marked=marked,
+        meaning=f"at least {_LARGE_SHARE:.0%} of the error of the outputs comes from it",
+        notes=notes,
+        span=_ERROR_SPAN,
+    )
 
 
 def blame_colours(right: Iterable[Place], wrong: Iterable[Place], blamed: Iterable[Place]) -> Colours:
@@ -76,7 +87,7 @@ def blame_colours(right: Iterable[Place], wrong: Iterable[Place], blamed: Iterab
         values |= dict.fromkeys(places, float(number))
     texts = {place: VERDICTS[int(value)].label for place, value in values.items() if value}
     marked = frozenset(place for place, value in values.items() if value == 2)
-    return Colours("values, compared with the module before", values, VERDICTS, texts, marked)
+    return Colours("values, compared with the module before", values, VERDICTS, texts, marked, "to blame")
 
 
 def byte_colours(module: Module) -> Colours:
@@ -89,7 +100,7 @@ def byte_colours(module: Module) -> Colours:
         ((value.computation, value.instruction), value.byte_size) for value in usage.values if not value.is_phi
     )
     alive = frozenset((value.computation, value.instruction) for value in usage.alive_at(usage.peak.time))
-    return attrs.evolve(found, marked=alive)
+    return attrs.evolve(found, marked=alive, meaning="alive when most is alive")
 
 
 def size_colours(sizes: Iterable[tuple[Place, int]]) -> Colours:
@@ -110,9 +121,9 @@ def time_colours(
 ) -> Colours:
     """Colours by the time that each instruction takes in a run, all of its iterations and all devices together.
 
-    The least time of several `runs` counts. Instructions run one by one, each by itself, not fused as in a run without
-    observers; calls, fusions and loops count with all that they call. `inputs`, `observers` and `options` are those of
-    `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). Raises whatever `run_devices` raises.
+    The least time of several `runs` counts. Instructions that hloexec computes in one step, block by block, share the
+    time of the step equally; calls, fusions and loops count with all that they call. `inputs`, `observers` and
+    `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). Raises whatever `run_devices` raises.
     """
     require_module(module)
     require_integer("runs", runs, 1)
@@ -127,7 +138,8 @@ def time_colours(
             least[place] = min(seconds, least.get(place, math.inf))
     total = sum(clock.own.values()) or 1.0
     marked = [place for place in clock.own if clock.own[place] >= _LARGE_SHARE * total]
-    return quantity("time, instruction by instruction", least, _seconds_text, marked=marked)
+    meaning = f"at least {_LARGE_SHARE:.0%} of the time"
+    return quantity("time in all runs of it", least, _seconds_text, marked=marked, meaning=meaning)
 
 
 class _Clock:

@@ -1,8 +1,8 @@
 """Graphs as SVG images, laid out by the program `dot` of Graphviz.
 
-An image stands for itself or within a page of HTML: it has no script, refers to nothing outside, has no identifiers, and
-all of its style is for elements within `.hlo-graph`. Its custom properties `--hlo-ink`, `--hlo-line`, `--hlo-node` and
-`--hlo-group` are the colours that differ between a light and a dark page; a page with a choice of its own may set them.
+An image stands for itself or within a page of HTML: it has no script, refers to nothing outside, has no identifiers,
+and all of its style is for elements within `.hlo-graph`. Its custom properties `--hlo-ink`, `--hlo-line`, `--hlo-node`
+and `--hlo-group` are the colours that differ between light and dark pages; a page with a choice may set them.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def require_few(graph: Graph) -> None:
     else:
         remedy = "draw what is around one instruction (around=NAME)"
     raise ResourceError(
-        f"the graph has {len(graph.nodes)} instructions, and an image may have {MOST_NODES}; {remedy}, or write a .json "
-        "file for Model Explorer, or a .dot file"
+        f"the graph has {len(graph.nodes)} instructions, and an image may have {MOST_NODES}; {remedy}, or write a "
+        ".json file for Model Explorer"
     )
 
 
