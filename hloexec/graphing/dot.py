@@ -41,7 +41,7 @@ def dot(graph: Graph, *, has_tooltips: bool = True) -> str:
     ids = node_ids(graph)
     lines = ["digraph hlo {"]
     lines.append(
-        f'  graph [rankdir=TB, ranksep=0.35, nodesep=0.2, fontname="{_FONT}", fontsize=10, bgcolor=transparent,'
+        f'  graph [newrank=true, rankdir=TB, ranksep=0.35, nodesep=0.2, fontname="{_FONT}", fontsize=10, bgcolor=transparent,'
     )
     lines.append(f"    labelloc=b, labeljust=l, label=<{_legend(graph)}>];")
     lines.append(

@@ -18,7 +18,7 @@ from hloexec.ir import Instruction, Module
 from hloexec.values import Described
 from hloexec.verifier import verify
 
-__all__ = ["Cluster", "Graph", "Node", "graph"]
+__all__ = ["Cluster", "Graph", "Node", "graph", "whole"]
 
 
 @attrs.frozen
@@ -95,6 +95,11 @@ class Graph(Described):
         return save(self, path)
 
     @cached_property
+    def opened(self) -> frozenset[str]:
+        """The computations whose instructions are nodes since others call them."""
+        return frozenset(cluster.computation for cluster in self.clusters) - {self.computation}
+
+    @cached_property
     def takes(self) -> dict[Place, list[Edge]]:
         """The edges that lead to each node."""
         found: dict[Place, list[Edge]] = {node.place: [] for node in self.nodes}
@@ -130,14 +135,18 @@ def graph(
     first = module.entry if computation is None else named_computation(module, computation)
     verify(module)
     if around is None:
-        flow = Flow(module, first.name, is_closed=is_closed)
-        return _graph(flow, flow.places, (), None, None, colours)
+        return whole(Flow(module, first.name, is_closed=is_closed), colours)
     require_text("around", around, "the name or the path of an instruction")
     middle, flow = _located(module, around, computation, is_closed)
     callee = flow.opened(middle)
     starts = [middle] if callee is None else [place for place in flow.places if place[0] == callee]
     chosen, cut = _cone(flow, starts, distance)
     return _graph(flow, (place for place in flow.places if place in chosen), cut, middle, distance, colours)
+
+
+def whole(flow: Flow, colours: Colours | None = None) -> Graph:
+    """All instructions of a data flow, which is that of a well-formed module."""
+    return _graph(flow, flow.places, (), None, None, colours)
 
 
 def _located(module: Module, around: str, computation: str | None, is_closed: bool) -> tuple[Place, Flow]:

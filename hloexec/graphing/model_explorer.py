@@ -15,8 +15,8 @@ from typing import Any
 
 from hloexec.errors import printable
 from hloexec.graphing.colours import ink
-from hloexec.graphing.flow import Place, called_computations
-from hloexec.graphing.graphs import Cluster, Graph, Node, graph
+from hloexec.graphing.flow import Flow, Place, called_computations
+from hloexec.graphing.graphs import Cluster, Graph, Node, whole
 from hloexec.ir import Instruction
 from hloexec.operations import operation_name
 from hloexec.ops.attributes import computation_names
@@ -36,7 +36,7 @@ def graph_collection(found: Graph) -> dict[str, Any]:
         for node in each.nodes:
             for name in _applied(each, node.instruction):
                 if name not in graphs:
-                    graphs[name] = graph(found.module, computation=name)
+                    graphs[name] = whole(Flow(found.module, name))
                     queue.append(graphs[name])
     return {
         "label": printable(found.module.name),
@@ -80,9 +80,9 @@ def _component(name: str) -> str:
 
 def _applied(found: Graph, instruction: Instruction) -> list[str]:
     """The computations of an instruction that are not in the graph as a part of the data flow."""
-    within = {cluster.computation for cluster in found.clusters} - {found.computation}
-    called = within.intersection(called_computations(instruction))
-    return [name for name in dict.fromkeys(computation_names(instruction.attributes)) if name not in called]
+    names = dict.fromkeys(computation_names(instruction.attributes))
+    called = found.opened.intersection(called_computations(instruction)) if names else ()
+    return [name for name in names if name not in called]
 
 
 def _graph(found: Graph, name: str) -> dict[str, Any]:

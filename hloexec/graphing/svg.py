@@ -17,8 +17,12 @@ from hloexec.graphing.graphs import Graph
 
 __all__ = ["MOST_NODES", "require_dot", "require_few", "svg"]
 
-MOST_NODES = 2000
-"""Of an image: `dot` takes seconds for so many, and minutes for some times as many; nobody finds anything in there."""
+MOST_NODES = 1000
+"""Of an image. For narrow graphs of additions of random operands, which are harder than modules, `dot` takes about 5 s
+for 500 nodes, 11 s for 1000 with fewer rounds, and more than 100 s for 2000."""
+_MANY_NODES = 300
+_FEWER_ROUNDS = ("-Gnslimit=2", "-Gnslimit1=2", "-Gmclimit=0.3")
+"""Of improving the layout."""
 _TIMEOUT = 120
 _SVG = "http://www.w3.org/2000/svg"
 _LIGHT = "--hlo-ink:#1b1f24;--hlo-line:#7a8594;--hlo-node:#ffffff;--hlo-group:#f4f6f9"
@@ -44,7 +48,8 @@ def svg(graph: Graph) -> str:
     to be laid out.
     """
     require_few(graph)
-    root = ElementTree.fromstring(_laid_out(dot(graph, has_tooltips=False)))
+    options = _FEWER_ROUNDS if len(graph.nodes) > _MANY_NODES else ()
+    root = ElementTree.fromstring(_laid_out(dot(graph, has_tooltips=False), options))
     _finish(root, graph)
     ElementTree.register_namespace("", _SVG)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -75,11 +80,10 @@ def require_dot() -> str:
     return program
 
 
-def _laid_out(text: str) -> bytes:
+def _laid_out(text: str, options: tuple[str, ...]) -> bytes:
+    command = [require_dot(), "-Tsvg", *options]
     try:
-        ended = subprocess.run(
-            [require_dot(), "-Tsvg"], input=text.encode(), capture_output=True, timeout=_TIMEOUT, check=False
-        )
+        ended = subprocess.run(command, input=text.encode(), capture_output=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
         raise ResourceError(
             f"`dot` has not laid out the graph within {_TIMEOUT} s; draw what is around one instruction (around=NAME), "
