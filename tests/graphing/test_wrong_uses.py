@@ -40,11 +40,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("no.hlo", "cannot read 'no.hlo'"),
-        ("broken.hlo", "broken.hlo:2:"),
+        ("no.hlo", "cannot read no.hlo: No such file"),
+        ("broken.hlo", "broken.hlo:3:1: expected an instruction"),
         ("wrong.hlo", "nobody"),
         ("m.hlo --computation nobody", "module loop has no computation nobody; there are fused, body, condition, main"),
-        ("m.hlo --around prodct", "has no instruction 'prodct'; did you mean product?"),
+        ("m.hlo --around prodct", "has no instruction 'prodct'; did you mean product"),
         ("m.hlo --around x", "2 computations have an instruction 'x': body, main"),
         ("m.hlo --around given --computation body", "computation body and what it calls have no instruction 'given'"),
         ("m.hlo --around size --distance -1", "-1 is not in the range"),
@@ -84,6 +84,13 @@ def test_a_missing_graphviz_is_said_before_the_module_runs(
     assert "install Graphviz" in capsys.readouterr().err
 
 
+def test_a_graph_that_is_too_large_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "\n".join(f"  v{number} = f32[] add(v{number - 1}, v{number - 1})" for number in range(1, 1200))
+    Path("large.hlo").write_text(f"HloModule m\nENTRY e {{\n  v0 = f32[] parameter(0)\n{lines}\n}}")
+    assert main(["graph", "large.hlo", "--colour", "time", "-o", "large.svg"]) == 1
+    assert "draw what is around one instruction (--around NAME), or write a .json file" in capsys.readouterr().err
+
+
 def test_the_command_prints_dot_writes_files_and_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "m.hlo"]) == 0
     assert capsys.readouterr().out == hloexec.graph(hloexec.load("m.hlo")).dot()
@@ -96,7 +103,9 @@ def test_the_command_prints_dot_writes_files_and_has_a_record(capsys: pytest.Cap
     record = read_record(capsys.readouterr().out)
     assert record["files"] == ["g.json", "g.node-data.json"]
     assert record["dot"] is None
-    assert {"computation": "main", "instruction": "size", "amount": 32, "is_marked": True} in record["coloured"]
+    amounts = {(each["computation"], each["instruction"]): each["amount"] for each in record["coloured"]}
+    assert amounts["main", "size"] == 32
+    assert any(each["is_marked"] for each in record["coloured"])
     assert json.loads(Path("g.node-data.json").read_text())["main"]["results"]["main/size"] == {"value": 32}
     assert main(["graph", "m.hlo", "--color", "time", "--seed", "1", "-o", "g.dot"]) == 0
     assert "time in all runs of it" in capsys.readouterr().out
