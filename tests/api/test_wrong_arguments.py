@@ -195,6 +195,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "find_nan": [MODULE, inputs],
         "shadow": [MODULE, inputs],
         "format": [MODULE],
+        "graph": [MODULE],
         "load": [path],
         "memory_usage": [MODULE],
         "minify": [MODULE, inputs, "test -e"],
