@@ -32,9 +32,9 @@ _ERROR_SPAN = 1e4
 def error_colours(found: ShadowRun | Diff) -> Colours:
     """Colours by error.
 
-    Of a `hloexec.shadow`: the error of each result that was computed, root mean square relative to the exact result, in
-    its worst run. Instructions without a colour only move values, or are exact. Marked is what makes at least a tenth of
-    the error of the outputs. Of a `hloexec.diff`, for its module `after`: what is as before, wrong and to blame.
+    Of a `hloexec.shadow`: the error of each result that was computed, root mean square relative to the exact result,
+    in its worst run. Instructions without a colour only move values, or are exact. Marked is what makes a tenth or more
+    of the error of the outputs. Of a `hloexec.diff`, for its module `after`: what is as before, wrong and to blame.
     """
     if isinstance(found, ShadowRun):
         return loss_colours(
