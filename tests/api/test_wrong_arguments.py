@@ -56,7 +56,7 @@ RIGHT: dict[str, str] = {
     "after": "",
     "against": "None",
     "also": "empty",
-    "around": "None",
+    "around": "None text",
     "assignment": "",
     "atol": "None 5 2.5",
     "backend_config": "True",
