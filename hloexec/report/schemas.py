@@ -358,7 +358,18 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "is_confirmed": ("flag", "Whether the small module shows the failure, read from its text."),
     "hlo_text": ("text", "The small module."),
     "failing_command": ("text", "The command that shows the failure, in the folder that was written."),
+    # Graphs.
+    "around": ("place", "The instruction that it is around; null for a whole computation."),
+    "distance": ("integer", "How many steps from it; null for a whole computation."),
+    "edge_count": ("integer", "How many edges there are."),
+    "files": ("[text]", "The files that were written."),
+    "coloured_by": ("text", "What instructions are coloured by; null without --colour and --values."),
+    "coloured": ("[coloured]", "The instructions that have a number."),
+    "amount": ("number", "Its number: an error, seconds, bytes, or 0 as before, 1 wrong and 2 to blame."),
+    "is_marked": ("flag", "Whether it is one of those that matter most."),
+    "dot": ("text", "The graph in Graphviz's language; null where files were written."),
     # Shadows.
+    "instruction_errors": ("[instruction_error]", "The errors of all instructions, each in its worst run."),
     "outputs": ("[output_error]", "The leaves of the result, for each group of devices that hold the same."),
     "is_more_than_rounding": ("flag", "Whether an output has lost more than a few units of roundoff."),
     "losses": ("[loss]", "Where the errors of the outputs come from, the largest share first."),
@@ -409,7 +420,8 @@ RECORDS: Mapping[str, str] = {
     "warm_seconds? peak_bytes device_peak_bytes",
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
-    "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
+    "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
+    "sample_count",
     "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "
     "leaves run_count unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
@@ -435,8 +447,11 @@ RECORDS: Mapping[str, str] = {
     "minify": f"{_RUN} folder? failure given_instruction_count instruction_count largest_dimension "
     "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
     "failing_command",
+    "graph": "file module computation around? distance? instruction_count edge_count files coloured_by? coloured dot?",
     "ops": "opcodes",
     "error": "error",
+    "place": "computation instruction",
+    "coloured": "computation instruction amount is_marked",
     "carried": "label parameter_label",
     "held_output": "label relative_tolerance search_deviation held_back_deviation?",
     "deviation": "label index input_number step_number device expected actual relative_error",
@@ -488,6 +503,7 @@ RECORDS: Mapping[str, str] = {
     "worst_exact? lost_count sampled?",
     "loss": "share lost_share kind path iteration? devices instruction computation opcode hlo source op_name? "
     "inherited_error added_error run_count affected_count output_numbers sampled?",
+    "instruction_error": "computation instruction inherited_error added_error",
     "decision": "decision_count element_count instruction computation opcode hlo source",
     "untold": "instruction computation opcode reason",
     "sampled_digits": "digits low_digits high_digits worst_digits agreed_digits agreeing_share sample_count",
