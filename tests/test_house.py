@@ -119,7 +119,7 @@ FLOORS = (
     "exec summary testing",
     "buffers numerics sharding",
     "extraction results shrinking tracing",
-    "diffing explaining golden nan_search narrowing shadowing",
+    "diffing explaining golden nan_search narrowing shadowing stepping",
     "minifying",
     "report",
     "cli pytest_plugin",

@@ -151,7 +151,7 @@ class Place:
         return self._scope, self._context
 
     def activations(self) -> tuple[Activation, ...]:
-        """The runs of the computations that it is in, outermost first: of the entry, and one for each call of `path`."""
+        """The runs of the computations that it is in, outermost first: the entry, and one for each call of `path`."""
         found: list[Activation] = []
         scope: Scope | None = self._scope
         context = self._context
@@ -337,9 +337,7 @@ class Attached:
                 ]
                 slots[slot] = of_positions(held_by)
 
-    def failed(
-        self, step: Step, context: Context | None, devices: tuple[int, ...], error: HloError
-    ) -> None:
+    def failed(self, step: Step, context: Context | None, devices: tuple[int, ...], error: HloError) -> None:
         """Report that a step has failed."""
         failure = Failure(step.instruction, step.scope, context, devices, error)
         for controller in self._controllers:
