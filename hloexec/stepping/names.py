@@ -17,10 +17,12 @@ def near_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean %{close[0]}?" if close else ""
 
 
-def found_instruction(computation: Computation, name: str) -> Instruction:
-    """The instruction of a computation; InputError where there is none."""
+def found_instruction(computation: Computation, name: str, others: Iterable[Computation] = ()) -> Instruction:
+    """The instruction of a computation; InputError where there is none, which says which of the others has it."""
     own = name.removeprefix("%")
     found = computation.by_name.get(own)
     if found is None:
-        raise InputError(f"{computation.name} has no instruction %{own}{near_name(own, computation.by_name)}")
+        elsewhere = next((other.name for other in others if own in other.by_name), None)
+        hint = near_name(own, computation.by_name) if elsewhere is None else f"; {elsewhere} has one"
+        raise InputError(f"{computation.name} has no instruction %{own}{hint}")
     return found

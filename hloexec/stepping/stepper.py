@@ -256,7 +256,7 @@ class Stepper(Described):
             raise InputError(f"there is no level {level}; the run is in {len(levels)}, numbered from 0")
         self._targets.require_device(device)
         here = levels[level]
-        instruction = found_instruction(here.computation, name)
+        instruction = found_instruction(here.computation, name, [entry.computation for entry in levels])
         stop = self.stop
         chosen = device if device is not None else 0 if stop is None else stop.devices[0]
         found = self._controller.kept.of(here.activation, instruction.name, chosen)
@@ -300,8 +300,8 @@ class Stepper(Described):
     def target(self, name: str) -> Instruction:
         """The instruction whose value `set` replaces: the one that the run stands still after, or one that is to run.
 
-        InputError where there is none of the name (`dot.3`, or `body/dot.3` where several are called so), it has run, or
-        the numerics policy lets no value be replaced.
+        InputError where there is none of the name (`dot.3`, or `body/dot.3` where several are called so), it has run,
+        or the numerics policy lets no value be replaced.
         """
         require_text("name", name, "an instruction's name")
         if not numerics_policy(self._options.get("numerics", "reference")).rounds_every_value:

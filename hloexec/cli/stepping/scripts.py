@@ -45,7 +45,7 @@ def _numbered(name: str, lines: Iterable[str]) -> list[Line]:
 
 
 def run_lines(shell: Shell, lines: Iterable[Line]) -> bool:
-    """Carry out commands; returns whether one of them was to quit. InputError, with its place, for one that is wrong."""
+    """Carry out commands; returns whether one was to quit. InputError, with its place, for one that is wrong."""
     for line in lines:
         text = line.text.strip()
         if not text or text.startswith("#"):

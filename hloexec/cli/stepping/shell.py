@@ -14,6 +14,8 @@ import click
 import numpy as np
 
 from hloexec.errors import HloError, InputError, printable
+from hloexec.ir import ArrayShape, Instruction
+from hloexec.origins import hlo_line
 from hloexec.report.running.stepping import (
     level_line,
     listing,
@@ -222,7 +224,9 @@ class Shell(cmd.Cmd):
     def do_delete(self, rest: str) -> None:
         """delete [N …]: delete breakpoints by number; all of them without one."""
         numbers = [self._number(f"delete takes numbers of breakpoints, not {word!r}", word) for word in rest.split()]
-        for number in numbers or [None]:
+        if not numbers:
+            self.stepper.delete()
+        for number in numbers:
             self.stepper.delete(number)
 
     # Values
@@ -288,7 +292,7 @@ class Shell(cmd.Cmd):
         if rest.isascii() and rest.isdecimal():
             around = min(int(rest), _MOST_LINES)
         elif rest:
-            centre = found_instruction(here.computation, rest)
+            centre = self._named(rest, here)
         self._say(listing(here.computation, centre, here.instruction, around))
 
     def do_where(self, rest: str) -> None:
@@ -318,7 +322,7 @@ class Shell(cmd.Cmd):
     def do_operands(self, rest: str) -> None:
         """operands [NAME]: the operands of an instruction, and what they are."""
         here = self._here()
-        instruction = found_instruction(here.computation, rest) if rest else here.instruction
+        instruction = self._named(rest, here) if rest else here.instruction
         if not instruction.operands:
             self._say([f"%{instruction.name} has no operands"])
         for name in dict.fromkeys(instruction.operands):
@@ -329,10 +333,8 @@ class Shell(cmd.Cmd):
 
     def do_users(self, rest: str) -> None:
         """users [NAME]: the instructions that use a value."""
-        from hloexec.origins import hlo_line
-
         here = self._here()
-        instruction = found_instruction(here.computation, rest) if rest else here.instruction
+        instruction = self._named(rest, here) if rest else here.instruction
         users = here.computation.users[instruction.name]
         self._say(f"  {hlo_line(each)}" for each in users)
         if instruction.name == here.computation.root_name:
@@ -356,6 +358,9 @@ class Shell(cmd.Cmd):
         return True
 
     # Words
+
+    def _named(self, name: str, here: Level) -> Instruction:
+        return found_instruction(here.computation, name, [level.computation for level in self.stepper.levels])
 
     def _here(self) -> Level:
         """The computation that is looked at; InputError before the run has begun."""
@@ -407,8 +412,6 @@ def _split_expression(text: str) -> tuple[str, str]:
 
 
 def _scalar(text: str, shape: object, what: str) -> Value:
-    from hloexec.ir import ArrayShape
-
     if not isinstance(shape, ArrayShape):
         raise InputError(f"{what} is no array")
     return value_of_text(text, ArrayShape(shape.element_type, ()), what)

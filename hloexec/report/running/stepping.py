@@ -1,4 +1,4 @@
-"""What `hloexec step` prints: where a run stands still, values, and the text around it. Plain lines, without colours."""
+"""What `hloexec step` prints: where a run stands still, values, and the text around it, in plain lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
 from hloexec.ops.common import widen
-from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line, source_text
 from hloexec.report.units import number_text, plural
 from hloexec.stepping.stops import Level, Stop
@@ -127,8 +126,3 @@ def listing(computation: Computation, centre: Instruction, marked: Instruction |
         each = lines[number]
         root = "ROOT " if each.name == computation.root_name else ""
         yield f"{'->' if each is marked else '  '} {number + 1:>{width}}  {root}{hlo_line(each)}"
-
-
-def is_parameter(instruction: Instruction) -> bool:
-    """Whether the value of an instruction is its caller's."""
-    return role_of(instruction) is Role.PARAMETER

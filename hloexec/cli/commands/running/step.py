@@ -83,7 +83,7 @@ def command(
         if nan:
             stepper.break_at(condition="any nan")
         if post_mortem:
-            with _interruptible(shell):
+            with _Interruptible(shell):
                 shell.execute("run")
             if stepper.has_ended:
                 return int(shell.has_failed)
@@ -109,7 +109,7 @@ def _talk(shell: Shell) -> None:
         readline.set_completer_delims(" \t\n[{")
     while True:
         try:
-            with _interruptible(shell):
+            with _Interruptible(shell):
                 shell.cmdloop()
         except KeyboardInterrupt:
             # At the prompt, it takes back what has been typed.
@@ -118,7 +118,7 @@ def _talk(shell: Shell) -> None:
         return
 
 
-class _interruptible:
+class _Interruptible:
     """Ctrl-C stops a run that is under way, as a breakpoint does."""
 
     def __init__(self, shell: Shell) -> None:
