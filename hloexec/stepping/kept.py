@@ -56,6 +56,10 @@ class Kept:
         entries = self._values.get(activation, {}).get(name, ())
         return next((value for devices, value in entries if device in devices), None)
 
+    def is_under_way(self, activation: Activation, device: int) -> bool:
+        """Whether a device is in a run of a computation."""
+        return activation in self._under_way.get(device, ())
+
     def _enter(self, event: Event) -> None:
         under_way = event.activations()
         for device in event.devices:

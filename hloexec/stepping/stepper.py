@@ -227,6 +227,11 @@ class Stepper(Described):
         return self._worker.has_ended
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the run has ended with an error, or stands still where it will."""
+        return self._worker.error is not None or (self.stop is not None and self.stop.error is not None)
+
+    @property
     def results(self) -> list[Value] | None:
         """The result on each device, when the run has ended."""
         return self._worker.results
@@ -266,6 +271,8 @@ class Stepper(Described):
 
     def _why_missing(self, level: Level, instruction: Instruction, device: int) -> str:
         name, computation = instruction.name, level.computation
+        if not self._controller.kept.is_under_way(level.activation, device):
+            return f"device {device} is not in this run of {computation.name}; choose another"
         on = f" on device {device}" if self._targets.device_count > 1 else ""
         order = [entry.name for entry in self._targets.program.schedule(computation)]
         if name not in order:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable
 
 import attrs
-import click
 
 from hloexec.cli.stepping.shell import PROMPT, Shell
 from hloexec.errors import HloError, InputError, os_errors_named, printable
@@ -50,7 +49,7 @@ def run_lines(shell: Shell, lines: Iterable[Line]) -> bool:
         text = line.text.strip()
         if not text or text.startswith("#"):
             continue
-        click.echo(printable(f"{PROMPT}{text}"))
+        shell.echo(printable(f"{PROMPT}{text}"))
         try:
             if shell.execute(text):
                 return True

@@ -64,9 +64,13 @@ class Shell(cmd.Cmd):
 
     prompt = PROMPT
 
-    def __init__(self, stepper: Stepper) -> None:
+    def __init__(self, stepper: Stepper, echo: Callable[[str], None] = click.echo) -> None:
         super().__init__()
         self.stepper = stepper
+        self.echo = echo
+        """Prints a line."""
+        self.stops: list[Stop] = []
+        """Where the run has stopped so far."""
         self._level = 0
         """Which of the computations that the run is in is looked at; 0: the innermost."""
         self._device: int | None = None
@@ -173,6 +177,7 @@ class Shell(cmd.Cmd):
             self._say(["the run has ended"])
             self._say(f"  {line}" for line in self._result_lines())
             return
+        self.stops.append(stop)
         self.has_failed = stop.error is not None
         self._say(stop_lines(stop, self.stepper.module, self.stepper.device_count))
 
@@ -390,7 +395,7 @@ class Shell(cmd.Cmd):
 
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
-            click.echo(printable(line))
+            self.echo(printable(line))
 
 
 def _documentation(method: object) -> list[str]:

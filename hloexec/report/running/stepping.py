@@ -10,7 +10,9 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
 from hloexec.ops.common import widen
 from hloexec.origins import hlo_line, source_text
+from hloexec.report.records import leaf_records
 from hloexec.report.units import number_text, plural
+from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Array, Value
 
@@ -19,6 +21,7 @@ __all__ = [
     "level_line",
     "listing",
     "statistics_lines",
+    "step_record",
     "stop_lines",
     "value_lines",
 ]
@@ -26,6 +29,26 @@ __all__ = [
 _SHOWN_ELEMENTS = 200
 _EDGE_ELEMENTS = 4
 _WIDTH = 100
+
+
+def step_record(stepper: Stepper, stops: Sequence[Stop], lines: Sequence[str]) -> dict[str, object]:
+    """Where a run has stopped, how it has ended, and what the commands have printed."""
+    stopped = [
+        {
+            "reason": stop.reason,
+            "path": stop.name,
+            "instruction": stop.instruction.name,
+            "computation": stop.place.computation.name,
+            "iteration": stop.iteration,
+            "devices": list(stop.devices),
+            "hlo": hlo_line(stop.instruction),
+            "values": [] if stop.value is None else leaf_records([("", leaf) for leaf in statistics(stop.value)]),
+            "failure_text": None if stop.error is None else str(stop.error),
+        }
+        for stop in stops
+    ]
+    ended = "ended" if stepper.results is not None else "failed" if stepper.has_failed else "left"
+    return {"stops": stopped, "run_state": ended, "printed_lines": list(lines)}
 
 
 def devices_text(devices: Sequence[int], count: int) -> str:
@@ -65,7 +88,9 @@ def _statistics_text(leaf: LeafStatistics) -> str:
     if not leaf.element_type.is_array:
         return shape
     parts = [shape]
-    if leaf.minimum is not None:
+    if leaf.minimum is not None and not leaf.dimensions and not leaf.element_type.is_complex:
+        parts += [number_text(leaf.minimum, 9)]
+    elif leaf.minimum is not None:
         names = {"min": leaf.minimum, "max": leaf.maximum, "mean": leaf.mean, "std": leaf.standard_deviation}
         parts += [f"{name} {number_text(number)}" for name, number in names.items()]
     parts += [f"nan {leaf.nan_count}"] if leaf.nan_count else []

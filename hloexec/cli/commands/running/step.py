@@ -11,7 +11,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import ByteCount, file_argument
+from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ __all__ = ["command"]
     help="Keep so many bytes of values to be looked at; the oldest go first.",
 )
 @run_options
+@json_option
 def command(
     file: str,
     commands: tuple[str, ...],
@@ -58,6 +59,7 @@ def command(
     nan: bool,
     check: bool,
     keep: int,
+    as_json: bool,
     given: RunOptions,
 ) -> int:
     """Run a module step by step: stop at instructions, look at values, and replace them.
@@ -75,28 +77,30 @@ def command(
         raise click.UsageError("standard input has the module, so give the commands with --script or -x")
     if interactive and not sys.stdin.isatty():
         raise click.UsageError("--interactive needs a terminal; standard input is none")
+    if as_json and (interactive or not (is_scripted or post_mortem)):
+        raise click.UsageError("--json is for commands that are not typed; give them with --script or -x")
     lines = [Line(text, f"-x {text!r}") for text in commands]
     lines += [] if script is None else lines_of_file(script)
     run = prepared(file, given)
     with step(run.module, run.inputs, keep=keep, **run.options, check=check) as stepper:
-        shell = Shell(stepper)
+        printed: list[str] = []
+        shell = Shell(stepper, printed.append if as_json else click.echo)
         if nan:
             stepper.break_at(condition="any nan")
         if post_mortem:
             with _Interruptible(shell):
                 shell.execute("run")
-            if stepper.has_ended:
-                return int(shell.has_failed)
-        if is_scripted:
-            has_quit = run_lines(shell, lines)
-        elif not sys.stdin.isatty():
-            has_quit = run_lines(shell, lines_of_input())
-        else:
-            has_quit, interactive = False, True
-        if interactive and not has_quit:
-            _talk(shell)
-        elif not has_quit and stepper.stop is not None and not shell.has_failed:
-            click.echo(f"no more commands; the run is left after %{stepper.stop.instruction.name}")
+        if not (post_mortem and stepper.has_ended):
+            is_typed = not is_scripted and sys.stdin.isatty()
+            has_quit = not is_typed and run_lines(shell, lines if is_scripted else lines_of_input())
+            if not has_quit and (is_typed or interactive):
+                _talk(shell)
+            elif not has_quit and stepper.stop is not None and not shell.has_failed:
+                shell.echo(f"no more commands; the run is left after %{stepper.stop.instruction.name}")
+        if as_json:
+            from hloexec.report.running.stepping import step_record
+
+            echo_json("step", {**run.record(), **step_record(stepper, shell.stops, printed)})
     return int(shell.has_failed)
 
 
