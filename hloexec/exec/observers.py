@@ -373,7 +373,7 @@ class Attached:
         before, after = flat(event.value), flat(value)
         if len(before) != len(after) or not all(map(_is_alike, before, after)):
             raise InputError(f"the value for %{event.instruction.name} must have the shape {event.instruction.shape}")
-        return [_read_only(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in after]
+        return [leaf if leaf is old else _read_only(leaf) for leaf, old in zip(after, before, strict=True)]
 
     def progress(self, index: int, total: int, instruction: Instruction, iteration: int | None = None) -> None:
         """Report progress, unless the last report is too recent."""
@@ -394,11 +394,12 @@ UNREPLACEABLE = (
 def _is_alike(before: object, after: object) -> bool:
     if not isinstance(before, np.ndarray):
         return before is after
-    return isinstance(after, np.ndarray) and (after.dtype, after.shape) == (before.dtype, before.shape)
+    is_array = isinstance(after, (np.ndarray, np.generic))
+    return is_array and (after.dtype, after.shape) == (before.dtype, before.shape)  # type: ignore[attr-defined]
 
 
-def _read_only(array: Array) -> Array:
-    copy = array.copy()
+def _read_only(array: Any) -> Array:
+    copy = np.array(array)
     copy.flags.writeable = False
     return copy
 

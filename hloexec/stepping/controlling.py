@@ -46,6 +46,7 @@ class RunController:
         self._worker = worker
         self.kept = Kept(limit)
         self.going = Going()
+        self._has_begun = False
         self.is_interrupted = False
         """Whether to stand still after the next instruction; another thread may ask for it."""
         self.last: Place | None = None
@@ -57,7 +58,7 @@ class RunController:
 
     def on_value(self, event: Event) -> Value | None:
         """Called by the run after each instruction."""
-        self._worker.require_open()
+        self._begin()
         self.last = event
         self.kept.add(event)
         self.replacement = None
@@ -73,8 +74,16 @@ class RunController:
 
     def on_failure(self, failure: Failure) -> None:
         """Called by the run where an instruction fails."""
+        self._begin()
         self.last = failure
         self._worker.wait(Stop("failed", failure))
+
+    def _begin(self) -> None:
+        """The run waits to be told to begin when it has a first value, and nothing has been said of that."""
+        self._worker.require_open()
+        if not self._has_begun:
+            self._has_begun = True
+            self._worker.wait(None)
 
     def _stop(self, event: Event) -> Stop | None:
         hit: Breakpoint | None = None

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from hloexec.arguments import byte_count, listed, require_integer, require_module, require_text
+from hloexec.arguments import byte_count, listed, require_flags, require_integer, require_module, require_text, texts
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import value_leaves
@@ -52,15 +52,17 @@ def step(
             for stop in run:
                 print(stop.name, stop.value)
 
-    Raises InputError for invalid arguments, and what keeps the module from running.
+    Raises InputError for invalid arguments, and what `run_devices` raises before a run starts.
     """
     require_module(module)
     require_run_options("step", options)
-    given = listed("breakpoints", breakpoints, "texts")
+    given = texts("breakpoints", breakpoints)
     limit = byte_count("keep", keep)
     watchers = listed("observers", observers, "observers")
-    options.pop("planner", None)
-    plan_of(module, is_observed=True, planner=False, **plan_options(options))
+    require_flags(planner=options.pop("planner", True))
+    # What keeps the module from running, and what is warned of, is the caller's, not that of a thread.
+    policy = numerics_policy(options.get("numerics", "reference"))
+    plan_of(module, is_observed=True, is_controlled=policy.rounds_every_value, planner=False, **plan_options(options))
     stepper = Stepper(module, inputs, limit, watchers, options)
     for where in given:
         stepper.break_at(where)
@@ -96,6 +98,9 @@ class Stepper(Described):
         self._controller = RunController(self._breakpoints, self._keep, self._worker)
         self._failed: Stop | None = None
         """Where the run was when it ended with an error that no instruction is to blame for."""
+        self._worker.go(partial(_run, self.module, self._inputs, [self._controller, *self._observers], self._options))
+        if self._worker.error is not None:
+            raise self._worker.error
 
     @property
     def device_count(self) -> int:
@@ -201,7 +206,7 @@ class Stepper(Described):
             raise worker.error
         self._controller.going = going
         try:
-            worker.go(partial(_run, self.module, self._inputs, [self._controller, *self._observers], self._options))
+            worker.go()
         except BaseException:
             worker.close()
             raise

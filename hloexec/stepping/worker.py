@@ -39,9 +39,9 @@ class Worker:
         """Whether the run has come to its end, or to an error."""
         return self.results is not None or self.error is not None
 
-    def go(self, function: Callable[[], list[Value]]) -> None:
-        """Begin, or go on; returns where it stands still again, or has ended."""
-        if self._thread is None:
+    def go(self, function: Callable[[], list[Value]] | None = None) -> None:
+        """Begin with a function, or go on; returns where it stands still again, or has ended."""
+        if function is not None:
             context = contextvars.copy_context()
             self._thread = threading.Thread(
                 target=context.run, args=(self._run, function), name=f"run of {self._name}", daemon=True
@@ -51,7 +51,7 @@ class Worker:
             self._may_go.release()
         self._stands.acquire()
 
-    def wait(self, stop: Stop) -> None:
+    def wait(self, stop: Stop | None) -> None:
         """Called by the run where it stands still; returns when it is to go on."""
         if self._is_closed:
             raise _Closed

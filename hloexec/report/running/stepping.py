@@ -42,7 +42,7 @@ def step_record(stepper: Stepper, stops: Sequence[Stop], lines: Sequence[str]) -
             "iteration": stop.iteration,
             "devices": list(stop.devices),
             "hlo": hlo_line(stop.instruction),
-            "values": [] if stop.value is None else leaf_records([("", leaf) for leaf in statistics(stop.value)]),
+            "stop_values": [] if stop.value is None else leaf_records([("", leaf) for leaf in statistics(stop.value)]),
             "failure_text": None if stop.error is None else str(stop.error),
         }
         for stop in stops

@@ -100,7 +100,7 @@ def command(
         if as_json:
             from hloexec.report.running.stepping import step_record
 
-            echo_json("step", {**run.record(), **step_record(stepper, shell.stops, printed)})
+            echo_json("stepping", {**run.record(), **step_record(stepper, shell.stops, printed)})
     return int(shell.has_failed)
 
 
