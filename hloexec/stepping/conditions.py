@@ -26,7 +26,7 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
-from hloexec.ops.common import wide, widen
+from hloexec.ops.common import narrow, wide, widen
 from hloexec.precision import smallest_normal
 from hloexec.values import Array, Value, flat
 
@@ -173,7 +173,11 @@ class _Parser:
             if not isinstance(found, np.ndarray):
                 return compare(found, number)
             if name in ("==", "!="):
-                return compare(widen(found), number)
+                its_type = element_type_of(found.dtype)
+                is_rounded = its_type.is_floating
+                return compare(
+                    widen(found), widen(narrow(np.asarray(number, np.float64), its_type)) if is_rounded else number
+                )
             numbers = wide(found)
             return compare(np.abs(numbers) if numbers.dtype.kind == "c" else numbers, number)
 

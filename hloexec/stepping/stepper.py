@@ -395,7 +395,7 @@ class Stepper(Described):
     def __str__(self) -> str:
         if self.stop is not None:
             return f"{self.module.name}, {self.stop}"
-        state = "ended" if self.has_ended else "closed" if self._worker.is_closed else "not begun"
+        state = "closed" if self._worker.is_closed else "ended" if self.has_ended else "not begun"
         return f"{self.module.name}, {state}"
 
 

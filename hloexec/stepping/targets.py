@@ -71,7 +71,7 @@ class Targets:
         }
         name, instruction = next(iter(homes.items()))
         for computation, caller in self.instructions:
-            if name in computation_names(caller.attributes):
+            if role_of(caller) not in _ENTERED and name in computation_names(caller.attributes):
                 raise InputError(
                     f"%{instruction.name} is in computation {name}, which %{caller.name} in {computation.name} applies "
                     f"to many elements at once ({operation_name(caller)}); its instructions are not shown one by one, "

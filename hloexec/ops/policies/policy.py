@@ -135,7 +135,7 @@ class NumericsPolicy:
 
     @property
     def rounds_every_value(self) -> bool:
-        """Whether instructions read no values of others but as they are shown: none is fused into a sum, or kept wide."""
+        """Whether instructions read the values of others only as they are shown: none is fused or kept wide."""
         return not any(part.fuses_multiply_add or part.keeps_excess for part in self.parts)
 
     @cached_property
