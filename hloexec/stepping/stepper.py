@@ -284,7 +284,7 @@ class Stepper(Described):
             return f"%{name} in {computation.name} does not run: nothing needs it"
         if level.instruction.name in order and order.index(name) >= order.index(level.instruction.name):
             return f"%{name} in {computation.name} has not run yet{on}"
-        return f"the value of %{name} is not kept any more{on}; keep more than {self._keep} bytes (keep=)"
+        return f"the value of %{name} is not kept any more{on}; keep more than {self._keep} bytes (keep, --keep)"
 
     def set(self, name: str, value: object) -> None:
         """Replace the value of the instruction that the run stands still after, for all that use it.

@@ -13,6 +13,8 @@ from difflib import get_close_matches
 import click
 import numpy as np
 
+from hloexec import literals
+from hloexec.cli.problems import as_options
 from hloexec.errors import HloError, InputError, printable
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.origins import hlo_line
@@ -248,13 +250,20 @@ class Shell(cmd.Cmd):
             wanted = expression(name)
             self._say(statistics_lines(f"%{name.removeprefix('%')}", wanted.of(self._value(wanted.name))))
 
+    def do_save(self, rest: str) -> None:
+        """save NAME[{INDEX}][[SLICES]] FILE: write a value to FILE.npy or FILE.npz, which `set` and --input read."""
+        name, path = _split_expression(rest, "save takes a name and a file, as in `save dot.3 dot.npy`")
+        wanted = expression(name)
+        literals.save(path, wanted.of(self._value(wanted.name)))
+        self._say([f"wrote {path}"])
+
     def do_set(self, rest: str) -> None:
         """set NAME[[SLICES]] VALUE: replace a value, for all that use it; VALUE is a literal, a number or FILE.npy.
 
         NAME is the instruction that the run has stopped after, or one that is to run: it gives the value when it does,
         once. With slices, a number becomes elements of the value that the run has stopped after.
         """
-        name, text = _split_expression(rest)
+        name, text = _split_expression(rest, "set takes a name and a value, as in `set dot.3 0` or `set dot.3 dot.npy`")
         wanted = expression(name)
         instruction = self.stepper.target(wanted.name)
         what = f"the value for %{instruction.name}"
@@ -395,7 +404,7 @@ class Shell(cmd.Cmd):
 
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.echo(printable(line))
+            self.echo(printable(as_options(line)))
 
 
 def _documentation(method: object) -> list[str]:
@@ -406,14 +415,14 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _split_expression(text: str) -> tuple[str, str]:
-    """The expression at the start of a text, which may have blanks in brackets, and the rest."""
+def _split_expression(text: str, complaint: str) -> tuple[str, str]:
+    """The expression at the start of a text, which may have blanks in brackets, and the rest; else InputError."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "[{") - (character in "]}")
         if character == " " and depth <= 0:
             return text[:position], text[position:].strip()
-    raise InputError("set takes a name and a value, as in `set dot.3 0` or `set dot.3 dot.npy`")
+    raise InputError(complaint)
 
 
 def _scalar(text: str, shape: object, what: str) -> Value:

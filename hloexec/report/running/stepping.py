@@ -62,13 +62,14 @@ def stop_lines(stop: Stop, module: Module, device_count: int) -> Iterator[str]:
     """Why and where the run stands still, and the value that has just been computed."""
     why = stop.reason if stop.breakpoint is None else f"{stop.reason} ({stop.breakpoint})"
     yield f"{why}: {stop.name}{devices_text(stop.devices, device_count)}"
+    if stop.error is not None:
+        yield from (f"  {line}" for line in str(stop.error).split("\n"))
+        return
     yield f"  {hlo_line(stop.instruction)}"
     source = source_text(module, stop.instruction)
     if source is not None:
         yield f"  from {source}"
-    if stop.error is not None:
-        yield from (f"  {line}" for line in str(stop.error).split("\n"))
-    elif stop.value is not None:
+    if stop.value is not None:
         yield from (f"  {line}" for line in statistics_lines("", stop.value))
 
 
