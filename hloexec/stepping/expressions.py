@@ -99,13 +99,13 @@ def value_of_text(text: str, shape: Shape, what: str) -> Value:
     if text.lower().endswith((".npy", ".npz")):
         return literals.load_value(text, shape, what)
     if isinstance(shape, ArrayShape) and shape.is_array and shape.rank and not text.startswith("{"):
-        element = _literal(text, ArrayShape(shape.element_type, ()), what)
+        element = _literal(text, ArrayShape(shape.element_type, ()), what, shape)
         assert isinstance(element, np.ndarray)
         return np.broadcast_to(element, shape.dimensions)
-    return _literal(text, shape, what)
+    return _literal(text, shape, what, shape)
 
 
-def _literal(text: str, shape: Shape, what: str) -> Value:
+def _literal(text: str, shape: Shape, what: str, whole: Shape) -> Value:
     # Imported late: reading text needs every grammar.
     from hloexec.text.lexer import END, Lexer
     from hloexec.text.literals import LiteralParser
@@ -118,7 +118,7 @@ def _literal(text: str, shape: Shape, what: str) -> Value:
             lexer.fail("expected the end of the value")
     except ParseError as error:
         advice = "give a literal, a number that fills it, or a file (.npy, .npz)"
-        raise InputError(f"{what}, which is {shape}, cannot be {text!r}: {error.message}; {advice}") from error
+        raise InputError(f"{what}, which is {whole}, cannot be {text!r}: {error.message}; {advice}") from error
     if found.is_elided:
         raise InputError(f"{what} must have all of its elements")
     return rebuilt(found, _elements, lambda leaf: leaf.value)  # type: ignore[no-any-return]
