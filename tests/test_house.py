@@ -95,6 +95,7 @@ NO_OPCODES = {
     "report/schemas.py": "compare cosine maximum minimum select",
     "report/running/traces.py": "select slice",
     "sharding.py": "tuple",
+    "stepping/conditions.py": "not",
     "text/dumps/buffer_assignment.py": "constant parameter",
     "text/dumps/buffer_assignment_printer.py": "constant parameter",
     "text/attributes/geometry.py": "pad",
