@@ -99,7 +99,7 @@ def _scope_path(scope: Scope) -> list[PathEntry]:
     return found
 
 
-Activation: TypeAlias = tuple[Scope, Context | None]
+Activation: TypeAlias = tuple[object, object]
 """One run of a computation; equal to itself alone."""
 
 
@@ -152,7 +152,14 @@ class Place:
 
     def activations(self) -> tuple[Activation, ...]:
         """The runs of the computations that it is in, outermost first: the entry, and one for each call of `path`."""
-        found: list[Activation] = []
+        return tuple(self._activations())
+
+    def computations(self) -> tuple[Computation, ...]:
+        """The computations that those are runs of."""
+        return tuple(scope.computation for scope, _ in self._activations())
+
+    def _activations(self) -> list[tuple[Scope, Context | None]]:
+        found: list[tuple[Scope, Context | None]] = []
         scope: Scope | None = self._scope
         context = self._context
         while scope is not None:
@@ -160,7 +167,8 @@ class Place:
             scope = scope.parent
             if scope is None and context is not None:
                 scope, context = context.step.scope, context.parent
-        return tuple(reversed(found))
+        found.reverse()
+        return found
 
 
 @attrs.frozen(eq=False)
@@ -176,10 +184,14 @@ class Event(Place):
     seconds: float
     """How long the kernel took."""
 
+    def failed(self, error: HloError) -> Failure:
+        """The same run of the instruction as the last before an error that no instruction is to blame for."""
+        return Failure(self.instruction, self._scope, self._context, self.devices, error)
+
 
 @attrs.frozen(eq=False)
 class Failure(Place):
-    """An instruction that has failed, which ends the run."""
+    """An instruction that has failed, or the last that has run, where the run ends with an error."""
 
     error: HloError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from hloexec.exec.observers import Event, Failure, Place
+from hloexec.exec.observers import Event, Failure
 from hloexec.ir import Instruction
 from hloexec.stepping.breakpoints import Breakpoint
 from hloexec.stepping.kept import Kept
@@ -49,7 +49,7 @@ class RunController:
         self._has_begun = False
         self.is_interrupted = False
         """Whether to stand still after the next instruction; another thread may ask for it."""
-        self.last: Place | None = None
+        self.last: Event | Failure | None = None
         """What has run last."""
         self.to_come: dict[int, tuple[Instruction, Value]] = {}
         """Values of instructions that have not run yet, by identity."""

@@ -13,7 +13,7 @@ from hloexec.arguments import byte_count, listed, require_flags, require_integer
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import value_leaves
-from hloexec.exec.observers import UNREPLACEABLE, Event, Failure, Observer
+from hloexec.exec.observers import UNREPLACEABLE, Event, Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
 from hloexec.ir import ArrayShape, Instruction, Module, TupleShape
@@ -215,7 +215,7 @@ class Stepper(Described):
         last = self._controller.last
         if isinstance(worker.error, HloError) and isinstance(last, Event):
             # Nothing that can be blamed on one instruction, such as a deadlock.
-            self._failed = Stop("failed", Failure(last.instruction, *last.activation, last.devices, worker.error))
+            self._failed = Stop("failed", last.failed(worker.error))
             return self._failed
         raise worker.error
 

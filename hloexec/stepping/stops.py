@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from hloexec.errors import HloError
-from hloexec.exec.observers import Activation, Event, Failure, PathEntry, Place
+from hloexec.exec.observers import Activation, Event, Failure, PathEntry
 from hloexec.ir import Computation, Instruction
 from hloexec.stepping.breakpoints import Breakpoint
 from hloexec.values import Described, Value
@@ -34,7 +34,7 @@ class Stop(Described):
 
     reason: str
     """`breakpoint 1`, `watch 2`, `step`, `interrupted`, `failed` or `end`."""
-    place: Place
+    place: Event | Failure
     breakpoint: Breakpoint | None = None
 
     @property
@@ -74,8 +74,7 @@ class Stop(Described):
         entered: list[PathEntry | None] = [None, *path]
         activations = self.place.activations()
         found = [
-            Level(instruction, activation[0].computation, activation, entry)
-            for instruction, activation, entry in zip(instructions, activations, entered, strict=True)
+            Level(*parts) for parts in zip(instructions, self.place.computations(), activations, entered, strict=True)
         ]
         return tuple(reversed(found))
 
