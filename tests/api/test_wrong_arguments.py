@@ -98,7 +98,6 @@ RIGHT: dict[str, str] = {
     "jobs": "5",
     "keep": "numbers empty mapping",
     "kinds": "",
-    "keep": "5 1G",
     "margin": "",
     "max_trials": "5",
     "max_bytes": "None 5 1G",
@@ -160,6 +159,7 @@ MORE = {
     "diff_folders-on_step": "class",
     "explain-expected": "nested",
     "shard_inputs-inputs": "numbers",
+    "step-keep": "5 1G",
     "unshard_outputs-before": "None",
 }
 """The same for single functions, where more is right, or said only in what they return."""
