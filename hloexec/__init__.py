@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         narrowing,
         shadowing,
         shrinking,
+        stepping,
         tracing,
     )
     from hloexec.buffers import (
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
     from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
     from hloexec.diffing import Diff, FolderDiff, diff, diff_folders
     from hloexec.exec import (
+        Controller,
         Event,
+        Failure,
         InstructionObserver,
         Observer,
         PathEntry,
@@ -104,6 +107,7 @@ if TYPE_CHECKING:
     from hloexec.shadowing import ShadowRun, shadow
     from hloexec.sharding import shard_inputs, unshard_outputs
     from hloexec.shrinking import Shrinkage, shrink
+    from hloexec.stepping import Breakpoint, Stepper, Stop, step
     from hloexec.text import format, parse
     from hloexec.text.dumps.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import Trace, TraceEvent, read_trace, trace
@@ -113,10 +117,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Array",
     "ArrayShape",
+    "Breakpoint",
     "BufferAssignment",
     "BufferShape",
     "Comparison",
     "Computation",
+    "Controller",
     "DeadlockError",
     "Diff",
     "ElementDifference",
@@ -127,6 +133,7 @@ __all__ = [
     "Explained",
     "Explanation",
     "Extraction",
+    "Failure",
     "FolderDiff",
     "Golden",
     "GoldenCheck",
@@ -170,6 +177,8 @@ __all__ = [
     "SourceLine",
     "Spread",
     "Statistics",
+    "Stepper",
+    "Stop",
     "Token",
     "Tolerance",
     "Trace",
@@ -222,6 +231,8 @@ __all__ = [
     "shard_inputs",
     "shrink",
     "shrinking",
+    "step",
+    "stepping",
     "trace",
     "tracing",
     "unregister_custom_call",
@@ -234,10 +245,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Array": "hloexec.values",
     "ArrayShape": "hloexec.ir",
+    "Breakpoint": "hloexec.stepping",
     "BufferAssignment": "hloexec.buffers",
     "BufferShape": "hloexec.ir",
     "Comparison": "hloexec.numerics.comparison",
     "Computation": "hloexec.ir",
+    "Controller": "hloexec.exec",
     "Diff": "hloexec.diffing",
     "ElementDifference": "hloexec.numerics.measuring",
     "ElementType": "hloexec.ir",
@@ -246,6 +259,7 @@ _HOMES = {
     "Explained": "hloexec.explaining",
     "Explanation": "hloexec.explaining",
     "Extraction": "hloexec.extraction",
+    "Failure": "hloexec.exec",
     "FolderDiff": "hloexec.diffing",
     "Golden": "hloexec.golden",
     "GoldenCheck": "hloexec.golden",
@@ -281,6 +295,8 @@ _HOMES = {
     "SourceLine": "hloexec.origins",
     "Spread": "hloexec.numerics.sampling.spread",
     "Statistics": "hloexec.exec.statistics",
+    "Stepper": "hloexec.stepping",
+    "Stop": "hloexec.stepping",
     "Token": "hloexec.values",
     "Tolerance": "hloexec.numerics.tolerances",
     "Trace": "hloexec.tracing",
@@ -317,6 +333,7 @@ _HOMES = {
     "shadow": "hloexec.shadowing",
     "shard_inputs": "hloexec.sharding",
     "shrink": "hloexec.shrinking",
+    "step": "hloexec.stepping",
     "trace": "hloexec.tracing",
     "unregister_custom_call": "hloexec.custom_calls.user_calls",
     "unshard_outputs": "hloexec.sharding",
@@ -337,6 +354,7 @@ _PACKAGES = frozenset(
         "narrowing",
         "shadowing",
         "shrinking",
+        "stepping",
         "tracing",
     }
 )

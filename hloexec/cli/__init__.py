@@ -32,6 +32,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "run": "running",
     "trace": "running",
+    "step": "running",
     "nan": "numerics",
     "shadow": "numerics",
     "explain": "numerics",
@@ -51,7 +52,7 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "minify", "diff", "golden", "graph")
+_RUNNING = tuple("run trace step nan shadow explain precision extract minify diff golden graph".split())
 """Commands that run modules; their process is set up for it."""
 _WITH_VERDICT = ("nan", "explain", "extract", "minify", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""

@@ -1,11 +1,22 @@
 """Execution: the interpreter of plans, observers, and the environment of a run."""
 
-from hloexec.exec.observers import Event, InstructionObserver, Observer, PathEntry, Progress, ProgressObserver
+from hloexec.exec.observers import (
+    Controller,
+    Event,
+    Failure,
+    InstructionObserver,
+    Observer,
+    PathEntry,
+    Progress,
+    ProgressObserver,
+)
 from hloexec.exec.running import plan_of, run, run_devices
 from hloexec.plan.program import Requirement, unsupported
 
 __all__ = [
+    "Controller",
     "Event",
+    "Failure",
     "InstructionObserver",
     "Observer",
     "PathEntry",

@@ -4,7 +4,8 @@ An observer is an object with either of two methods. `on_instruction(event)` is 
 program, including those that only forward values and those inside fusions and loops. `on_progress(progress)` is called
 from time to time, for progress bars. What does more than run a module, such as `hloexec.diff`, calls `on_stage(stage)`
 of those that have it. Without observers a run has no overhead for them, and no observer can change a
-result: the arrays that it sees are read-only.
+result: the arrays that it sees are read-only. Only a controller may, which is an observer with a method
+`on_value(event)`: what it returns takes the value's place. Under it, instructions run one by one.
 """
 
 from __future__ import annotations
@@ -14,23 +15,29 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
+import numpy as np
 
 from hloexec.arguments import listed
-from hloexec.devices.varying import Varying, arrays_of, joined, of_position
-from hloexec.errors import InputError
+from hloexec.devices.varying import Varying, arrays_of, joined, of_position, of_positions
+from hloexec.errors import HloError, InputError
 from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.plan.steps import Plan, Scope, Step
 from hloexec.plan.trees import unflatten
-from hloexec.values import Value
+from hloexec.values import Array, Value, flat
 
 __all__ = [
+    "UNREPLACEABLE",
+    "Activation",
     "Attached",
     "Context",
+    "Controller",
     "Event",
+    "Failure",
     "InstructionObserver",
     "Observer",
     "PathEntry",
+    "Place",
     "Progress",
     "ProgressObserver",
     "Stage",
@@ -92,23 +99,19 @@ def _scope_path(scope: Scope) -> list[PathEntry]:
     return found
 
 
+Activation: TypeAlias = tuple[object, object]
+"""One run of a computation; equal to itself alone."""
+
+
 @attrs.frozen(eq=False)
-class Event:
-    """An instruction that has just run; in loops there is one event per iteration, in fusions one per instruction
-    inside."""
+class Place:
+    """An instruction in one of its runs."""
 
     instruction: Instruction
-    value: Value
-    """The result: a read-only array, a token, or a tuple of values."""
-    operands: tuple[Value, ...]
-    """The operands' values; empty for control flow, and for what only renames values (tuples, fusions, parameters
-    …)."""
-    seconds: float
-    """How long the kernel took."""
     _scope: Scope
     _context: Context | None
-    devices: tuple[int, ...] = (0,)
-    """The devices that hold the value; an instruction whose devices hold several values makes an event for each."""
+    devices: tuple[int, ...]
+    """The devices that it ran on, with the same values."""
 
     @property
     def computation(self) -> Computation:
@@ -141,6 +144,56 @@ class Event:
     def name(self) -> str:
         """The path and the instruction in one line, e.g. `while.3[5]:body/fusion.2/add.7`; unique within a run."""
         return "/".join([*map(str, self.path), self.instruction.name])
+
+    @property
+    def activation(self) -> Activation:
+        """The run of its computation."""
+        return self._scope, self._context
+
+    def activations(self) -> tuple[Activation, ...]:
+        """The runs of the computations that it is in, outermost first: the entry, and one for each call of `path`."""
+        return tuple(self._activations())
+
+    def computations(self) -> tuple[Computation, ...]:
+        """The computations that those are runs of."""
+        return tuple(scope.computation for scope, _ in self._activations())
+
+    def _activations(self) -> list[tuple[Scope, Context | None]]:
+        found: list[tuple[Scope, Context | None]] = []
+        scope: Scope | None = self._scope
+        context = self._context
+        while scope is not None:
+            found.append((scope, context))
+            scope = scope.parent
+            if scope is None and context is not None:
+                scope, context = context.step.scope, context.parent
+        found.reverse()
+        return found
+
+
+@attrs.frozen(eq=False)
+class Event(Place):
+    """An instruction that has just run; in loops there is one event per iteration, in fusions one per instruction
+    inside, and one per value where devices hold several."""
+
+    value: Value
+    """The result: a read-only array, a token, or a tuple of values."""
+    operands: tuple[Value, ...]
+    """The operands' values; empty for control flow, and for what only renames values (tuples, fusions, parameters
+    …)."""
+    seconds: float
+    """How long the kernel took."""
+
+    def failed(self, error: HloError) -> Failure:
+        """The same run of the instruction as the last before an error that no instruction is to blame for."""
+        return Failure(self.instruction, self._scope, self._context, self.devices, error)
+
+
+@attrs.frozen(eq=False)
+class Failure(Place):
+    """An instruction that has failed, or the last that has run, where the run ends with an error."""
+
+    error: HloError
 
 
 @attrs.frozen(eq=False)
@@ -218,7 +271,22 @@ class Stages:
             observer.on_stage(Stage(self._name, self._done, self._total))
 
 
-Observer: TypeAlias = InstructionObserver | ProgressObserver
+@runtime_checkable
+class Controller(Protocol):
+    """An observer that may replace values, and that learns where a run fails."""
+
+    def on_value(self, event: Event) -> Value | None:
+        """Called after the instruction has run, before other observers.
+
+        A value that it returns takes the place of the instruction's, for those that use it and for other observers: of
+        the same element types and shapes. None leaves it as it is.
+        """
+
+    def on_failure(self, failure: Failure) -> None:
+        """Called where an instruction has failed; the run ends."""
+
+
+Observer: TypeAlias = InstructionObserver | ProgressObserver | Controller
 
 
 class Attached:
@@ -228,15 +296,19 @@ class Attached:
         for observer in observers:
             if isinstance(observer, type):
                 raise InputError(f"observers must be objects, but the class {observer.__name__} was given")
-            if not isinstance(observer, (InstructionObserver, ProgressObserver)):
+            if not isinstance(observer, (InstructionObserver, ProgressObserver, Controller)):
                 raise InputError(
                     "each of observers must have a method on_instruction or on_progress; "
                     f"{type(observer).__name__} has neither"
                 )
         self._instruction = tuple(entry for entry in observers if isinstance(entry, InstructionObserver))
         self._progress = tuple(entry for entry in observers if isinstance(entry, ProgressObserver))
+        self._controllers = tuple(entry for entry in observers if isinstance(entry, Controller))
         self._next_report = 0.0
-        self.see_instructions = bool(self._instruction)
+        self.controls = bool(self._controllers)
+        self.may_replace = False
+        """Whether the plan is one in which a value can be replaced."""
+        self.see_instructions = bool(self._instruction or self._controllers)
         self.see_progress = bool(self._progress)
 
     def instruction(
@@ -255,14 +327,33 @@ class Attached:
         held |= dict(zip(step.operands, operands or (), strict=False))
         split = [value.classes for value in held.values() if type(value) is Varying]
         if not split:
-            self._report(step, held, operands is not None, seconds, context, devices)
+            replacement = self._report(step, held, operands is not None, seconds, context, devices)
+            if replacement is not None:
+                for slot, leaf in zip(step.results, replacement, strict=True):
+                    slots[slot] = leaf
             return
         classes, _ = joined(tuple(split))
+        replaced: dict[int, list[Any]] = {}
         for number in range(max(classes) + 1):
             first = classes.index(number)
             values = {slot: of_position(value, first) for slot, value in held.items()}
             holders = tuple(device for device, entry in zip(devices, classes, strict=True) if entry == number)
-            self._report(step, values, operands is not None, seconds, context, holders)
+            replacement = self._report(step, values, operands is not None, seconds, context, holders)
+            if replacement is not None:
+                replaced[number] = replacement
+        if replaced:
+            for place, slot in enumerate(step.results):
+                held_by = [
+                    replaced[number][place] if number in replaced else of_position(slots[slot], position)
+                    for position, number in enumerate(classes)
+                ]
+                slots[slot] = of_positions(held_by)
+
+    def failed(self, step: Step, context: Context | None, devices: tuple[int, ...], error: HloError) -> None:
+        """Report that a step has failed."""
+        failure = Failure(step.instruction, step.scope, context, devices, error)
+        for controller in self._controllers:
+            controller.on_failure(failure)
 
     def _report(
         self,
@@ -272,11 +363,29 @@ class Attached:
         seconds: float,
         context: Context | None,
         devices: tuple[int, ...],
-    ) -> None:
+    ) -> list[Any] | None:
+        """Report the value of one class of devices; returns the leaves of what takes its place, if anything does."""
         operands = tuple(unflatten(tree, values) for tree in step.operand_trees) if has_operands else ()
-        event = Event(step.instruction, unflatten(step.tree, values), operands, seconds, step.scope, context, devices)
+        value = unflatten(step.tree, values)
+        event = Event(step.instruction, step.scope, context, devices, value, operands, seconds)
+        leaves = None
+        for controller in self._controllers:
+            found = controller.on_value(event)
+            if found is not None:
+                leaves = self._replacement(event, found)
+                event = attrs.evolve(event, value=unflatten(step.tree, dict(zip(step.results, leaves, strict=True))))
         for observer in self._instruction:
             observer.on_instruction(event)
+        return leaves
+
+    def _replacement(self, event: Event, value: Value) -> list[Any]:
+        """The leaves of what takes the place of an event's value; InputError where it is not of the same shapes."""
+        if not self.may_replace:
+            raise InputError(UNREPLACEABLE)
+        before, after = flat(event.value), flat(value)
+        if len(before) != len(after) or not all(map(_is_alike, before, after)):
+            raise InputError(f"the value for %{event.instruction.name} must have the shape {event.instruction.shape}")
+        return [leaf if leaf is old else _read_only(leaf) for leaf, old in zip(after, before, strict=True)]
 
     def progress(self, index: int, total: int, instruction: Instruction, iteration: int | None = None) -> None:
         """Report progress, unless the last report is too recent."""
@@ -286,6 +395,25 @@ class Attached:
         self._next_report = now + _PROGRESS_SECONDS
         for observer in self._progress:
             observer.on_progress(Progress(index, total, instruction, iteration))
+
+
+UNREPLACEABLE = (
+    "values cannot be replaced under this numerics policy, under which instructions read some values of others before "
+    "these are rounded; choose another, such as reference"
+)
+
+
+def _is_alike(before: object, after: object) -> bool:
+    if not isinstance(before, np.ndarray):
+        return before is after
+    is_array = isinstance(after, (np.ndarray, np.generic))
+    return is_array and (after.dtype, after.shape) == (before.dtype, before.shape)  # type: ignore[attr-defined]
+
+
+def _read_only(array: Any) -> Array:
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy
 
 
 UNOBSERVED = Attached(())

@@ -263,10 +263,21 @@ def _run_on(
     )
 
     def execute(*, planner: bool) -> list[Value]:
-        plan = plan_of(module, memory_limit=limit, is_observed=attached.see_instructions, planner=planner, **options)
+        plan = plan_of(
+            module,
+            memory_limit=limit,
+            is_observed=attached.see_instructions,
+            is_controlled=attached.may_replace,
+            planner=planner,
+            **options,
+        )
         return _execute(plan, inputs, topology, parties, attached, limit, seed, check, statistics, limits)
 
     planner = options.pop("planner")
+    if attached.controls:
+        # What an optimized plan computes early, or all at once, could not be replaced.
+        planner = False
+        attached.may_replace = numerics_policy(options["numerics"]).rounds_every_value
     try:
         return execute(planner=planner)
     except Exception as error:
@@ -387,6 +398,7 @@ def plan_of(
     verify: bool = True,
     planner: bool = True,
     is_observed: bool = False,
+    is_controlled: bool = False,
     last_pass: str | None = None,
 ) -> Plan:
     """The plan of a module or of one of its computations; made once per module object and set of options.
@@ -404,7 +416,7 @@ def plan_of(
     if policy.overrides:
         require_policy_names(module, policy)
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
-    options = Options(policy, elided, unknown, planner, is_observed, last_pass)
+    options = Options(policy, elided, unknown, planner, is_observed, is_controlled, last_pass)
     known = _known_of(module)
     if verify and not known.is_verified:
         # Imported late: a verified module never needs it again.

@@ -10,7 +10,7 @@ import numpy as np
 
 from hloexec.devices.topology import Topology
 from hloexec.devices.varying import Varying
-from hloexec.errors import EvaluationError, ResourceError
+from hloexec.errors import EvaluationError, HloError, ResourceError
 from hloexec.exec.code.code import Code
 from hloexec.exec.machine import Machine, store_result
 from hloexec.exec.observers import Attached, attach
@@ -233,6 +233,13 @@ class WatchedMachine(Machine):
             for slot in step.dead:
                 statistics.release(slots[slot], task.devices)
         super()._drop(task, step)
+
+    def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
+        placed = super()._placed(error, task, step)
+        if self._attached.controls:
+            devices = tuple(self._each_class.running) or task.devices
+            self._attached.failed(step, task.frames[-1].context, devices, placed)
+        return placed
 
     def _finished(self, task: Task, frame: Frame) -> None:
         if self._statistics is not None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conversion",
+    "Forward",
     "InstructionKernel",
     "Kernel",
     "KernelContext",
@@ -90,6 +91,17 @@ class Conversion(Kernel):
 def _converted_leaves(types: tuple[ElementType | None, ...], is_array: bool, *leaves: object) -> Any:
     found = tuple(map(converted, leaves, types))
     return found[0] if is_array else found
+
+
+@attrs.frozen(eq=False)
+class Forward(Kernel):
+    """Hands on an array as it is, to a slot of its own."""
+
+    function: Callable[..., Any] = attrs.field(default=lambda value: value, init=False)
+
+    @property
+    def is_view(self) -> bool:
+        return True
 
 
 @attrs.frozen(eq=False)

@@ -27,7 +27,7 @@ from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
-from hloexec.plan.kernels import Conversion, InstructionKernel, Kernel, instruction_kernel, library_kernel
+from hloexec.plan.kernels import Conversion, Forward, InstructionKernel, Kernel, instruction_kernel, library_kernel
 from hloexec.plan.lowering_exchange import boundary, copy_start, device_number, exchange, part
 from hloexec.plan.lowering_flow import conditional, invocation, while_loop
 from hloexec.plan.program import Program, call_reason
@@ -45,6 +45,8 @@ class LoweringContext(Protocol):
     program: Program
     is_observed: bool
     """Whether plans keep a step for each instruction that only renames values, so that observers see them all."""
+    is_controlled: bool
+    """Whether what only renames values has slots of its own, too, so that a value can be replaced for its users."""
     plans: dict[str, Plan]
     """The plans that are finished, by the names of their computations; callees come before their callers."""
     host_transfers: dict[HostTransfer, Step]
@@ -200,9 +202,20 @@ class Lowering:
             converted = self.converted(instruction, tree, float_types(instruction.shape))
             if converted is not tree:
                 return converted
+        if self.context.is_controlled:
+            tree = map_tree(tree, lambda slot: self.forwarded(instruction, slot))
         if self.context.is_observed:
             self.add(instruction, (), tree, None, Mark.MARK, is_shown_only=True)
         return tree
+
+    def forwarded(self, instruction: Instruction, slot: int) -> int:
+        """A slot of its own for the value of a slot."""
+        new = self.new_slot(self.slot_shapes[slot])
+        if slot in self.orders:
+            self.orders[new] = self.orders[slot]
+        self.viewed[new] = self.viewed.get(slot, slot)
+        self.add(instruction, (slot,), new, Forward(), is_silent=True)
+        return new
 
     def converted(
         self,

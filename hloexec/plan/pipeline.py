@@ -35,6 +35,8 @@ class Options:
     """Whether passes reorganise the steps; else every instruction runs by itself, as it is written."""
     is_observed: bool = False
     """Whether plans keep a step for each instruction that only renames values, so that observers see them all."""
+    is_controlled: bool = False
+    """Whether what only renames values has slots of its own, so that an observer can replace a value for its users."""
     last_pass: str | None = None
     """The pass after which to stop, one of PASS_NAMES; None: the last."""
 
@@ -119,7 +121,7 @@ def run_passes(plan: Plan, options: Options, *, is_scheduled: bool) -> Plan:
     if any(isinstance(step.flow, Invocation) for step in plan.program):
         from hloexec.plan.passes.inline import inlined
 
-        plan = inlined(plan, is_observed=options.is_observed)
+        plan = inlined(plan, is_observed=options.is_observed, is_controlled=options.is_controlled)
     if any(part.fuses_multiply_add for part in options.numerics.parts) and options.last_pass != "inline":
         from hloexec.plan.passes.fma import with_fused_multiply_adds
 

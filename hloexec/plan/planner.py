@@ -60,6 +60,7 @@ class _Planner:
         self.options = options
         self.numerics = options.numerics
         self.is_observed = options.is_observed
+        self.is_controlled = options.is_controlled
         self.memory_limit = memory_limit
         self.synthesized_bytes = 0
         self.lowered: dict[str, Plan] = {}

@@ -62,6 +62,11 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "hash": ("text", "A hash of the elements' bytes in logical order."),
     # Running.
     "printed": ("[literal]", "What --print asks for."),
+    "stops": ("[stop]", "Where the run stopped, in order."),
+    "stop_values": ("[leaf]", "The arrays of what the instruction gave; none where it has failed."),
+    "failure_text": ("text", "The error of an instruction that has failed."),
+    "run_state": ("ended|failed|left", "Whether the run came to its end, has failed, or was left where it stopped."),
+    "printed_lines": ("[text]", "The commands, each behind a prompt, and what they printed."),
     "literal": ("text", "The value, as a literal of HLO."),
     "warm_seconds": ("timing", "How long the runs of --iterations took."),
     "iteration_count": ("integer", "How many runs there were."),
@@ -436,6 +441,7 @@ RECORDS: Mapping[str, str] = {
     "flops loop_count loops_without_trip_count constant_count elided_constant_count unsupported notes computations?",
     "info-arrays": "file arrays",
     "info-assignment": "file allocation_count? value_count? allocated_bytes?",
+    "stepping": f"{_RUN} stops run_state printed_lines",
     "plan": "file module numerics computation peak_bytes functions",
     "memory": "file module is_scheduled target peak peak_by_color parameter_bytes output_bytes estimate? sequence "
     "values assignment?",
@@ -464,6 +470,7 @@ RECORDS: Mapping[str, str] = {
     "size_constant": "computation instruction number_before number_after size follows_size",
     "leaf": "label shape index bytes minimum? maximum? mean? standard_deviation? nan_count infinity_count hash",
     "literal": "label literal",
+    "stop": "reason path instruction computation iteration? devices hlo stop_values failure_text?",
     "timing": "iteration_count shortest median longest",
     "event": "path devices value",
     "parameter": "number name shape bytes",

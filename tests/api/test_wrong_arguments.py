@@ -61,6 +61,7 @@ RIGHT: dict[str, str] = {
     "atol": "None 5 2.5",
     "backend_config": "True",
     "before": "",
+    "breakpoints": "texts empty",
     "budget": "None 5 2.5",
     "is_closed": "True",
     "runs": "None 5",
@@ -162,6 +163,7 @@ MORE = {
     "diff_folders-on_step": "class",
     "explain-expected": "nested",
     "shard_inputs-inputs": "numbers",
+    "step-keep": "5 1G",
     "unshard_outputs-before": "None",
 }
 """The same for single functions, where more is right, or said only in what they return."""
@@ -214,6 +216,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "run_devices": [MODULE, inputs],
         "shard_inputs": [MODULE, inputs],
         "shrink": [MODULE],
+        "step": [MODULE, inputs],
         "trace": [MODULE, inputs, folder / "trace"],
         "unregister_custom_call": ["unheard_of"],
         "unshard_outputs": [MODULE, [X]],

@@ -133,6 +133,11 @@ class NumericsPolicy:
         """The policy with one of its parts taken from all instructions that have none of their own."""
         return _with_overrides(_joined(self, part), self.overrides)
 
+    @property
+    def rounds_every_value(self) -> bool:
+        """Whether instructions read the values of others only as they are shown: none is fused or kept wide."""
+        return not any(part.fuses_multiply_add or part.keeps_excess for part in self.parts)
+
     @cached_property
     def may_keep_excess(self) -> bool:
         """Whether some instruction may read values that are not rounded yet."""

@@ -12,17 +12,18 @@ from typing import Any
 
 import attrs
 
+from hloexec.plan.kernels import Forward
 from hloexec.plan.steps import Invocation, Mark, Plan, Scope, Step, placed_in
 from hloexec.plan.trees import Leaf, SlotTree, leaves, map_tree
 
 __all__ = ["Inliner", "inlined"]
 
 
-def inlined(plan: Plan, *, is_observed: bool) -> Plan:
+def inlined(plan: Plan, *, is_observed: bool, is_controlled: bool = False) -> Plan:
     """The plan with all calls inlined whose plans are not optimized by themselves."""
     if not any(map(_is_inlined, plan.program)):
         return plan
-    inliner = Inliner(plan, is_observed=is_observed)
+    inliner = Inliner(plan, is_observed=is_observed, is_controlled=is_controlled)
     for step in plan.program:
         inliner.copy(step)
     return inliner.plan()
@@ -54,9 +55,10 @@ class _InlinedCall:
 class Inliner:
     """A plan in the making: the copy of another, into which programs of others are copied."""
 
-    def __init__(self, plan: Plan, *, is_observed: bool) -> None:
+    def __init__(self, plan: Plan, *, is_observed: bool, is_controlled: bool = False) -> None:
         self._plan = plan
         self._is_observed = is_observed
+        self._is_controlled = is_controlled
         self._program: list[Step] = []
         self._slot_shapes: list[Leaf] = []
         self._constants: dict[int, Any] = {}
@@ -139,10 +141,19 @@ class Inliner:
         )
 
     def _replace(self, frame: _InlinedCall, step: Step, tree: SlotTree) -> None:
+        scope = frame.scope_of(step.scope)
+        if self._is_controlled:
+            tree = map_tree(tree, lambda slot: self._forwarded(step, scope, slot))
         frame.slots.update(zip(step.results, leaves(tree), strict=True))
         if self._is_observed and not step.is_silent:
-            scope = frame.scope_of(step.scope)
             self._program.append(Step(step.instruction, scope, (), tree, None, Mark.MARK, is_shown_only=True))
+
+    def _forwarded(self, step: Step, scope: Scope, slot: int) -> int:
+        """A slot for the caller's value, apart from the callee's."""
+        self._slot_shapes.append(self._slot_shapes[slot])
+        new = len(self._slot_shapes) - 1
+        self._program.append(Step(step.instruction, scope, (slot,), new, Forward(), is_silent=True))
+        return new
 
     def _tree_of(self, frame: _InlinedCall, tree: SlotTree) -> SlotTree:
         if isinstance(tree, int):

@@ -1,0 +1,431 @@
+"""The debugger's commands: one method each, which prints plain text.
+
+The shell is Python's `cmd.Cmd`. What a command does is a method of `hloexec.stepping.Stepper`; here its words are read,
+and what it found is printed.
+"""
+
+from __future__ import annotations
+
+import cmd
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+import click
+import numpy as np
+
+from hloexec import literals
+from hloexec.cli.problems import as_options
+from hloexec.errors import HloError, InputError, printable
+from hloexec.ir import ArrayShape, Instruction
+from hloexec.origins import hlo_line
+from hloexec.report.running.stepping import (
+    level_line,
+    listing,
+    statistics_lines,
+    stop_lines,
+    value_lines,
+)
+from hloexec.stepping.breakpoints import parsed
+from hloexec.stepping.expressions import expression, value_of_text
+from hloexec.stepping.names import found_instruction
+from hloexec.stepping.stepper import Stepper
+from hloexec.stepping.stops import Level, Stop
+from hloexec.values import Value
+
+__all__ = ["PROMPT", "Shell"]
+
+PROMPT = "(hlo) "
+_SHORT = {
+    "r": "run",
+    "c": "run",
+    "continue": "run",
+    "s": "step",
+    "n": "next",
+    "finish": "out",
+    "o": "out",
+    "b": "break",
+    "w": "where",
+    "bt": "where",
+    "backtrace": "where",
+    "p": "print",
+    "l": "list",
+    "u": "up",
+    "d": "down",
+    "q": "quit",
+    "exit": "quit",
+    "h": "help",
+    "?": "help",
+}
+"""Other names of commands."""
+_AROUND = 5
+_MOST_LINES = 1000
+
+
+class Shell(cmd.Cmd):
+    """The commands, and the computation that they look at."""
+
+    prompt = PROMPT
+
+    def __init__(self, stepper: Stepper, echo: Callable[[str], None] = click.echo) -> None:
+        super().__init__()
+        self.stepper = stepper
+        self.echo = echo
+        """Prints a line."""
+        self.stops: list[Stop] = []
+        """Where the run has stopped so far."""
+        self._level = 0
+        """Which of the computations that the run is in is looked at; 0: the innermost."""
+        self._device: int | None = None
+        """The device whose values are shown; None: the first of those that the run stands still for."""
+        self.has_failed = False
+        """Whether the run, where it stands or has ended, has failed."""
+        self.is_going = False
+        """Whether the run is under way."""
+
+    # Reading commands
+
+    def execute(self, line: str) -> bool:
+        """Carry out one command; returns whether it was the last. InputError where it is none, or cannot be done."""
+        words = line.strip()
+        if not words or words.startswith("#"):
+            return False
+        name, _, rest = words.partition(" ")
+        return bool(self._command(name)(rest.strip()))
+
+    def _command(self, name: str) -> Callable[[str], bool | None]:
+        full = _SHORT.get(name, name)
+        starting = [each for each in self.names() if each.startswith(full)]
+        if full not in starting and len(starting) != 1:
+            if starting:
+                raise InputError(f"{name!r} may mean {' or '.join(starting)}")
+            close = get_close_matches(name, self.names(), 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(self.names())}"
+            raise InputError(f"there is no command {name!r}; {hint}")
+        method: Callable[[str], bool | None] = getattr(self, f"do_{full if full in starting else starting[0]}")
+        return method
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The commands, in the order of the help."""
+        return [name.removeprefix("do_") for name in vars(cls) if name.startswith("do_")]
+
+    # What cmd.Cmd asks for
+
+    def onecmd(self, line: str) -> bool:
+        """Carry out a line that was typed; errors are printed."""
+        if line == "EOF":
+            self._say([""])
+            return True
+        try:
+            return self.execute(line)
+        except HloError as error:
+            self._say([f"error: {error}"])
+            return False
+
+    def completenames(self, text: str, *ignored: object) -> list[str]:
+        return [name for name in self.names() if name.startswith(text)]
+
+    def completedefault(self, text: str, *ignored: object) -> list[str]:
+        """The instructions whose names begin with a text."""
+        levels = self.stepper.levels
+        computations = [levels[self._level].computation] if levels else list(self.stepper.module)
+        wanted = text.removeprefix("%")
+        return sorted({each.name for home in computations for each in home if each.name.startswith(wanted)})
+
+    # Going on
+
+    def do_run(self, rest: str) -> None:
+        """run, continue: go on to the next breakpoint, failure or the end."""
+        self._require_nothing("run", rest)
+        self._go(self.stepper.continue_)
+
+    def do_step(self, rest: str) -> None:
+        """step [N]: go on for one instruction, or N; into calls, fusions, loops and branches."""
+        count = self._count("step", rest)
+        self._go(lambda: self.stepper.step(count))
+
+    def do_next(self, rest: str) -> None:
+        """next [N]: the same, over what instructions of this computation call."""
+        count = self._count("next", rest)
+        self._go(lambda: self.stepper.next(count))
+
+    def do_out(self, rest: str) -> None:
+        """out, finish: go on until this computation has ended, and the instruction that called it."""
+        self._require_nothing("out", rest)
+        self._go(self.stepper.out)
+
+    def do_restart(self, rest: str) -> None:
+        """restart: begin again, with the same breakpoints."""
+        self._require_nothing("restart", rest)
+        self.stepper.restart()
+        self._level, self.has_failed = 0, False
+        self._say(["the run begins again; `run` starts it"])
+
+    def _go(self, go_on: Callable[[], Stop | None]) -> None:
+        self._level, self.is_going = 0, True
+        try:
+            stop = go_on()
+        except HloError as error:
+            if not self.stepper.has_ended or self.stepper.results is not None:
+                raise
+            self.has_failed = True
+            if not self.stepper.levels:
+                raise
+            self._say([f"the run has failed: {error}"])
+            return
+        finally:
+            self.is_going = False
+        if stop is None:
+            self._say(["the run has ended"])
+            self._say(f"  {line}" for line in self._result_lines())
+            return
+        self.stops.append(stop)
+        self.has_failed = stop.error is not None
+        self._say(stop_lines(stop, self.stepper.module, self.stepper.device_count))
+
+    def _result_lines(self) -> list[str]:
+        from hloexec.cli.devices import labelled_values
+
+        results = self.stepper.results or []
+        found = []
+        for label, _, value in labelled_values(
+            results, lambda index: "result" + (f"{{{','.join(map(str, index))}}}" if index else "")
+        ):
+            found += statistics_lines(label, value)
+        return found
+
+    # Breakpoints
+
+    def do_break(self, rest: str) -> None:
+        """break [WHERE] [iteration N] [device N] [if CONDITION]: stop there; WHERE is a pattern or FILE:LINE.
+
+        A pattern is an instruction's name, opcode or op_name, with * and ?; `name:`, `opcode:`, `op_name:` or `path:`
+        says which. A condition is of the value: any nan, inf, all zero, any > 1e4, max >= 3, mean < 0, [0, 2] == 1,
+        with and, or, not and parentheses. Without arguments: list the breakpoints.
+        """
+        if not rest:
+            self.do_breakpoints("")
+            return
+        added = self.stepper.break_at(**parsed(rest))  # type: ignore[arg-type]
+        count = "" if added.instructions is None else f", {_plural(len(added.instructions), 'instruction')}"
+        self._say([f"breakpoint {added.number}: {added}{count}"])
+
+    def do_watch(self, rest: str) -> None:
+        """watch NAME: stop where an instruction gives another value than the last time that it ran."""
+        if not rest:
+            raise InputError("watch takes an instruction's name")
+        added = self.stepper.watch(rest)
+        self._say([f"watch {added.number}: {added}"])
+
+    def do_breakpoints(self, rest: str) -> None:
+        """breakpoints: list breakpoints and watches, and how often the run has stopped at each."""
+        self._require_nothing("breakpoints", rest)
+        entries = self.stepper.breakpoints
+        self._say(
+            f"{entry.number}  {'watch ' if entry.is_watch else ''}{entry}  {_plural(entry.hits, 'stop')}"
+            for entry in entries
+        )
+        if not entries:
+            self._say(["there are no breakpoints"])
+
+    def do_delete(self, rest: str) -> None:
+        """delete [N …]: delete breakpoints by number; all of them without one."""
+        numbers = [self._number(f"delete takes numbers of breakpoints, not {word!r}", word) for word in rest.split()]
+        if not numbers:
+            self.stepper.delete()
+        for number in numbers:
+            self.stepper.delete(number)
+
+    # Values
+
+    def do_print(self, rest: str) -> None:
+        """print [NAME[{INDEX}][[SLICES]]]: the elements of a value, as in print dot.3[0, 2:5] or print tuple.1{0}."""
+        wanted = expression(rest or self._here().instruction.name)
+        value = wanted.of(self._value(wanted.name))
+        self._say(value_lines(f"%{rest.removeprefix('%') if rest else wanted.name}", value))
+
+    def do_stats(self, rest: str) -> None:
+        """stats [NAME …]: shape, range, mean, deviation, NaN, infinities and hash of values."""
+        for name in rest.split() or [self._here().instruction.name]:
+            wanted = expression(name)
+            self._say(statistics_lines(f"%{name.removeprefix('%')}", wanted.of(self._value(wanted.name))))
+
+    def do_save(self, rest: str) -> None:
+        """save NAME[{INDEX}][[SLICES]] FILE: write a value to FILE.npy or FILE.npz, which `set` and --input read."""
+        name, path = _split_expression(rest, "save takes a name and a file, as in `save dot.3 dot.npy`")
+        wanted = expression(name)
+        literals.save(path, wanted.of(self._value(wanted.name)))
+        self._say([f"wrote {path}"])
+
+    def do_set(self, rest: str) -> None:
+        """set NAME[[SLICES]] VALUE: replace a value, for all that use it; VALUE is a literal, a number or FILE.npy.
+
+        NAME is the instruction that the run has stopped after, or one that is to run: it gives the value when it does,
+        once. With slices, a number becomes elements of the value that the run has stopped after.
+        """
+        name, text = _split_expression(rest, "set takes a name and a value, as in `set dot.3 0` or `set dot.3 dot.npy`")
+        wanted = expression(name)
+        instruction = self.stepper.target(wanted.name)
+        what = f"the value for %{instruction.name}"
+        if wanted.index:
+            raise InputError(f"set takes whole tuples, not elements of them; set what uses {name}")
+        if wanted.slices is None:
+            self.stepper.set(wanted.name, value_of_text(text, instruction.shape, what))
+        else:
+            stop = self.stepper.stop
+            if stop is None or stop.instruction is not instruction:
+                raise InputError(f"elements can be set of what the run has stopped after; break at {instruction.name}")
+            before = self.stepper.value(instruction.name)
+            if not isinstance(before, np.ndarray):
+                raise InputError(f"%{instruction.name} is no array")
+            changed = before.copy()
+            changed[wanted.within(changed)] = _scalar(text, instruction.shape, what)
+            self.stepper.set(instruction.name, changed)
+        stop = self.stepper.stop
+        if stop is not None and stop.instruction is instruction:
+            self._say(statistics_lines(f"%{instruction.name}", self.stepper.value(instruction.name)))
+        else:
+            self._say([f"%{instruction.name} gives this value when it runs next"])
+
+    def do_device(self, rest: str) -> None:
+        """device [N]: show the values of another device; without N, of the first for which the run has stopped."""
+        number = None if not rest else self._number(f"device takes a number, not {rest!r}", rest)
+        count = self.stepper.device_count
+        if number is not None and not number < count:
+            raise InputError(
+                f"there is no device {number}; there {f'are devices 0 to {count - 1}' if count > 1 else 'is one, 0'}"
+            )
+        self._device = number
+
+    # Where the run is
+
+    def do_list(self, rest: str) -> None:
+        """list [N|NAME]: the text around where the run is, N lines to each side, or around an instruction."""
+        here = self._here()
+        around, centre = _AROUND, here.instruction
+        if rest.isascii() and rest.isdecimal():
+            around = min(int(rest), _MOST_LINES)
+        elif rest:
+            centre = self._named(rest, here)
+        self._say(listing(here.computation, centre, here.instruction, around))
+
+    def do_where(self, rest: str) -> None:
+        """where, backtrace: the computations that the run is in, the innermost first."""
+        self._require_nothing("where", rest)
+        self._here()
+        for number, level in enumerate(self.stepper.levels):
+            self._say([level_line(number, level, self.stepper.module, ">" if number == self._level else " ")])
+
+    def do_up(self, rest: str) -> None:
+        """up [N]: look at the computation that called this one, or N further."""
+        self._move(self._count("up", rest))
+
+    def do_down(self, rest: str) -> None:
+        """down [N]: look further in again."""
+        self._move(-self._count("down", rest))
+
+    def _move(self, by: int) -> None:
+        self._here()
+        levels = self.stepper.levels
+        wanted = self._level + by
+        if not 0 <= wanted < len(levels):
+            raise InputError("this is the innermost computation" if by < 0 else "this is the entry computation")
+        self._level = wanted
+        self._say([level_line(wanted, levels[wanted], self.stepper.module)])
+
+    def do_operands(self, rest: str) -> None:
+        """operands [NAME]: the operands of an instruction, and what they are."""
+        here = self._here()
+        instruction = self._named(rest, here) if rest else here.instruction
+        if not instruction.operands:
+            self._say([f"%{instruction.name} has no operands"])
+        for name in dict.fromkeys(instruction.operands):
+            try:
+                self._say(statistics_lines(f"%{name}", self._value(name)))
+            except InputError as error:
+                self._say([f"%{name}  {error.message}"])
+
+    def do_users(self, rest: str) -> None:
+        """users [NAME]: the instructions that use a value."""
+        here = self._here()
+        instruction = self._named(rest, here) if rest else here.instruction
+        users = here.computation.users[instruction.name]
+        self._say(f"  {hlo_line(each)}" for each in users)
+        if instruction.name == here.computation.root_name:
+            self._say([f"%{instruction.name} is the result of {here.computation.name}"])
+        elif not users:
+            self._say([f"nothing uses %{instruction.name}"])
+
+    # The shell
+
+    def do_help(self, rest: str) -> None:
+        """help [COMMAND]: this list, or what a command takes."""
+        if rest:
+            self._say(_documentation(self._command(rest)))
+            return
+        for name in self.names():
+            self._say(_documentation(getattr(self, f"do_{name}"))[:1])
+
+    def do_quit(self, rest: str) -> bool:
+        """quit, exit: end the run where it is, and leave."""
+        self._require_nothing("quit", rest)
+        return True
+
+    # Words
+
+    def _named(self, name: str, here: Level) -> Instruction:
+        return found_instruction(here.computation, name, [level.computation for level in self.stepper.levels])
+
+    def _here(self) -> Level:
+        """The computation that is looked at; InputError before the run has begun."""
+        levels = self.stepper.levels
+        if not levels:
+            raise InputError("the run has not begun; `run` or `step` starts it")
+        return levels[min(self._level, len(levels) - 1)]
+
+    def _value(self, name: str) -> Value:
+        self._here()
+        return self.stepper.value(name, level=self._level, device=self._device)
+
+    def _count(self, name: str, rest: str) -> int:
+        number = 1 if not rest else self._number(f"{name} takes a number, not {rest!r}", rest)
+        if not number:
+            raise InputError(f"{name} takes a number from 1, not 0")
+        return number
+
+    def _number(self, complaint: str, text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 10):
+            raise InputError(complaint)
+        return int(text)
+
+    def _require_nothing(self, name: str, rest: str) -> None:
+        if rest:
+            raise InputError(f"{name} takes nothing more, but was given {rest!r}")
+
+    def _say(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.echo(printable(as_options(line)))
+
+
+def _documentation(method: object) -> list[str]:
+    return [line.strip() for line in (method.__doc__ or "").strip().split("\n")]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _split_expression(text: str, complaint: str) -> tuple[str, str]:
+    """The expression at the start of a text, which may have blanks in brackets, and the rest; else InputError."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "[{") - (character in "]}")
+        if character == " " and depth <= 0:
+            return text[:position], text[position:].strip()
+    raise InputError(complaint)
+
+
+def _scalar(text: str, shape: object, what: str) -> Value:
+    if not isinstance(shape, ArrayShape):
+        raise InputError(f"{what} is no array")
+    return value_of_text(text, ArrayShape(shape.element_type, ()), what)

@@ -1,0 +1,154 @@
+"""What `hloexec step` prints: where a run stands still, values, and the text around it, in plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hloexec.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.ops.common import widen
+from hloexec.origins import hlo_line, source_text
+from hloexec.report.records import leaf_records
+from hloexec.report.units import number_text, plural
+from hloexec.stepping.stepper import Stepper
+from hloexec.stepping.stops import Level, Stop
+from hloexec.values import Array, Value
+
+__all__ = [
+    "devices_text",
+    "level_line",
+    "listing",
+    "statistics_lines",
+    "step_record",
+    "stop_lines",
+    "value_lines",
+]
+
+_SHOWN_ELEMENTS = 200
+_EDGE_ELEMENTS = 4
+_WIDTH = 100
+
+
+def step_record(stepper: Stepper, stops: Sequence[Stop], lines: Sequence[str]) -> dict[str, object]:
+    """Where a run has stopped, how it has ended, and what the commands have printed."""
+    stopped = [
+        {
+            "reason": stop.reason,
+            "path": stop.name,
+            "instruction": stop.instruction.name,
+            "computation": stop.place.computation.name,
+            "iteration": stop.iteration,
+            "devices": list(stop.devices),
+            "hlo": hlo_line(stop.instruction),
+            "stop_values": [] if stop.value is None else leaf_records([("", leaf) for leaf in statistics(stop.value)]),
+            "failure_text": None if stop.error is None else str(stop.error),
+        }
+        for stop in stops
+    ]
+    ended = "ended" if stepper.results is not None else "failed" if stepper.has_failed else "left"
+    return {"stops": stopped, "run_state": ended, "printed_lines": list(lines)}
+
+
+def devices_text(devices: Sequence[int], count: int) -> str:
+    """` on device 2`, ` on devices 0, 1`; nothing where there is only one."""
+    if count == 1:
+        return ""
+    return f" on device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
+
+
+def stop_lines(stop: Stop, module: Module, device_count: int) -> Iterator[str]:
+    """Why and where the run stands still, and the value that has just been computed."""
+    why = stop.reason if stop.breakpoint is None else f"{stop.reason} ({stop.breakpoint})"
+    yield f"{why}: {stop.name}{devices_text(stop.devices, device_count)}"
+    if stop.error is not None:
+        yield from (f"  {line}" for line in str(stop.error).split("\n"))
+        return
+    yield f"  {hlo_line(stop.instruction)}"
+    source = source_text(module, stop.instruction)
+    if source is not None:
+        yield f"  from {source}"
+    if stop.value is not None:
+        yield from (f"  {line}" for line in statistics_lines("", stop.value))
+
+
+def statistics_lines(label: str, value: Value) -> list[str]:
+    """One line per array: its shape, range, moments, what is not finite, and the start of its hash."""
+    return [
+        "  ".join(filter(None, (_leaf_label(label, leaf.index), _statistics_text(leaf)))) for leaf in statistics(value)
+    ]
+
+
+def _leaf_label(label: str, index: tuple[int, ...]) -> str:
+    return label + (f"{{{','.join(map(str, index))}}}" if index else "")
+
+
+def _statistics_text(leaf: LeafStatistics) -> str:
+    shape = str(ArrayShape(leaf.element_type, leaf.dimensions))
+    if not leaf.element_type.is_array:
+        return shape
+    parts = [shape]
+    if leaf.minimum is not None and not leaf.dimensions and not leaf.element_type.is_complex:
+        parts += [number_text(leaf.minimum, 9)]
+    elif leaf.minimum is not None:
+        names = {"min": leaf.minimum, "max": leaf.maximum, "mean": leaf.mean, "std": leaf.standard_deviation}
+        parts += [f"{name} {number_text(number)}" for name, number in names.items()]
+    parts += [f"nan {leaf.nan_count}"] if leaf.nan_count else []
+    parts += [f"inf {leaf.infinity_count}"] if leaf.infinity_count else []
+    return "  ".join([*parts, f"hash {leaf.hash[:8]}"])
+
+
+def value_lines(label: str, value: Value) -> Iterator[str]:
+    """The elements of each array, the middle of long ones left out."""
+    for index, leaf in leaves(value):
+        name = _leaf_label(label, index)
+        if not isinstance(leaf, np.ndarray):
+            yield f"{name} = token[]"
+            continue
+        text = _array_text(leaf).split("\n")
+        yield f"{name} = {_shape_text(leaf)} {text[0]}" if len(text) == 1 else f"{name} = {_shape_text(leaf)}"
+        if len(text) > 1:
+            yield from text
+
+
+def _shape_text(array: Array) -> str:
+    (leaf,) = statistics(array[(slice(0, 0),) * array.ndim])
+    return str(ArrayShape(leaf.element_type, array.shape))
+
+
+def _array_text(array: Array) -> str:
+    return np.array2string(
+        widen(array),
+        max_line_width=_WIDTH,
+        threshold=_SHOWN_ELEMENTS,
+        edgeitems=_EDGE_ELEMENTS,
+        floatmode="unique",
+        separator=", ",
+        sign="-",
+        suppress_small=False,
+        formatter={},
+        legacy=False,
+    )
+
+
+def level_line(number: int, level: Level, module: Module, marker: str = " ") -> str:
+    """One of the computations that the run is in, as a line of a backtrace."""
+    source = source_text(module, level.instruction)
+    entered = level.entered
+    loop = "" if entered is None or entered.iteration is None else f", iteration {entered.iteration}"
+    where = f"  ({source})" if source is not None else ""
+    return f"{marker}#{number} %{level.instruction.name} in {level.computation.name}{loop}{where}"
+
+
+def listing(computation: Computation, centre: Instruction, marked: Instruction | None, around: int) -> Iterator[str]:
+    """The lines of a computation around an instruction; `->` is in front of the one where the run is."""
+    lines = computation.instructions
+    place = next(number for number, each in enumerate(lines) if each is centre)
+    first, last = max(0, place - around), min(len(lines), place + around + 1)
+    yield f"{computation.name}, {plural(len(lines), 'instruction')}"
+    width = len(str(last))
+    for number in range(first, last):
+        each = lines[number]
+        root = "ROOT " if each.name == computation.root_name else ""
+        yield f"{'->' if each is marked else '  '} {number + 1:>{width}}  {root}{hlo_line(each)}"
