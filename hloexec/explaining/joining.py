@@ -61,7 +61,7 @@ def further(
     best = spelled(module, best)
     found = min(_beam(module, trials, policies).children(best), key=trials.remaining, default=best)
     trial = trials.trial(found)
-    if trial is None or trial.remaining >= trials.remaining(best):
+    if trial is None or trial.remaining >= trials.remaining(best) or not trials.is_explained(found):
         return None
     is_nearer = trials.difference.size >= _MANY and trial.remaining < trials.remaining(best) / _MUCH
     return found if is_nearer or trials.is_excluded(best, trial) else None

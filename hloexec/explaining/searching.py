@@ -92,7 +92,7 @@ def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[Num
     while best.equal_share < 1.0 and trials.may_go_on():
         found = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _ERRORS))
         trial = None if found is None else trials.trial(found)
-        if trial is None or not trials.judged(trial).is_explained:
+        if trial is None:
             break
         best = trials.judged(trial)
     return best
