@@ -161,8 +161,8 @@ class _Beam:
         default = attrs.evolve(policy, overrides=(), name=policy.name.partition(",")[0])
         having = dict(policy.overrides)
         for turn in turns:
-            having[turn.unit] = _toggled(having.get(turn.unit, default), turn.part)
-        names = sorted((name for name in having if having[name] != default), key=lambda name: self._order[name])
+            having[turn.unit] = _toggled(policy.of(*turn.unit.split("/", 1)), turn.part)
+        names = sorted((name for name in having if having[name] != default), key=lambda name: self._order.get(name, 0))
         return numerics_policy({"": default, **{name: having[name] for name in names}})
 
 
