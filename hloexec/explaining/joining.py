@@ -32,6 +32,8 @@ _PART_OF_RUNS = 0.3
 """Of the runs that are left, so many may be for a step."""
 _ELEMENTS = 4
 """Of fewer numbers than this, one choice or another comes near by chance."""
+_ALONE = 20.0
+"""There, none as simple may come so many times as near: so seldom is it chance."""
 _MOST_ELEMENTS = 1 << 12
 """Elements that a regression looks at."""
 _SMALL = 1.0
@@ -45,9 +47,8 @@ _NEAR = 2.0
 def joint(
     module: Module, trials: Trials, starts: Sequence[NumericsPolicy], policies: Sequence[NumericsPolicy]
 ) -> NumericsPolicy | None:
-    """The policies of instructions that come nearest, from one of several starts; `policies` as they promise most."""
-    if trials.difference.size < _ELEMENTS:
-        return None
+    """The policies of instructions that come nearest, from one of several starts; `policies` as they promise most. None
+    where that may be chance."""
     return _beam(module, trials, policies).best_from([spelled(module, start) for start in starts])
 
 
@@ -96,9 +97,10 @@ class _Beam:
         """What comes nearest within so many steps; the search ends where it explains what is expected."""
         trials = self._trials
         self._turns = self._turns[: max(1, int(_PART_OF_RUNS * trials.runs_left))]
+        is_short = trials.difference.size < _ELEMENTS
         beam = sorted(dict.fromkeys(starts), key=trials.remaining)
         best, known, judged = beam[0], set(beam), math.inf
-        for _ in range(_MOST_STEPS):
+        for _ in range(2 if is_short else _MOST_STEPS):
             beam = beam[: max(1, int(_PART_OF_RUNS * trials.runs_left / max(1, len(self._turns))))]
             found: dict[NumericsPolicy, float] = {}
             for parent in beam:
@@ -107,7 +109,7 @@ class _Beam:
                 # What remains of the best one may be more than rounding leaves under `reference`.
                 is_last = parent is beam[-1]
                 limit = judged / 2 if is_last else min(_NEAR, judged / 2)
-                if trials.remaining(nearest) < min(limit, trials.remaining(best)):
+                if not is_short and trials.remaining(nearest) < min(limit, trials.remaining(best)):
                     best, judged = nearest, trials.remaining(nearest)
                     if trials.is_explained(best):
                         return best
@@ -120,7 +122,16 @@ class _Beam:
             by_effect = sorted(found, key=lambda child: -found[child])
             pairs = zip(by_size[:_BEAM], by_effect[:_BEAM], strict=True)
             beam = list(dict.fromkeys(child for pair in pairs for child in pair))
-        return best
+        return None if is_short and not self._is_alone(best, known) else best
+
+    def _is_alone(self, best: NumericsPolicy, known: Iterable[NumericsPolicy]) -> bool:
+        """Whether one comes as near as rounding leaves it, and no other for as few instructions does by far."""
+        remaining = self._trials.remaining
+        return remaining(best) <= _SMALL and all(
+            remaining(other) > _ALONE * max(remaining(best), _SMALL / 2)
+            for other in known
+            if other != best and len(other.overrides) <= len(best.overrides)
+        )
 
     def children(self, parent: NumericsPolicy) -> dict[NumericsPolicy, float]:
         """What comes of each turn, and how much of its effect is in what remains; and of all those at once whose
