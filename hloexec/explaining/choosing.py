@@ -9,15 +9,12 @@ in which they run, a few at a time, each on top of those that are decided. Then 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import combinations
 
-import numpy as np
-
 from hloexec.explaining.trying import Trials
 from hloexec.explaining.units import Group, groups_of, single_units
-from hloexec.explaining.values import Scale, size_of
+from hloexec.explaining.values import Scale, shares_of, size_of
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import NumericsPolicy, mixed
 from hloexec.values import Array
@@ -42,7 +39,6 @@ _ELEMENTS = 4
 """A result of fewer elements than this for each instruction does not tell them apart by a regression."""
 _FEW_UNITS = 5
 _MOST_STARTS = 3
-_REWEIGHTINGS = 15
 
 
 def chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: NumericsPolicy) -> NumericsPolicy | None:
@@ -83,7 +79,7 @@ def _by_groups(
     while groups and trials.may_go_on():
         groups = groups[:_MOST_GROUPS]
         effects = [_effect_of(trials, scale, base, policy, group.names) for group in (*groups, *settled)]
-        shares, errors = _shares(rest, effects)
+        shares, errors = shares_of(rest, effects)
         fit = min(fit, _fit(rest, effects, shares))
         partly = [
             group
@@ -124,7 +120,7 @@ def _in_order(
         window, others = left[:_WINDOW], left[_WINDOW:]
         rest = scale.vector(trials.expected, trials.leaves_of(decided))
         parts = [*([name] for name in window), *([others] if others else [])]
-        shares, _ = _shares(rest, [_effect_of(trials, scale, decided, policy, part) for part in parts])
+        shares, _ = shares_of(rest, [_effect_of(trials, scale, decided, policy, part) for part in parts])
         count = 1
         while count < min(len(window), _WINDOW // 2) and not _DOUBT < abs(shares[count]) < 1 - _DOUBT:
             count += 1
@@ -168,28 +164,3 @@ def _fit(rest: Array, effects: Sequence[Array | None], shares: Sequence[float]) 
         if effect is not None and share:
             left -= share * effect
     return size_of(left) / max(size_of(rest), 1e-300)
-
-
-def _shares(rest: Array, effects: Sequence[Array | None]) -> tuple[list[float], list[float]]:
-    """How much of each effect is in what remains, by a regression, and the errors of that if those of elements were
-    independent.
-
-    Elements that it fits badly count less, the more so the worse (Cauchy's weights): where effects do not add up. An
-    effect that is smaller than rounding counts as none.
-    """
-    known = [number for number, effect in enumerate(effects) if effect is not None and effect.any()]
-    found, errors = [0.0] * len(effects), [math.inf] * len(effects)
-    if not known:
-        return found, errors
-    matrix = np.array([effects[number] for number in known])
-    weights = np.ones(rest.size)
-    for _ in range(_REWEIGHTINGS):
-        # As if each share were 0 or so beforehand, and every element had an error of one unit.
-        inverse = np.linalg.inv((matrix * weights) @ matrix.T + np.eye(len(known)))
-        solution = inverse @ ((matrix * weights) @ rest)
-        residuals = rest - solution @ matrix
-        usual = max(1.0, 1.5 * float(np.median(np.abs(residuals))))
-        weights = 1 / (1 + np.square(residuals / usual))
-    for number, share, variance in zip(known, solution.tolist(), np.diag(inverse).tolist(), strict=True):
-        found[number], errors[number] = share, usual * math.sqrt(max(variance, 0.0))
-    return found, errors

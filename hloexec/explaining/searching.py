@@ -3,6 +3,7 @@ that comes out decides whether it explains what is expected."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -10,6 +11,7 @@ import numpy as np
 
 from hloexec.explaining.choosing import chosen
 from hloexec.explaining.findings import Explained, Trial, Untold
+from hloexec.explaining.joining import further, joint
 from hloexec.explaining.telling import told
 from hloexec.explaining.trying import Trials
 from hloexec.explaining.units import single_units
@@ -71,16 +73,29 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     best, alike = _told_apart(trials, explained, effective)
     if best.policy == REFERENCE:
         return Found(Explained.ROUNDING, best, alike, tuple(tried), _undecided(trials, best, alike, effective))
-    least, untold = told(module, trials, best)
+    refined = _refined(module, trials, best, [trial.policy for trial in effective])
+    least, untold = told(module, trials, refined)
+    others = {trial.policy: trial for trial in (best, refined, *alike) if trial.policy != least.policy}
     if least.policy != best.policy:
-        alike = tuple(other for other in (best, *alike) if not trials.is_excluded(other.policy, least))
+        others = {policy: other for policy, other in others.items() if not trials.is_excluded(policy, least)}
         tried = sorted((least, *tried), key=lambda trial: trial.remaining)
+    alike = tuple(others.values())
     if reference.is_explained:
         share, error, _ = trials.weighed(least.policy, REFERENCE)
         least = attrs.evolve(least, effect=share, effect_error=error)
-    best = least
-    undecided = _undecided(trials, best, alike, effective)
-    return Found(Explained.POLICY, best, alike, tuple(tried), undecided, untold)
+    undecided = _undecided(trials, least, alike, effective)
+    return Found(Explained.POLICY, least, alike, tuple(tried), undecided, untold)
+
+
+def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[NumericsPolicy]) -> Trial:
+    """The policy that explains it with those of other instructions whose effects are found in what remains besides."""
+    while best.equal_share < 1.0 and trials.may_go_on():
+        found = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _ERRORS))
+        trial = None if found is None else trials.trial(found)
+        if trial is None:
+            break
+        best = trials.judged(trial)
+    return best
 
 
 def _undecided(
@@ -150,9 +165,21 @@ def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Ite
     before = trials.remaining(REFERENCE)
     if effective and nearest < _BETTER * before:
         bases.append(min(effective, key=lambda trial: trial.remaining).policy)
-    for base in bases:
-        for _ in range(_MOST_LAYERS):
-            found = _layer(module, trials, base, [trial.policy for trial in effective])
+    policies = [trial.policy for trial in effective]
+    tops = list(bases)
+    for number, base in enumerate(bases):
+        found = _layer(module, trials, base, policies)
+        if found is not None:
+            yield trials.judged(found)
+            tops[number] = found.policy
+    ordered = _by_promise(module, trials, REFERENCE, policies)
+    both = joint(module, trials, list(dict.fromkeys([*bases, *tops])), ordered)
+    if both is not None and (trial := trials.trial(both)) is not None:
+        yield trials.judged(trial)
+        tops.append(both)
+    for base in tops:
+        for _ in range(_MOST_LAYERS - 1):
+            found = _layer(module, trials, base, policies)
             if found is None:
                 break
             trial = trials.judged(found)
@@ -179,19 +206,24 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
 
 
 def _by_promise(
-    module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]
+    module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy], errors: float = 0.0
 ) -> list[NumericsPolicy]:
-    """The policies whose effects are found in what remains, the largest part first."""
+    """The policies whose effects are found in what remains, the largest part first; with `errors`, those only of which
+    so many times the error is found that a regression has."""
     theirs = trials.leaves_of(base)
     found = []
     for policy in policies:
-        both = mixed(base, policy, single_units(module, policy, base)) if base.overrides else combined(base, policy)
+        units = single_units(module, policy, base)
+        both = mixed(base, policy, units) if base.overrides else combined(base, policy)
         ours = None if both is None or both == base else trials.result(both)
         if ours is None:
             continue
-        scale = trials.scale_of(policy)
+        scale = trials.scale_of(policy) if not errors else trials.scale
         rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
         size = float(np.dot(effect, effect))
-        if size:
-            found.append((float(np.dot(rest, effect)) ** 2 / size, policy))
+        if not size:
+            continue
+        part = float(np.dot(rest, effect)) / math.sqrt(size)
+        if abs(part) > errors * float(np.sqrt(np.mean(np.square(rest)))):
+            found.append((part**2, policy))
     return [policy for _, policy in sorted(found, key=lambda pair: -pair[0])]

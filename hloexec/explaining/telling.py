@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.explaining.findings import Trial, Untold
 from hloexec.explaining.trying import Trials
-from hloexec.explaining.units import groups_of
+from hloexec.explaining.units import groups_of, spelled
 from hloexec.explaining.values import same
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, mixed, without
@@ -75,7 +75,7 @@ class _Search:
     def __init__(self, module: Module, trials: Trials, best: Trial) -> None:
         self._trials = trials
         self._best = best
-        self._spelled = _spelled(module, best.policy)
+        self._spelled = spelled(module, best.policy)
 
     def better(self, choices: Sequence[_Choice]) -> Trial | None:
         """The policy with those choices turned that are better the other way round; None where there are none."""
@@ -173,17 +173,3 @@ class _Search:
                 if trials.is_far(1 - rests[list(chosen)].sum() / max(size, 1e-300), error / max(size, 1e-300)):
                     continue
                 yield [known[number][0] for number in chosen]
-
-
-def _spelled(module: Module, policy: NumericsPolicy) -> NumericsPolicy:
-    """The same policy with all that is chosen for instructions spelled out, each by its name."""
-    found: NumericsPolicy = policy
-    for part in policy.chosen_parts:
-        if part not in policy.plain_parts:
-            continue
-        names = [name for group in groups_of(module, part) for name in group.names]
-        having = [name for name in names if part in policy.of(*name.split("/", 1)).plain_parts]
-        bare = found.without_default(part)
-        spelled = mixed(bare, part, having)
-        found = spelled if spelled is not None else found
-    return found

@@ -65,6 +65,10 @@ class Trials:
         self.is_over = self.is_over or self.runs >= self._most_runs or not self.has_time()
         return not self.is_over
 
+    @property
+    def runs_left(self) -> int:
+        return max(0, self._most_runs - self.runs)
+
     def has_time(self) -> bool:
         return time.monotonic() <= self._end
 

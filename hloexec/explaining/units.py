@@ -9,11 +9,11 @@ import attrs
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.concerns import concerns
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
 from hloexec.ops.registry import Role, role_of
 from hloexec.summary import summarize_computations
 
-__all__ = ["Group", "groups_of", "most_runs", "single_units"]
+__all__ = ["Group", "groups_of", "most_runs", "single_units", "spelled"]
 
 _WORK = 10**11
 """Operations that a search may take, of contractions and beside them."""
@@ -56,6 +56,20 @@ def groups_of(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REF
         home, _, instruction = name.partition("/")
         found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
     return [Group(opcode, tuple(names)) for opcode, names in found.items()]
+
+
+def spelled(module: Module, policy: NumericsPolicy) -> NumericsPolicy:
+    """The same policy with all that is chosen for instructions spelled out, each by its name."""
+    found: NumericsPolicy = policy
+    for part in policy.chosen_parts:
+        if part not in policy.plain_parts:
+            continue
+        names = [name for group in groups_of(module, part) for name in group.names]
+        having = [name for name in names if part in policy.of(*name.split("/", 1)).plain_parts]
+        bare = found.without_default(part)
+        spelled = mixed(bare, part, having)
+        found = spelled if spelled is not None else found
+    return found
 
 
 def _running(module: Module) -> Iterator[Computation]:

@@ -28,7 +28,7 @@ from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array, Value
 
-__all__ = ["FAR", "Leaves", "Scale", "coefficient", "leaves_from", "same", "size_of", "spreads_of"]
+__all__ = ["FAR", "Leaves", "Scale", "coefficient", "leaves_from", "same", "shares_of", "size_of", "spreads_of"]
 
 Leaves = dict[str, Array]
 """The arrays of a result, by label."""
@@ -36,6 +36,7 @@ FAR = 1e6
 """Elements that are further off, or a number on one side only, count as this many units."""
 _MOST = 1 << 18
 """Number of elements that are looked at, evenly spread."""
+_REWEIGHTINGS = 15
 
 
 def leaves_from(results: Sequence[Value], which: str) -> Leaves:
@@ -117,6 +118,31 @@ def _taken(array: Array, step: int) -> Array:
 def coefficient(vector: Array, effect: Array) -> float:
     """The coefficient of the regression of a vector on an effect."""
     return float(np.dot(vector, effect) / max(float(np.dot(effect, effect)), 1e-300))
+
+
+def shares_of(rest: Array, effects: Sequence[Array | None]) -> tuple[list[float], list[float]]:
+    """How much of each effect is in what remains, by a regression, and the errors of that if those of elements were
+    independent.
+
+    Elements that it fits badly count less, the more so the worse (Cauchy's weights): where effects do not add up. An
+    effect that is smaller than rounding counts as none.
+    """
+    known = [number for number, effect in enumerate(effects) if effect is not None and effect.any()]
+    found, errors = [0.0] * len(effects), [math.inf] * len(effects)
+    if not known:
+        return found, errors
+    matrix = np.array([effects[number] for number in known])
+    weights = np.ones(rest.size)
+    for _ in range(_REWEIGHTINGS):
+        # As if each share were 0 or so beforehand, and every element had an error of one unit.
+        inverse = np.linalg.inv((matrix * weights) @ matrix.T + np.eye(len(known)))
+        solution = inverse @ ((matrix * weights) @ rest)
+        residuals = rest - solution @ matrix
+        usual = max(1.0, 1.5 * float(np.median(np.abs(residuals))))
+        weights = 1 / (1 + np.square(residuals / usual))
+    for number, share, variance in zip(known, solution.tolist(), np.diag(inverse).tolist(), strict=True):
+        found[number], errors[number] = share, usual * math.sqrt(max(variance, 0.0))
+    return found, errors
 
 
 def size_of(vector: Array) -> float:

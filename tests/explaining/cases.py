@@ -1,6 +1,6 @@
 """The cases: a program, what is done to its numerics, and which answer is right.
 
-Those of the reserve half are made in `tests.explaining.reserve`.
+Those of the reserve half are made in `tests.explaining.reserve`, those of the fresh one in `tests.explaining.fresh`.
 
 A case counts if what is done shows at all: under the policy that is right, the program gives other bits than under
 `reference`. Faults are drawn as the bug farm draws them, of the kinds that are not numerics; one counts if XLA:CPU's
@@ -25,6 +25,7 @@ from hloexec.values import Array
 from tests.bug_farm.editing import Draft
 from tests.bug_farm.kinds import KINDS
 from tests.bug_farm.planting import plant
+from tests.explaining.fresh import cases as fresh
 from tests.explaining.programs import NAMES, half_of, program
 from tests.explaining.reserve import cases as reserve
 from tests.explaining.truths import by_xla, contractions, excess, fast, of_passes, rounded_operands
@@ -37,6 +38,11 @@ _BITS = {"tf32": 10, "bf16": 7}
 _FAULTS = 2
 """Of each program."""
 _TRIES = 12
+_WHOLE = (
+    "reference", "exact", "tf32", "tf32x3", "bf16", "bf16x3", "bf16x6", "excess", "narrow-sums", "fast-functions", "ftz",
+    "xla-cpu",
+)  # fmt: skip
+"""The policies that docs/precision.md names."""
 _LIMITS = {"max_iterations": 500, "timeout": 20}
 
 
@@ -53,6 +59,8 @@ class Case:
 
     @property
     def half(self) -> str:
+        if self.program in fresh.NAMES:
+            return "fresh"
         return "reserve" if self.program in reserve.NAMES else half_of(self.program)
 
 
@@ -77,7 +85,9 @@ _KINDS = (
 
 
 def cases(half: str = "seen") -> list[Case]:
-    """All cases of one half of the programs, or of those in reserve, whether or not they count."""
+    """All cases of one half of the programs, or of those in reserve or fresh, whether or not they count."""
+    if half == "fresh":
+        return [Case(name, kind) for name in fresh.NAMES for kind in fresh.kinds_of(name)]
     if half == "reserve":
         return [Case(name, kind) for name in reserve.NAMES for kind in reserve.kinds_of(name)]
     return [Case(name, kind) for name in NAMES if half_of(name) == half for kind in _KINDS]
@@ -87,6 +97,8 @@ def truth(case: Case) -> Truth | None:
     """What the other side gives in a case; None where the case does not count."""
     if case.half == "reserve":
         return _of_reserve(case)
+    if case.half == "fresh":
+        return _of_fresh(case)
     found = program(case.program)
     if case.kind.startswith("fault"):
         return _faulty(case)
@@ -113,6 +125,33 @@ def _of_reserve(case: Case) -> Truth | None:
         return Truth(made.module, made.inputs, _labelled(made.module, made.expected[0]), made.policy, made.note)
     expected = tuple(row[0] if len(row) == 1 else tuple(row) for row in made.expected)
     return Truth(made.module, made.inputs, expected, made.policy, made.note)
+
+
+def _of_fresh(case: Case) -> Truth | None:
+    """A case counts if the other side gave other bits than with the numerics of the text, and than with one of several
+    operations as it was; and if no policy of the whole module gives what a policy of some instructions gives."""
+    made = fresh.made(case.program, case.kind)
+    if made is None:
+        return None
+    if made.policy is None:
+        if not _finite(made.expected) or _agrees(made.module, [made.inputs], made.expected, made.right):
+            return None
+    elif made.policy != "reference":
+        theirs = [] if made.policy in ("xla-cpu", "ftz") else [made.right, *made.simpler]
+        named = _leaves(made.module, made.inputs, made.policy)
+        ours = (_leaves(made.module, made.inputs, each) for each in (_WHOLE if "," in made.policy else _WHOLE[:1]))
+        if any(_is_equal(made.expected, each) for each in theirs) or any(_is_equal(named, each) for each in ours):
+            return None
+    return Truth(made.module, [made.inputs], _labelled(made.module, made.expected), made.policy, made.note)
+
+
+def _leaves(module: Module, inputs: Sequence[Array], policy: str) -> list[Any]:
+    result = hloexec.run(module, *inputs, numerics=policy)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _is_equal(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
+    return all(x.tobytes() == y.tobytes() for x, y in zip(ours, theirs, strict=True))
 
 
 def _labelled(module: Module, leaves: Sequence[Array]) -> dict[str, Array]:

@@ -123,8 +123,8 @@ def main() -> None:
     parser.add_argument(
         "--half",
         default="seen",
-        choices=("seen", "held", "reserve"),
-        help="which half of the programs, or those in reserve",
+        choices=("seen", "held", "reserve", "fresh"),
+        help="which half of the programs, those in reserve, or the fresh ones",
     )
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases whose name contains it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a line of JSON for each case")
