@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import KeyValue, echo_json, json_option
+from hloexec.cli.options import KeyValue, echo_json, html_option, json_option
 from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ __all__ = ["command"]
 @click.option(
     "--top", type=click.IntRange(min=0), default=10, help="Number of rows in the table, 0 for all (default 10)."
 )
+@html_option
 @json_option
 def command(
     actual: str,
@@ -81,6 +82,7 @@ def command(
     contraction_length: int | None,
     selects: Sequence[tuple[str, str]],
     top: int,
+    html: str | None,
     as_json: bool,
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
@@ -108,6 +110,13 @@ def command(
         from hloexec.report.numerics.comparison import comparison_view
 
         show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
+    if html is not None:
+        from hloexec.cli.pages import page_rows, write_command_page
+        from hloexec.report.numerics.comparison import comparison_view
+
+        hints = _hints(comparison, actual, expected, module_file, module, inputs)
+        facts = (("actual", actual), ("expected", expected), ("policy", numerics))
+        write_command_page(html, comparison, comparison_view(comparison, page_rows(), hints=hints), module, facts)
     return 0 if comparison.agrees else 1
 
 

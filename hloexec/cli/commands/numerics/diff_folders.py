@@ -30,6 +30,7 @@ def diff_dumps(
     policies: tuple[NumericsPolicy, NumericsPolicy],
     top: int,
     budget: float,
+    html: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -77,6 +78,12 @@ def diff_dumps(
         from hloexec.report.numerics.folder_diffs import folder_view
 
         show(folder_view(found, top, command))
+    if html is not None:
+        from hloexec.cli.pages import page_rows, write_command_page
+        from hloexec.report.numerics.folder_diffs import folder_view
+
+        facts = (("folders", folder if other is None else f"{folder}, {other}"), ("seed", str(given.seed)))
+        write_command_page(html, found, folder_view(found, page_rows(), command), None, facts)
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)
 
 
