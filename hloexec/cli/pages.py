@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from hloexec.cli.inputs.loading import Prepared
+from hloexec.cli.problems import Warnings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hloexec.ir import Module
+    from hloexec.values import Value
 
 __all__ = ["page_rows", "write_command_page", "write_run_page"]
 
@@ -35,14 +38,7 @@ def write_run_page(
     """Write the page of what ran a module, with the values of its instructions; `view` takes a number of rows."""
     from hloexec.report.html import Subject, write_page
 
-    policies = run.options["numerics"]
-    names = [policy.name for policy in (policies if isinstance(policies, tuple) else (policies,))]
-    facts = (
-        *(facts or (("file", run.arguments[0]),)),
-        ("devices", str(run.devices)),
-        ("policy", " before, ".join(dict.fromkeys(names)) + (" after" if len({*names}) > 1 else "")),
-        ("seed", str(run.options["seed"])),
-    )
+    facts = (*facts, *_facts(run.arguments[0], run.devices, run.options)[1 if facts else 0 :])
     subject = Subject(result, view(_MOST_ROWS), run.module, run.inputs, run.options, _command_line(), facts)
     write_page(path, subject)
 
@@ -56,6 +52,32 @@ def write_command_page(
     write_page(path, Subject(result, view, module, command=_command_line(), facts=facts))
 
 
+def write_page_of_run(
+    path: str,
+    view: RenderableType,
+    file: str,
+    module: Module,
+    values: list[list[Value]],
+    options: Mapping[str, Any],
+    devices: int,
+) -> None:
+    """Write the page of `hloexec run`."""
+    from hloexec.report.html import Subject, write_page
+
+    # What the host gives or takes is given or taken once.
+    kept = {key: value for key, value in options.items() if key not in ("infeed", "outfeed", "host_transfers")}
+    facts = _facts(file, devices, options)
+    write_page(path, Subject(module, view, module, values, kept, _command_line(), facts))
+
+
+def _facts(file: str, devices: int, options: Mapping[str, Any]) -> _Facts:
+    policies = options["numerics"]
+    names = [policy.name for policy in (policies if isinstance(policies, tuple) else (policies,))]
+    told = names[0] if len({*names}) == 1 else f"{names[0]} before, {names[1]} after"
+    return (("file", file), ("devices", str(devices)), ("policy", told), ("seed", str(options["seed"])))
+
+
 def _command_line() -> str:
     """What was typed."""
-    return shlex.join(["hloexec", *sys.argv[1:]])
+    said: Warnings = click.get_current_context().obj
+    return shlex.join(["hloexec", *said.words])
