@@ -50,7 +50,7 @@ def along(title: str, points: Sequence[Point], marks: Sequence[Mark], label: str
     top = max((point.value for point in (*shown, *known) if math.isfinite(point.value)), default=1.0)
     floor = 10.0 ** max(math.floor(math.log10(min((p.value for p in shown), default=top))), _SMALLEST)
     last = max(point.order for point in (*points, *marks))
-    with drawing(10.4, 2.7) as canvas:
+    with drawing(10.4, 2.7, left=0.82) as canvas:
         axes = canvas.axes
         columns = _columns(shown, last)
         axes.vlines([p.order for p in columns], floor / 2, [p.value for p in columns], color=GRID, linewidth=1.1)
@@ -119,8 +119,8 @@ def _decimal(value: float) -> str:
 
 
 def spectrum(title: str, found: Spectrum, label: str) -> Figure | None:
-    """How many elements there are of each size, by powers of two; None where there are no elements."""
-    if not found.total:
+    """How many elements there are of each size, by powers of two; None of one element or none."""
+    if found.total < 2:
         return None
     exponents = np.flatnonzero(found.counts)
     rest = [

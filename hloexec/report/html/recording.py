@@ -29,6 +29,8 @@ __all__ = ["DifferenceRecorder", "Key", "Measure", "Seen", "ShadowRecorder", "Va
 Key: TypeAlias = tuple[str, str]
 """The names of a computation and an instruction."""
 _MOST_BYTES = 1 << 28
+_MOST_RESHAPED = 0.5
+"""Where dimensions differ, a larger relative error may be that of another order of the elements: it is not known."""
 
 
 @attrs.define
@@ -83,8 +85,8 @@ class ValueRecorder:
 
     def _look(self, event: Event, key: Key, _: Measure, leaf: Array, largest: float, infinite: int) -> None:
         """Keep what is drawn of a value, where it is to be."""
-        score = (infinite / leaf.size if leaf.size else 0.0) * 1e300 + largest
-        if self._has_room(key, score):
+        score = (1e300 if infinite and _has_nan(leaf) else 0.0) + largest
+        if key in self._wanted or (event.operands and self._most and self._has_room(key, score)):
             self._keep(event, key, leaf, value_sample(leaf), score, is_error=False)
 
     def _has_room(self, key: Key, score: float) -> bool:
@@ -192,8 +194,11 @@ class DifferenceRecorder(ValueRecorder):
         expected = self._values.get(other)
         if expected is None or expected.size != leaf.size or expected.dtype != leaf.dtype:
             return
+        is_reshaped = [size for size in expected.shape if size > 1] != [size for size in leaf.shape if size > 1]
+        error = _relative_error(leaf, expected.reshape(leaf.shape))
+        if is_reshaped and error > _MOST_RESHAPED:
+            return
         expected = expected.reshape(leaf.shape)
-        error = _relative_error(leaf, expected)
         measure.error = max(measure.error or 0.0, error)
         if key in self._wanted and self._has_room(key, error):
             self._keep(event, key, leaf, error_sample(leaf, expected), error, is_error=True)
@@ -213,6 +218,10 @@ def _relative_error(actual: Array, expected: Array) -> float:
     if not energy:
         return 0.0
     return math.sqrt(energy / size) if size else math.inf
+
+
+def _has_nan(leaf: Array) -> bool:
+    return element_type_of(leaf.dtype).has_nan and bool(np.isnan(leaf).any())
 
 
 def _own_leaves(event: Event) -> Iterator[Array]:

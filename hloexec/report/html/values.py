@@ -6,6 +6,7 @@ why.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,15 +17,15 @@ from hloexec.devices.topology import topology_of
 from hloexec.diffing import Diff, InstructionRun
 from hloexec.diffing.correspondence import correspondence_of
 from hloexec.diffing.partitioned.correspondence import partitioning_of
-from hloexec.errors import HloError
+from hloexec.errors import HloError, HloWarning
 from hloexec.exec.running import run_devices
-from hloexec.ir import Module
+from hloexec.ir import Module, TupleShape
 from hloexec.nan_search import NanSearch
 from hloexec.origins import hlo_line
 from hloexec.report.html.instructions import Column
 from hloexec.report.html.ranking import Ranked
 from hloexec.report.html.recording import DifferenceRecorder, Key, Seen, ShadowRecorder, ValueRecorder, ValueStore
-from hloexec.report.units import number_text
+from hloexec.report.units import number_text, plural
 from hloexec.shadowing import ShadowRun
 from hloexec.values import Value
 
@@ -69,15 +70,17 @@ def recorded(
         return _of_memory(result)
     if module is None or inputs is None:
         return Recording()
-    try:
-        if isinstance(result, Diff):
-            return _of_diff(result, inputs, options, wanted)
-        if isinstance(result, ShadowRun):
-            return _of_shadow(module, inputs, options, wanted)
-        if isinstance(result, (NanSearch, Module)):
-            return _of_values(result, module, inputs, options, wanted, most)
-    except HloError as error:
-        return Recording(note=f"There are no plots of values: the run for them failed ({error.message}).")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)  # the first run has warned of it
+        try:
+            if isinstance(result, Diff):
+                return _of_diff(result, inputs, options, wanted)
+            if isinstance(result, ShadowRun):
+                return _of_shadow(module, inputs, options, wanted)
+            if isinstance(result, (NanSearch, Module)):
+                return _of_values(result, module, inputs, options, wanted, most)
+        except HloError as error:
+            return Recording(note=f"There are no plots of values: the run for them failed ({error.message}).")
     return Recording()
 
 
@@ -103,13 +106,14 @@ def _of_values(
     wanted: Sequence[Key],
     most: int,
 ) -> Recording:
-    recorder = ValueRecorder(wanted, max(0, most - len(wanted)) if isinstance(result, Module) else 0)
+    results = _results(module, options.get("computation"))[:most] if isinstance(result, Module) else []
+    recorder = ValueRecorder([*wanted, *results], most - len(results) if isinstance(result, Module) else 0)
     run_devices(module, inputs, observers=[recorder], **options)
     figures = {key: (each.runs, each.largest, each.infinite) for key, each in recorder.measures.items()}
     along = {key: (each.order, each.largest or 0.0) for key, each in recorder.measures.items()}
-    ranking = [
-        Ranked(key, _why(key, seen, recorder)) for key, seen in sorted(recorder.seen.items(), key=lambda e: -e[1].score)
-    ]
+    others = sorted((seen.score, key) for key, seen in recorder.seen.items() if key not in results)
+    ranking = [Ranked(key, "the result" if len(results) == 1 else "of the result") for key in results]
+    ranking += [Ranked(key, _why(key, seen_score, recorder)) for seen_score, key in reversed(others)]
     return Recording(
         (_RUNS, _LARGEST, _INFINITE),
         figures,
@@ -121,11 +125,18 @@ def _of_values(
     )
 
 
-def _why(key: Key, seen: Seen, recorder: ValueRecorder) -> str:
+def _results(module: Module, computation: str | None) -> list[Key]:
+    """The instructions that give the arrays of the result."""
+    entry = module.entry if computation is None else module.by_name[computation.removeprefix("%")]
+    names = entry.root.operands if isinstance(entry.root.shape, TupleShape) and entry.root.operands else (entry.root_name,)
+    return [(entry.name, name) for name in dict.fromkeys(names)]
+
+
+def _why(key: Key, score: float, recorder: ValueRecorder) -> str:
     measure = recorder.measures[key]
-    if measure.infinite:
-        return f"{measure.infinite} elements NaN or infinite"
-    return f"largest |x| {number_text(seen.score, 3)}"
+    if score >= 1e300:
+        return f"{plural(measure.infinite, 'element')} NaN or infinite"
+    return f"largest |x| {number_text(measure.largest, 3)}"
 
 
 def _of_shadow(

@@ -58,5 +58,7 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
         from hloexec.report.inspecting.memory import memory_view
 
         view = memory_view(usage, comparison, estimate, page_rows())
-        write_command_page(html, usage if comparison is None else comparison, view, module)
+        write_command_page(
+            html, usage if comparison is None else comparison, view, module, (("file", file), *(("assignment", each) for each in assignments))
+        )
     return 0 if comparison is None or comparison.agrees else 1

@@ -169,10 +169,8 @@
     return users.get(number) || [];
   };
   const fact = (list, label, ...content) => {
-    const entry = make("div");
-    const value = make("dd");
-    value.append(...content);
-    entry.append(make("dt", label), value);
+    const entry = make("li");
+    entry.append(make("span", label, "label"), " ", ...content);
     list.append(entry);
   };
   const links = (numbers) => {
@@ -197,7 +195,7 @@
     const row = rows[number];
     current = number;
     const title = make("h3", "%" + row[NAME]);
-    const list = make("dl", undefined, "facts");
+    const list = make("ul", undefined, "facts");
     fact(list, "opcode", row[OPCODE]);
     fact(list, "shape", row[SHAPE]);
     fact(list, "computation", computations[row[HOME]]);
