@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import attrs
 import click
 
 __all__ = ["ByteCount", "KeyValue", "echo_json", "file_argument", "html_option", "json_option", "strict_option"]
@@ -56,7 +57,9 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
     stack = list(values)
     while stack:
         value = stack.pop()
-        if isinstance(value, (tuple, list)):
+        if attrs.has(type(value)):
+            stack.extend(getattr(value, field.name) for field in attrs.fields(type(value)))
+        elif isinstance(value, (tuple, list)):
             stack.extend(value)
         elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")

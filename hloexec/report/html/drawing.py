@@ -7,11 +7,11 @@ are drawn as they are (no TeX).
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -56,7 +56,6 @@ _SETTINGS: Mapping[str, Any] = {
 _BELOW, _ABOVE = 0.46, 0.08
 """Margins in inches: for the numbers and the label of an axis, and for half a number."""
 _DROPPED = ("font-family", "font")
-_NUMBERS = count()
 _STYLE_ONLY = re.compile(r"(?:^|;)\s*([\w-]+)\s*:\s*([^;]+)")
 
 
@@ -93,7 +92,7 @@ def drawing(width: float, height: float, left: float = 0.62, right: float = 0.1)
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**_SETTINGS}):
+    with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height))
         edges = left / width, _BELOW / height, 1 - (left + right) / width, 1 - (_BELOW + _ABOVE) / height
         canvas = Canvas(figure.add_axes(edges))
@@ -111,7 +110,7 @@ def truncated(text: str, most: int = 34) -> str:
 def _inline(svg: str, labels: Mapping[str, str]) -> str:
     """What Matplotlib writes as an element of a page: no styles, no metadata, identifiers of its own."""
     root = ElementTree.fromstring(svg)
-    prefix = f"plot{next(_NUMBERS)}-"
+    prefix = f"plot-{hashlib.blake2b(svg.encode(), digest_size=4).hexdigest()}-"
     names = {element.get("id"): "" for element in root.iter() if element.get("id")}
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -150,7 +151,7 @@ def spectrum(title: str, found: Spectrum, label: str) -> Figure | None:
     return Figure(title, f"{label}, {note}; the largest is below {most}", canvas.svg, note)
 
 
-def _integers() -> object:
+def _integers() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(6, integer=True)
@@ -214,7 +215,7 @@ def _colours(cells: Array) -> Array:
     return np.where(np.isfinite(cells), np.where(cells > 0, cells, 1e-300), 1e300)
 
 
-def _map() -> object:
+def _map() -> Any:
     """From what is behind it to the page's accent, in any theme; red for what is not finite."""
     from matplotlib.colors import LinearSegmentedColormap
 
