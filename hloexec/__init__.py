@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         explaining,
         extraction,
         golden,
+        graphing,
         ir,
         literals,
         minifying,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, Untold, explain
     from hloexec.extraction import Extraction, extract
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
+    from hloexec.graphing import Graph, graph
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
     from hloexec.ir import (
@@ -129,6 +131,7 @@ __all__ = [
     "FolderDiff",
     "Golden",
     "GoldenCheck",
+    "Graph",
     "HloError",
     "HloWarning",
     "InputError",
@@ -195,6 +198,8 @@ __all__ = [
     "format",
     "from_jax",
     "golden",
+    "graph",
+    "graphing",
     "ir",
     "literals",
     "load",
@@ -246,6 +251,7 @@ _HOMES = {
     "FolderDiff": "hloexec.diffing",
     "Golden": "hloexec.golden",
     "GoldenCheck": "hloexec.golden",
+    "Graph": "hloexec.graphing",
     "NanSearch": "hloexec.nan_search",
     "Narrowing": "hloexec.narrowing",
     "Inputs": "hloexec.values",
@@ -296,6 +302,7 @@ _HOMES = {
     "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
     "from_jax": "hloexec.interop",
+    "graph": "hloexec.graphing",
     "load": "hloexec.loading",
     "load_buffer_assignment": "hloexec.buffers",
     "memory_usage": "hloexec.buffers",
@@ -325,6 +332,7 @@ _PACKAGES = frozenset(
         "explaining",
         "extraction",
         "golden",
+        "graphing",
         "ir",
         "literals",
         "minifying",

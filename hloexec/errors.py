@@ -129,6 +129,8 @@ def os_errors_named(action: str) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """A text of a file as a terminal may show it: what could steer the terminal is a `·`; line breaks stay."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() or character == "\n" else "·" for character in text)
 
 

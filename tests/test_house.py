@@ -120,7 +120,7 @@ FLOORS = (
     "buffers numerics sharding",
     "extraction results shrinking tracing",
     "diffing explaining golden nan_search narrowing shadowing",
-    "minifying",
+    "graphing minifying",
     "report",
     "cli pytest_plugin",
 )

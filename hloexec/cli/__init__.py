@@ -45,12 +45,13 @@ _COMMANDS = {
     "info": "inspecting",
     "plan": "inspecting",
     "memory": "inspecting",
+    "graph": "inspecting",
     "fmt": "inspecting",
     "ops": "inspecting",
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "minify", "diff", "golden")
+_RUNNING = ("run", "trace", "nan", "shadow", "explain", "precision", "extract", "minify", "diff", "golden", "graph")
 """Commands that run modules; their process is set up for it."""
 _WITH_VERDICT = ("nan", "explain", "extract", "minify", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""

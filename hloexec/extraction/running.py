@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, Unpack
 
 import attrs
@@ -21,10 +19,11 @@ from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
+from hloexec.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
 from hloexec.folders import require_new_folder, whole_folder
-from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape
+from hloexec.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import LeafComparison
 from hloexec.numerics.statistics import leaves
@@ -138,11 +137,10 @@ def extract(
     _require_places(in_computation, iteration, depth, device)
     cuts, watchers = texts("cuts", cuts), listed("observers", observers, "observers")
     given: dict[str, Any] = {**options}
-    path = instruction if "/" in instruction or re.search(r"\[\d+\]", instruction) else None
-    name = instruction.rpartition("/")[2].removeprefix("%")
+    path, name = run_path(instruction), instruction_name(instruction)
     if path and iteration is not None:
         raise InputError("the path says in which iteration; iteration must not be given, too")
-    computation = _computation(module, name, in_computation, path, options.get("computation"))
+    computation = holding_computation(module, instruction, in_computation, options.get("computation"))
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     if device is not None and not 0 <= device < topology.count:
         runs_on = f"{topology.count}, numbered from 0" if topology.count > 1 else "one, device 0"
@@ -195,45 +193,6 @@ def _shape(instruction: Instruction, value: Value) -> Shape:
     if isinstance(shape, ArrayShape) and isinstance(value, np.ndarray):
         return shape.with_element_type(element_type_of(value.dtype))
     return shape
-
-
-def _computation(
-    module: Module, name: str, in_computation: str | None, path: str | None, entry_name: str | None
-) -> Computation:
-    """The computation that holds the instruction."""
-    if in_computation is not None:
-        found = module.by_name.get(in_computation.removeprefix("%"))
-        if found is None:
-            raise InputError(f"module {module.name} has no computation {in_computation!r}")
-        if name not in found.by_name:
-            raise InputError(f"computation {found.name} has no instruction {name!r}")
-        return found
-    holders = [computation for computation in module if name in computation.by_name]
-    if path is not None and len(holders) > 1:
-        callers = re.sub(r"\[\d+\](?::[^/]*)?", "", path).split("/")[:-1]
-        wanted = _called(module, callers, path, entry_name)
-        holders = [computation for computation in holders if computation.name == wanted] or holders
-    if not holders:
-        known = [instruction.name for computation in module for instruction in computation]
-        close = get_close_matches(name, known, 3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise InputError(f"module {module.name} has no instruction {name!r}{hint}")
-    if len(holders) > 1:
-        names = ", ".join(computation.name for computation in holders[:8])
-        raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")
-    return holders[0]
-
-
-def _called(module: Module, callers: Sequence[str], path: str, entry_name: str | None) -> str | None:
-    """The computation at the end of a path of calls."""
-    current = module.by_name.get(entry_name or module.entry_name)
-    for part, caller in zip(path.split("/"), callers, strict=False):
-        if current is None or caller.partition(":")[0] not in current.by_name:
-            return None
-        chosen = part.partition(":")[2]
-        names = list(computation_names(current.by_name[caller.partition(":")[0]].attributes))
-        current = module.by_name.get(chosen or (names[0] if names else ""))
-    return None if current is None else current.name
 
 
 def _not_met(module: Module, occurrence: Occurrence, recorder: Recorder) -> str:

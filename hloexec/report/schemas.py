@@ -358,6 +358,16 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "is_confirmed": ("flag", "Whether the small module shows the failure, read from its text."),
     "hlo_text": ("text", "The small module."),
     "failing_command": ("text", "The command that shows the failure, in the folder that was written."),
+    # Graphs.
+    "around": ("place", "The instruction that it is around; null for a whole computation."),
+    "distance": ("integer", "How many steps from it; null for a whole computation."),
+    "edge_count": ("integer", "How many edges there are."),
+    "files": ("[text]", "The files that were written."),
+    "coloured_by": ("text", "What instructions are coloured by; null without --colour and --values."),
+    "coloured": ("[coloured]", "The instructions that have a number."),
+    "amount": ("number", "Its number: an error, seconds, bytes, or 0 as before, 1 wrong and 2 to blame."),
+    "is_marked": ("flag", "Whether it is one of those that matter most."),
+    "dot": ("text", "The graph in Graphviz's language; null where files were written."),
     # Shadows.
     "outputs": ("[output_error]", "The leaves of the result, for each group of devices that hold the same."),
     "is_more_than_rounding": ("flag", "Whether an output has lost more than a few units of roundoff."),
@@ -435,8 +445,11 @@ RECORDS: Mapping[str, str] = {
     "minify": f"{_RUN} folder? failure given_instruction_count instruction_count largest_dimension "
     "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
     "failing_command",
+    "graph": "file module computation around? distance? instruction_count edge_count files coloured_by? coloured dot?",
     "ops": "opcodes",
     "error": "error",
+    "place": "computation instruction",
+    "coloured": "computation instruction amount is_marked",
     "carried": "label parameter_label",
     "held_output": "label relative_tolerance search_deviation held_back_deviation?",
     "deviation": "label index input_number step_number device expected actual relative_error",

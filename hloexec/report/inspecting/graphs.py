@@ -1,0 +1,67 @@
+"""Reports of `hloexec graph`: what was drawn, by what it is coloured, and how to look at it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.graphing import Graph
+from hloexec.report.layout import next_steps, plain_table, titled
+from hloexec.report.units import plural
+
+__all__ = ["graph_record", "graph_view"]
+
+_MOST_ROWS = 10
+
+
+def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
+    """What was written, and the instructions with the largest numbers."""
+    what = f"computation {found.computation}" if found.around is None else f"around %{found.around[1]}"
+    headline = Text.assemble(
+        (found.module.name, "bold"),
+        f"  {plural(len(found.nodes), 'instruction')}, {what}, in {' and '.join(files)}",
+    )
+    parts: list[RenderableType] = [headline]
+    colours = found.colours
+    if colours is not None:
+        present = [node for node in found.nodes if colours.step(node.place) is not None]
+        present.sort(key=lambda node: (node.place not in colours.marked, -colours.values[node.place]))
+        table = plain_table("instruction", "opcode", "computation", "")
+        for node in present[:_MOST_ROWS]:
+            text = colours.texts.get(node.place, "")
+            table.add_row(*map(Text, (f"%{node.instruction.name}", node.instruction.opcode, node.computation, text)))
+        remark = f"{plural(len(present), 'instruction')} coloured" if present else "no instruction is coloured"
+        parts.append(titled(colours.title, remark, table) if present else Text(f"\n{colours.title}: {remark}"))
+    if files[0].lower().endswith(".json"):
+        words = ["model-explorer", files[0], *(f"--node_data_paths={name}" for name in files[1:])]
+        parts.append(next_steps(shlex.join(words)))
+    return Group(*parts)
+
+
+def graph_record(found: Graph, files: Sequence[str]) -> dict[str, object]:
+    """What was drawn, with the numbers of all instructions that have one."""
+    colours = found.colours
+    return {
+        "module": found.module.name,
+        "computation": found.computation,
+        "around": None if found.around is None else {"computation": found.around[0], "instruction": found.around[1]},
+        "distance": found.distance,
+        "instruction_count": len(found.nodes),
+        "edge_count": len(found.edges),
+        "files": list(files),
+        "coloured_by": None if colours is None else colours.title,
+        "coloured": [
+            {
+                "computation": node.computation,
+                "instruction": node.instruction.name,
+                "amount": colours.values[node.place],
+                "is_marked": node.place in colours.marked,
+            }
+            for node in found.nodes
+            if colours is not None and node.place in colours.values
+        ],
+        "dot": found.dot() if not files else None,
+    }
