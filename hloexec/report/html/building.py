@@ -11,12 +11,13 @@ from rich.console import RenderableType
 
 from hloexec import __version__
 from hloexec.errors import printable
+from hloexec.graphing import Colours
 from hloexec.ir import Module
 from hloexec.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
 from hloexec.report.html.figures import figures_of
 from hloexec.report.html.instructions import Index, anchor_of
-from hloexec.report.html.neighbourhood import neighbourhood
+from hloexec.report.html.neighbourhood import colours_of, neighbourhood
 from hloexec.report.html.plots import Mark, Point, along, heat_map, spectrum
 from hloexec.report.html.ranking import Ranked, module_of, ranked
 from hloexec.report.html.recording import Seen
@@ -98,7 +99,8 @@ def page_of(subject: Subject, most: int) -> Page:
     flow = _along(values, ranking)
     details, data = [], None
     if index is not None:
-        details = [_detail(index, number, each, values) for number, each in enumerate(ranking, 1)]
+        colours = colours_of(values.label, {key: value for key, (_, value) in values.along.items()})
+        details = [_detail(index, number, each, values, colours) for number, each in enumerate(ranking, 1)]
         data = index.data(values.columns, values.figures, [each.key for each in ranking])
     facts = (*subject.facts, ("hloexec", __version__))
     if module is not None:
@@ -142,10 +144,10 @@ def _along(values: Recording, ranking: Sequence[Ranked]) -> Figure | None:
     return along(values.title, points, marks, values.label, values.note)
 
 
-def _detail(index: Index, number: int, each: Ranked, values: Recording) -> Detail:
+def _detail(index: Index, number: int, each: Ranked, values: Recording, colours: Colours | None) -> Detail:
     instruction, seen = index.instruction(each.key), values.seen.get(each.key)
     figures = [] if seen is None else [figure for figure in _plots(seen) if figure is not None]
-    graph, note = neighbourhood(index.module, each.key, values)
+    graph, note = neighbourhood(index.module, each.key, colours)
     figures += [] if graph is None else [graph]
     shown = [
         (column.label, _figure_text(figure))

@@ -71,6 +71,8 @@ class Figure:
     """Its markup."""
     note: str = ""
     is_wide: bool = False
+    is_graph: bool = False
+    """Whether it has its own size, and is not made as wide as there is room."""
 
 
 @attrs.frozen

@@ -92,7 +92,7 @@ def drawing(width: float, height: float, left: float = 0.62, right: float = 0.1)
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(dict(_SETTINGS)):
         figure = Figure(figsize=(width, height))
         edges = left / width, _BELOW / height, 1 - (left + right) / width, 1 - (_BELOW + _ABOVE) / height
         canvas = Canvas(figure.add_axes(edges))

@@ -158,7 +158,7 @@ def _integers() -> Any:
 
 
 def _power(exponent: int) -> str:
-    return f"{2.0**exponent:g}" if -10 <= exponent <= 13 else f"2^{exponent}"
+    return f"{2.0**exponent:g}" if -3 <= exponent <= 13 else f"2^{exponent}"
 
 
 def _short(value: float) -> str:

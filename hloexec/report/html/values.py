@@ -95,7 +95,8 @@ def _of_memory(found: MemoryUsage) -> Recording:
         Column("alive from", "the position in the schedule from which one of them is alive"),
         Column("to", "the last position at which one of them is alive"),
     )
-    return Recording(columns, figures)
+    along = {key: (start, float(size)) for key, (size, start, _) in figures.items()}
+    return Recording(columns, figures, label="bytes", along=along)
 
 
 def _of_values(
