@@ -165,8 +165,8 @@ def _type_bounds(shape: object) -> Bounds:
 def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
     """The bounds, or those of the type where integers may have wrapped or nothing is known.
 
-    What is beyond the largest number of a type becomes infinite or, without infinities, that number, or NaN. Bounds that
-    are integers are exact, of any size.
+    What is beyond the largest number of a type becomes infinite or, without infinities, that number, or NaN. Bounds
+    that are integers are exact, of any size.
     """
     limits = _type_bounds(shape)
     if any(bound != bound for bound in (bounds.low, bounds.high)):

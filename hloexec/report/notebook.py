@@ -1,7 +1,7 @@
 """Notebook display: the views of the command line, as HTML.
 
-Where what pages are made with is installed (`hloexec[report]`), the tables are tables, and there are plots; else it is the
-text of the terminal.
+Where what pages are made with is installed (`hloexec[report]`), the tables are tables, and there are plots; else it is
+the text of the terminal.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hloexec.golden import GoldenCheck
 from hloexec.ir import Module
 from hloexec.nan_search import NanSearch
 from hloexec.numerics.comparison import Comparison
-from hloexec.report.inspecting.memory import memory_view
 from hloexec.report.html.drawing import require_extra
+from hloexec.report.inspecting.memory import memory_view
 from hloexec.report.layout import WithoutControls
 from hloexec.report.numerics.comparison import comparison_view
 from hloexec.report.numerics.diffs import diff_view

@@ -120,6 +120,7 @@ RIGHT: dict[str, str] = {
     "policies": "",
     "portable": "True",
     "ranges": "None empty",
+    "result": "",
     "replace": "True",
     "replicas": "None 5",
     "rtol": "None 5 2.5",
@@ -159,6 +160,7 @@ MORE = {
     "explain-expected": "nested",
     "shard_inputs-inputs": "numbers",
     "unshard_outputs-before": "None",
+    "write_html-module": "None",
 }
 """The same for single functions, where more is right, or said only in what they return."""
 WORDS = {
@@ -212,6 +214,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "unregister_custom_call": ["unheard_of"],
         "unshard_outputs": [MODULE, [X]],
         "verify": [MODULE],
+        "write_html": [hloexec.compare(X, X), folder / "page.html"],
     }
 
 

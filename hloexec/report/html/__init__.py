@@ -1,7 +1,7 @@
 """Results as pages of HTML, and the same tables and plots in notebooks.
 
-`write_html` writes a page. What a page says is the terminal's view (`hloexec.report`); pages add plots, and the module's
-instructions. It needs `hloexec[report]`: Jinja2 and Matplotlib, which are imported where they are used.
+`write_html` writes a page. What a page says is the terminal's view (`hloexec.report`); pages add plots, and the
+module's instructions. It needs `hloexec[report]`: Jinja2 and Matplotlib, which are imported where they are used.
 """
 
 from hloexec.report.html.building import Subject

@@ -1,4 +1,4 @@
-"""A page of a result: its view, its plots, the instructions that it singles out in detail, and all of them in a table."""
+"""A page of a result: its view, its plots, the instructions that it singles out in detail, and a table of all."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class Subject:
     """The command line, or the function."""
     facts: tuple[tuple[str, str], ...] = ()
     """What was run, and how."""
+    is_tried: bool = True
+    """Whether the module has run on the inputs and with the options."""
 
 
 @attrs.frozen(eq=False)
@@ -93,7 +95,8 @@ def page_of(subject: Subject, most: int) -> Page:
     link = no_links if index is None else index.link
     headline, blocks = _headline(blocks_of(subject.view, link))
     ranking = ranked(subject.result, module, most)
-    values = recorded(subject.result, subject.module or module, subject.inputs, subject.options, ranking, most)
+    given = subject.module or module, subject.inputs, subject.options
+    values = recorded(subject.result, *given, ranking, most, is_tried=subject.is_tried)
     ranking = ranking or list(values.ranking[:most])
     figures = figures_of(subject.result, link)
     flow = _along(values, ranking)
@@ -187,5 +190,3 @@ def _figure_text(figure: object) -> str:
     if isinstance(figure, float):
         return number_text(figure, 3) if math.isfinite(figure) else "∞"
     return "–" if figure is None or figure == "" else str(figure)
-
-

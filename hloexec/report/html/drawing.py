@@ -1,8 +1,8 @@
 """Plots as SVG, drawn by Matplotlib: inline in a page, without a script, with the page's own colours.
 
-A page's content security policy forbids styles in attributes, so they become attributes of SVG's own and classes, which
-the style sheet of the page gives the colours of its theme; the attributes alone are the light theme's. Names from a module
-are drawn as they are (no TeX).
+A page's content security policy forbids styles in attributes, so they become attributes of SVG's own and classes,
+which the style sheet of the page gives the colours of its theme; the attributes alone are the light theme's. Names from
+a module are drawn as they are (no TeX).
 """
 
 from __future__ import annotations

@@ -83,8 +83,7 @@ class Index:
         place = names.index(key[1])
         first = max(0, place - _CONTEXT)
         return [
-            (tuple(self._linked(computation, name)), name == key[1])
-            for name in names[first : place + _CONTEXT + 1]
+            (tuple(self._linked(computation, name)), name == key[1]) for name in names[first : place + _CONTEXT + 1]
         ]
 
     def _linked(self, computation: Computation, name: str) -> list[Part]:

@@ -26,7 +26,9 @@ _MANY, _MOST = 30, 80
 def colours_of(title: str, values: Mapping[Key, float]) -> Colours | None:
     """The colours of the instructions of graphs; None where there is nothing to colour them by."""
     known = {key: value for key, value in values.items() if value > 0}
-    return quantity(title, known, lambda value: number_text(value, 2) if math.isfinite(value) else "∞") if known else None
+    return (
+        quantity(title, known, lambda value: number_text(value, 2) if math.isfinite(value) else "∞") if known else None
+    )
 
 
 def neighbourhood(module: Module, key: Key, colours: Colours | None) -> tuple[Figure | None, str]:

@@ -1,4 +1,4 @@
-"""The kinds of plots that pages and notebooks have: errors along the data flow, spectra, heat maps, bars, memory in time."""
+"""The kinds of plots of pages and notebooks: errors along the data flow, spectra, heat maps, bars, memory in time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,14 @@ def along(title: str, points: Sequence[Point], marks: Sequence[Mark], label: str
         axes.vlines([p.order for p in columns], floor / 2, [p.value for p in columns], color=GRID, linewidth=1.1)
         axes.scatter([p.order for p in columns], [p.value for p in columns], s=5, color=ACCENT, linewidths=0)
         above = top * 10
-        axes.scatter([p.order for p in _columns(lost, last)], [above] * len(_columns(lost, last)), s=6, color=BAD, marker="^", linewidths=0)
+        axes.scatter(
+            [p.order for p in _columns(lost, last)],
+            [above] * len(_columns(lost, last)),
+            s=6,
+            color=BAD,
+            marker="^",
+            linewidths=0,
+        )
         for mark in known:
             height = mark.value if math.isfinite(mark.value) else above
             dot = axes.scatter([mark.order], [height], s=34, color=BAD if mark.is_bad else INK, linewidths=0, zorder=3)
@@ -83,7 +90,8 @@ def along(title: str, points: Sequence[Point], marks: Sequence[Mark], label: str
         axes.set_xlabel("instructions in the order in which they first ran")
         axes.set_ylabel(label)
     if lost:
-        note = f"{note}{note and ' '}At the top, in red: {plural(len(lost), 'instruction')} with NaN or infinities that should not be."
+        many = plural(len(lost), "instruction")
+        note = f"{note}{note and ' '}At the top, in red: {many} with NaN or infinities that should not be."
     first = f"; marked: {', '.join(f'%{mark.label}' for mark in known[:6])}" if known else ""
     description = f"{label} of {plural(len(points), 'instruction')}, at most {number_text(top, 3)}{first}"
     return Figure(title, description, canvas.svg, note, is_wide=True)
@@ -207,7 +215,9 @@ def heat_map(title: str, grid: Grid, label: str, note: str = "") -> Figure | Non
     words = f"{label}: the largest of each block, from {number_text(low, 2)} to {number_text(high, 2)}"
     if many:
         note = f"{note}{note and '; '}NaN or infinite in {plural(many, 'block')}, in red"
-    return Figure(title, words if finite.size else f"{label}: nothing but zeros or what is not finite", canvas.svg, note)
+    return Figure(
+        title, words if finite.size else f"{label}: nothing but zeros or what is not finite", canvas.svg, note
+    )
 
 
 def _colours(cells: Array) -> Array:
@@ -223,11 +233,15 @@ def _map() -> Any:
     return found.with_extremes(under="#80808014", over=BAD, bad=BAD)
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]], label: str, links: Sequence[str | None] = ()) -> Figure | None:
+def bars(
+    title: str, rows: Sequence[tuple[str, float, str]], label: str, links: Sequence[str | None] = ()
+) -> Figure | None:
     """A bar for each row of a name, a number and its text."""
     if not rows:
         return None
-    with drawing(6.6, 0.62 + 0.24 * len(rows), left=0.3 + 0.078 * max(len(truncated(name)) for name, _, _ in rows)) as canvas:
+    with drawing(
+        6.6, 0.62 + 0.24 * len(rows), left=0.3 + 0.078 * max(len(truncated(name)) for name, _, _ in rows)
+    ) as canvas:
         axes = canvas.axes
         places = range(len(rows), 0, -1)
         lengths = [value if math.isfinite(value) else 0.0 for _, value, _ in rows]

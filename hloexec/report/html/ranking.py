@@ -126,5 +126,3 @@ _RANKS: Mapping[type, Callable[[Any, Module], Iterator[Ranked]]] = {
     NanSearch: _of_nan,
     ShadowRun: _of_shadow,
 }
-
-

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
@@ -140,7 +140,7 @@ def line_of(text: Text, link: Linker = no_links, *, is_cell: bool = False) -> Li
     cuts = {0, len(plain), *(place for span in text.spans for place in (span.start, span.end) if place <= len(plain))}
     edges = sorted(cuts)
     parts: list[Part] = []
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         styles = [str(text.style), *(str(span.style) for span in text.spans if span.start <= start < span.end)]
         parts += linked(printable(plain[start:stop]), _tone(styles), link)
     return tuple(parts)

@@ -1,7 +1,7 @@
 """Pages and notebook fragments as HTML: templates that escape all they are given, and a policy that forbids the rest.
 
-The content security policy of a page allows its one script and its one style sheet, by their hashes, and images within the
-page. Data for the script is JSON without a `<`.
+The content security policy of a page allows its one script and its one style sheet, by their hashes, and images within
+the page. Data for the script is JSON without a `<`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plot of an array needs, block by block: how many elements there are of each size, and the largest of each part.
+"""What a plot of an array needs, block by block: how many elements of each size there are, and the largest of a part.
 
 Works for every element type and shape, and takes a few megabytes for an array of any size.
 """

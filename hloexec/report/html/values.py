@@ -1,7 +1,7 @@
 """A second run for a page: the figures of all instructions, and plots of those that the result singles out.
 
-The first run has given the result, and nothing here can change it; where this one fails, the page has no values, and says
-why.
+The first run has given the result, and nothing here can change it; where this one fails, the page has no values, and
+says why.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hloexec.devices.topology import topology_of
 from hloexec.diffing import Diff, InstructionRun
 from hloexec.diffing.correspondence import correspondence_of
 from hloexec.diffing.partitioned.correspondence import partitioning_of
-from hloexec.errors import HloError, HloWarning
+from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.running import run_devices
 from hloexec.ir import Module, TupleShape
 from hloexec.nan_search import NanSearch
@@ -61,8 +61,13 @@ def recorded(
     options: Mapping[str, Any],
     ranking: Sequence[Ranked],
     most: int,
+    *,
+    is_tried: bool = True,
 ) -> Recording:
-    """What a page shows of values: from the result where it has it, else of another run on the same inputs."""
+    """What a page shows of values: from the result where it has it, else of another run on the same inputs.
+
+    Raises InputError where inputs or options are wrong, unless it `is_tried` that they are right.
+    """
     wanted = [each.key for each in ranking]
     if isinstance(result, MemoryComparison):
         result = result.usage
@@ -80,6 +85,8 @@ def recorded(
             if isinstance(result, (NanSearch, Module)):
                 return _of_values(result, module, inputs, options, wanted, most)
         except HloError as error:
+            if isinstance(error, InputError) and not is_tried:
+                raise
             return Recording(note=f"There are no plots of values: the run for them failed ({error.message}).")
     return Recording()
 
@@ -129,7 +136,9 @@ def _of_values(
 def _results(module: Module, computation: str | None) -> list[Key]:
     """The instructions that give the arrays of the result."""
     entry = module.entry if computation is None else module.by_name[computation.removeprefix("%")]
-    names = entry.root.operands if isinstance(entry.root.shape, TupleShape) and entry.root.operands else (entry.root_name,)
+    names = (
+        entry.root.operands if isinstance(entry.root.shape, TupleShape) and entry.root.operands else (entry.root_name,)
+    )
     return [(entry.name, name) for name in dict.fromkeys(names)]
 
 

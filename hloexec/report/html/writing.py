@@ -34,16 +34,16 @@ def write_html(
 ) -> None:
     """Write a result as one file of HTML that needs no network: its verdict, tables and plots, and all instructions.
 
-    `result` is what `compare`, `diff`, `diff_folders`, `explain`, `find_nan`, `shadow`, `memory_usage`, `compare_memory` or
-    `check_golden` returns, or a module. With the `module` that it is about (a diff has its modules itself), the page has a
-    table of all instructions, and details of the `top` foremost ones. With `inputs`, too, those that the result was made
-    from, the module runs once more, and the page has the values of these instructions as histograms and heat maps, and
-    their sizes or errors along the data flow. `options` are those of `run_devices` that the result was made with
-    (`hloexec.RunOptions`). Of a module, `inputs` are what it runs on.
+    `result` is what `compare`, `diff`, `diff_folders`, `explain`, `find_nan`, `shadow`, `memory_usage`,
+    `compare_memory` or `check_golden` returns, or a module. With the `module` that it is about (a diff has its modules
+    itself), the page has a table of all instructions, and details of the `top` foremost ones. With `inputs`, too, those
+    that the result was made from, the module runs once more, and the page has the values of these instructions as
+    histograms and heat maps, and their sizes or errors along the data flow. `options` are those of `run_devices` that
+    the result was made with (`hloexec.RunOptions`). Of a module, `inputs` are what it runs on.
 
-    The verdict is that of the result. The file is written under a temporary name and renamed. Needs Jinja2 and Matplotlib
-    (`pip install 'hloexec[report]'`): UnsupportedError without them. Raises InputError where there is no page of the result
-    or the file cannot be written.
+    The verdict is that of the result. The file is written under a temporary name and renamed. Needs Jinja2 and
+    Matplotlib (`pip install 'hloexec[report]'`): UnsupportedError without them. Raises InputError where there is no
+    page of the result, the inputs do not fit, or the file cannot be written.
     """
     from hloexec.report.notebook import view_of
 
@@ -54,14 +54,18 @@ def write_html(
     require_run_options("write_html", options)
     view = view_of(result)
     if view is None:
-        raise wrong("result", "what compare, diff, shadow or another function of this kind returns, or a module", result)
+        raise wrong(
+            "result", "what compare, diff, shadow or another function of this kind returns, or a module", result
+        )
     about = module_of(result) or module
     if inputs is not None and about is None:
         raise InputError("inputs need the module that they are for: module=…")
+    if inputs is None and options:
+        raise InputError(f"{next(iter(options))} is an option of a run, for which write_html needs the inputs, too")
     values = None
     if inputs is not None and about is not None:
         values = listed_inputs((result.before if isinstance(result, Diff) else about).entry, inputs)
-    subject = Subject(result, view, module, values, options)
+    subject = Subject(result, view, module, values, options, is_tried=False)
     write_page(path, subject, top)
 
 

@@ -112,7 +112,11 @@ def test_links_lead_to_details_or_to_the_selected_instruction_and_back(open_page
     name = link.text
     link.click()
     assert _value(browser, "document.querySelector('#selected h3').textContent") == f"%{name}"
-    assert _value(browser, "document.querySelector('#selected mark').textContent").removeprefix("ROOT ").startswith(f"%{name} =")
+    assert (
+        _value(browser, "document.querySelector('#selected mark').textContent")
+        .removeprefix("ROOT ")
+        .startswith(f"%{name} =")
+    )
     browser.back()
     assert _value(browser, "location.hash.slice(1)") == anchor
     browser.back()

@@ -126,5 +126,3 @@ def test_a_page_of_devices_that_hold_different_values(folder: Path) -> None:
     assert main(["run", "step.hlo", "--different-inputs", "--html", "page.html"]) == 0
     text = Path("page.html").read_text()
     assert "for 4 devices" in text and "Sizes of values along the data flow" in text
-
-

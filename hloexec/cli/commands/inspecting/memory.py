@@ -59,6 +59,10 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
 
         view = memory_view(usage, comparison, estimate, page_rows())
         write_command_page(
-            html, usage if comparison is None else comparison, view, module, (("file", file), *(("assignment", each) for each in assignments))
+            html,
+            usage if comparison is None else comparison,
+            view,
+            module,
+            (("file", file), *(("assignment", each) for each in assignments)),
         )
     return 0 if comparison is None or comparison.agrees else 1

@@ -78,5 +78,7 @@ def command(
         from hloexec.cli.pages import write_run_page
         from hloexec.report.numerics.nan_search import nan_view
 
-        write_run_page(html, search, run, lambda rows: nan_view(search, run.module.name, run.devices, rows, run.command))
+        write_run_page(
+            html, search, run, lambda rows: nan_view(search, run.module.name, run.devices, rows, run.command)
+        )
     return 1 if search.finding is not None or search.nan_from_inputs else 0

@@ -53,4 +53,6 @@ def command(file: str, samples: int, top: int, html: str | None, as_json: bool, 
         from hloexec.cli.pages import write_run_page
         from hloexec.report.numerics.shadows import shadow_view
 
-        write_run_page(html, found, run, lambda rows: shadow_view(found, run.module.name, run.devices, rows, run.command))
+        write_run_page(
+            html, found, run, lambda rows: shadow_view(found, run.module.name, run.devices, rows, run.command)
+        )
