@@ -58,7 +58,7 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
     while stack:
         value = stack.pop()
         if attrs.has(type(value)):
-            stack.extend(getattr(value, field.name) for field in attrs.fields(type(value)))
+            stack.extend(attrs.asdict(cast(Any, value), recurse=False).values())
         elif isinstance(value, (tuple, list)):
             stack.extend(value)
         elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hloexec.ir import Module
-    from hloexec.values import Value
+    from hloexec.values import Array, Value
 
 __all__ = ["page_rows", "write_command_page", "write_run_page"]
 
@@ -44,12 +44,17 @@ def write_run_page(
 
 
 def write_command_page(
-    path: str, result: object, view: RenderableType, module: Module | None, facts: _Facts = ()
+    path: str,
+    result: object,
+    view: RenderableType,
+    module: Module | None,
+    facts: _Facts = (),
+    pairs: Mapping[str, tuple[Array, Array]] | None = None,
 ) -> None:
-    """Write the page of a command that runs nothing."""
+    """Write the page of a command that runs nothing; `pairs` are the arrays that were compared."""
     from hloexec.report.html import Subject, write_page
 
-    write_page(path, Subject(result, view, module, command=_command_line(), facts=facts))
+    write_page(path, Subject(result, view, module, command=_command_line(), facts=facts, pairs=pairs or {}))
 
 
 def write_page_of_run(

@@ -13,9 +13,10 @@ from hloexec import __version__
 from hloexec.errors import printable
 from hloexec.graphing import Colours
 from hloexec.ir import Module
+from hloexec.numerics.comparison import Comparison
 from hloexec.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
-from hloexec.report.html.figures import figures_of
+from hloexec.report.html.figures import figures_of, figures_of_pairs
 from hloexec.report.html.instructions import Index, anchor_of
 from hloexec.report.html.neighbourhood import colours_of, neighbourhood
 from hloexec.report.html.plots import Mark, Point, along, heat_map, spectrum
@@ -24,7 +25,7 @@ from hloexec.report.html.recording import Seen
 from hloexec.report.html.renderables import blocks_of, no_links
 from hloexec.report.html.values import Recording, recorded
 from hloexec.report.units import number_text
-from hloexec.values import Value
+from hloexec.values import Array, Value
 
 __all__ = ["Detail", "Page", "Subject", "fragment_blocks", "page_of"]
 
@@ -45,6 +46,8 @@ class Subject:
     """The command line, or the function."""
     facts: tuple[tuple[str, str], ...] = ()
     """What was run, and how."""
+    pairs: Mapping[str, tuple[Array, Array]] = attrs.field(factory=dict)
+    """Of a comparison, what was compared, by the labels of the leaves."""
     is_tried: bool = True
     """Whether the module has run on the inputs and with the options."""
 
@@ -99,6 +102,8 @@ def page_of(subject: Subject, most: int) -> Page:
     values = recorded(subject.result, *given, ranking, most, is_tried=subject.is_tried)
     ranking = ranking or list(values.ranking[:most])
     figures = figures_of(subject.result, link)
+    if isinstance(subject.result, Comparison):
+        figures += figures_of_pairs(subject.result, subject.pairs)
     flow = _along(values, ranking)
     details, data = [], None
     if index is not None:
@@ -144,7 +149,7 @@ def _along(values: Recording, ranking: Sequence[Ranked]) -> Figure | None:
         order, value = values.along.get(each.key, (0, 0.0))
         if value > 0:
             marks.append(Mark(order, value, printable(each.key[1]), f"#{anchor_of(each.key)}", each.is_bad))
-    return along(values.title, points, marks, values.label, values.note)
+    return along(values.title, points, marks, values.label, values.lost, values.note)
 
 
 def _detail(index: Index, number: int, each: Ranked, values: Recording, colours: Colours | None) -> Detail:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from hloexec.errors import UnsupportedError
+from hloexec.errors import UnsupportedError, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,6 +104,7 @@ def drawing(width: float, height: float, left: float = 0.62, right: float = 0.1)
 
 def truncated(text: str, most: int = 34) -> str:
     """A text that fits beside an axis: its end, which tells more of a path than its start."""
+    text = printable(text)
     return text if len(text) <= most else "…" + text[1 - most :]
 
 

@@ -12,13 +12,14 @@ from hloexec.explaining import Explanation
 from hloexec.golden import GoldenCheck
 from hloexec.numerics.comparison import Comparison, LeafComparison
 from hloexec.report.html.content import Figure
-from hloexec.report.html.plots import bars, heat_map, memory_curve
+from hloexec.report.html.plots import bars, heat_map, memory_curve, spectrum
 from hloexec.report.html.renderables import Linker
-from hloexec.report.html.sampling import Grid
+from hloexec.report.html.sampling import Grid, error_sample
 from hloexec.report.units import plural
 from hloexec.shadowing import ShadowRun
+from hloexec.values import Array
 
-__all__ = ["figures_of"]
+__all__ = ["figures_of", "figures_of_pairs"]
 
 _MOST_LEAVES = 4
 _MOST_BARS = 12
@@ -41,9 +42,25 @@ def _error_maps(leaves: Sequence[LeafComparison], where: str = "") -> Iterator[F
         if leaf.error_map is None:
             continue
         found = leaf.error_map
-        title = where or (f"Errors of {leaf.label}" if len(leaves) > 1 else "Where the errors are")
+        title = where or "Errors in units of the tolerance" + (f", {leaf.label}" if len(leaves) > 1 else "")
         note = f"{leaf.actual_shape}, leading dimensions overlaid" if leaf.actual_shape.count(",") > 1 else ""
         yield heat_map(title, Grid(found.rows, found.columns, found.cells), "error in units of the tolerance", note)
+
+
+def figures_of_pairs(found: Comparison, pairs: Mapping[str, tuple[Array, Array]]) -> list[Figure]:
+    """The errors of the differing leaves, of those whose values are at hand: how many there are, and where they are."""
+    off = sorted((leaf for leaf in found.leaves if leaf.unequal), key=lambda leaf: leaf.verdict.agrees)
+    figures: list[Figure | None] = []
+    for leaf in off[:_MOST_LEAVES]:
+        actual, expected = pairs.get(leaf.label, (None, None))
+        if actual is None or expected is None or actual.shape != expected.shape:
+            continue
+        sample = error_sample(actual, expected)
+        label = f"error in units in the last place of {leaf.ulp_type}"
+        name = f", {leaf.label}" if len(found.leaves) > 1 else ""
+        figures.append(spectrum(f"How many errors there are{name}", sample.spectrum, label))
+        figures.append(heat_map(f"Where the errors are{name}", sample.grid, label, leaf.actual_shape))
+    return [figure for figure in figures if figure is not None]
 
 
 def _of_diff(found: Diff, _: Linker) -> Iterator[Figure | None]:
@@ -77,7 +94,7 @@ def _of_explanation(found: Explanation, _: Linker) -> Iterator[Figure | None]:
 
 
 def _bits_text(bits: float) -> str:
-    return "all of them" if math.isinf(bits) else f"{bits:.1f}"
+    return "all of them" if math.isinf(bits) else f"{bits if abs(bits) >= 0.05 else 0.0:.1f}"
 
 
 def _of_shadow(found: ShadowRun, link: Linker) -> Iterator[Figure | None]:

@@ -41,7 +41,9 @@ class Mark(Point):
     is_bad: bool = False
 
 
-def along(title: str, points: Sequence[Point], marks: Sequence[Mark], label: str, note: str = "") -> Figure | None:
+def along(
+    title: str, points: Sequence[Point], marks: Sequence[Mark], label: str, lost_text: str, note: str = ""
+) -> Figure | None:
     """A quantity of all instructions in the order in which they first ran, on a logarithmic scale; None of nothing."""
     shown = [point for point in points if point.value > 0 and math.isfinite(point.value)]
     lost = [point for point in points if math.isinf(point.value)]
@@ -55,7 +57,13 @@ def along(title: str, points: Sequence[Point], marks: Sequence[Mark], label: str
         axes = canvas.axes
         columns = _columns(shown, last)
         axes.vlines([p.order for p in columns], floor / 2, [p.value for p in columns], color=GRID, linewidth=1.1)
-        axes.scatter([p.order for p in columns], [p.value for p in columns], s=5, color=ACCENT, linewidths=0)
+        axes.scatter(
+            [p.order for p in columns],
+            [p.value for p in columns],
+            s=5 if len(columns) > 200 else 12,
+            color=ACCENT,
+            linewidths=0,
+        )
         above = top * 10
         axes.scatter(
             [p.order for p in _columns(lost, last)],
@@ -91,7 +99,7 @@ def along(title: str, points: Sequence[Point], marks: Sequence[Mark], label: str
         axes.set_ylabel(label)
     if lost:
         many = plural(len(lost), "instruction")
-        note = f"{note}{note and ' '}At the top, in red: {many} with NaN or infinities that should not be."
+        note = f"{note}{note and ' '}At the top, in red: {many} with {lost_text}."
     first = f"; marked: {', '.join(f'%{mark.label}' for mark in known[:6])}" if known else ""
     description = f"{label} of {plural(len(points), 'instruction')}, at most {number_text(top, 3)}{first}"
     return Figure(title, description, canvas.svg, note, is_wide=True)
@@ -244,7 +252,7 @@ def bars(
     ) as canvas:
         axes = canvas.axes
         places = range(len(rows), 0, -1)
-        lengths = [value if math.isfinite(value) else 0.0 for _, value, _ in rows]
+        lengths = [max(value, 0.0) if math.isfinite(value) else 0.0 for _, value, _ in rows]
         axes.barh(list(places), lengths, 0.62, color=ACCENT, linewidth=0)
         axes.set_yticks(list(places), [truncated(name) for name, _, _ in rows])
         for text, link in zip(axes.get_yticklabels(), links, strict=False):
@@ -256,7 +264,7 @@ def bars(
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(0.4, len(rows) + 0.6)
-        axes.margins(x=0.24)
+        axes.set_xlim(0, 1.3 * max(*lengths, 1e-300))
         axes.set_xlabel(label)
     told = "; ".join(f"{name}: {words}" for name, _, words in rows[:12])
     return Figure(title, f"{label}: {told}", canvas.svg)
@@ -278,7 +286,7 @@ def memory_curve(title: str, alive: Sequence[int], peak: int, name: str, link: s
         dot = axes.scatter([peak], [alive[peak]], s=34, color=BAD, linewidths=0, zorder=3)
         if link:
             dot.set_urls([link])
-            canvas.labels[link] = f"%{name}"
+            canvas.labels[link] = f"%{truncated(name, 200)}"
         is_left = peak > 0.7 * len(alive)
         axes.annotate(
             f"{truncated(name)}  {byte_text(alive[peak])}",

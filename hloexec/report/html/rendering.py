@@ -42,14 +42,14 @@ def render(page: Page) -> str:
     )
     data = None if page.data is None else json_data(page.data)
     template = _environment().get_template("page.html.j2")
-    return template.render(page=page, policy=policy, script=script, style=style, data=data)
+    return str(template.render(page=page, policy=policy, script=script, style=style, data=data))
 
 
 def fragment(view: RenderableType, result: object) -> str:
     """What a notebook shows of a result."""
     headline, blocks, figures = fragment_blocks(view, result)
     template = _environment().get_template("fragment.html.j2")
-    return template.render(headline=headline, blocks=blocks, figures=figures, style=_text("fragment.css"))
+    return str(template.render(headline=headline, blocks=blocks, figures=figures, style=_text("fragment.css")))
 
 
 def json_data(value: object) -> str:

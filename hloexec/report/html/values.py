@@ -6,6 +6,7 @@ says why.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import attrs
 
 from hloexec.buffers import MemoryComparison, MemoryUsage
-from hloexec.devices.topology import topology_of
+from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing import Diff, InstructionRun
 from hloexec.diffing.correspondence import correspondence_of
 from hloexec.diffing.partitioned.correspondence import partitioning_of
@@ -24,13 +25,22 @@ from hloexec.nan_search import NanSearch
 from hloexec.origins import hlo_line
 from hloexec.report.html.instructions import Column
 from hloexec.report.html.ranking import Ranked
-from hloexec.report.html.recording import DifferenceRecorder, Key, Seen, ShadowRecorder, ValueRecorder, ValueStore
+from hloexec.report.html.recording import (
+    DifferenceRecorder,
+    Key,
+    Measure,
+    Seen,
+    ShadowRecorder,
+    ValueRecorder,
+    ValueStore,
+)
 from hloexec.report.units import number_text, plural
 from hloexec.shadowing import ShadowRun
 from hloexec.values import Value
 
 __all__ = ["Recording", "recorded"]
 
+_LOST = "NaN or infinities that should not be, or errors where all should be zero"
 _RUNS = Column("runs", "how often it ran")
 _LARGEST = Column("max |x|", "the largest absolute value of its finite elements, in any run")
 _INFINITE = Column("NaN, inf", "how many elements are NaN or infinite, in the run with most of them")
@@ -49,6 +59,8 @@ class Recording:
     label: str = ""
     along: Mapping[Key, tuple[int, float]] = attrs.field(factory=dict)
     """When each instruction ran first, and what is plotted of it."""
+    lost: str = "NaN or infinite elements"
+    """What is said of instructions of which it is infinite."""
     note: str = ""
     ranking: tuple[Ranked, ...] = ()
     """Where the result itself singles out none."""
@@ -118,7 +130,8 @@ def _of_values(
     recorder = ValueRecorder([*wanted, *results], most - len(results) if isinstance(result, Module) else 0)
     run_devices(module, inputs, observers=[recorder], **options)
     figures = {key: (each.runs, each.largest, each.infinite) for key, each in recorder.measures.items()}
-    along = {key: (each.order, each.largest or 0.0) for key, each in recorder.measures.items()}
+    is_search = isinstance(result, NanSearch)
+    along = {key: (each.order, _size(each, is_search)) for key, each in recorder.measures.items()}
     others = sorted((seen.score, key) for key, seen in recorder.seen.items() if key not in results)
     ranking = [Ranked(key, "the result" if len(results) == 1 else "of the result") for key in results]
     ranking += [Ranked(key, _why(key, seen_score, recorder)) for seen_score, key in reversed(others)]
@@ -131,6 +144,12 @@ def _of_values(
         along,
         ranking=tuple(ranking),
     )
+
+
+def _size(measure: Measure, is_search: bool) -> float:
+    """The largest absolute value; in a search for them, NaN and infinities are larger than all others."""
+    is_lost = measure.infinite and (is_search or measure.largest is None)
+    return math.inf if is_lost else measure.largest or 0.0
 
 
 def _results(module: Module, computation: str | None) -> list[Key]:
@@ -163,6 +182,7 @@ def _of_shadow(
         "Error along the data flow",
         "relative error",
         {key: (each.order, each.error) for key, each in measures.items() if each.error is not None},
+        _LOST,
     )
 
 
@@ -196,12 +216,13 @@ def _of_diff(
         "Error along the data flow",
         "relative error",
         {key: (each.order, each.error) for key, each in measures.items() if each.error is not None},
+        _LOST,
         "Values are compared with their counterparts that diff has found and, where it has found none, with what has "
         "the same line of HLO in the module before. The verdict does not rest on the latter.",
     )
 
 
-def _on(topology: Any) -> dict[str, int]:
+def _on(topology: Topology) -> dict[str, Any]:
     return {"replicas": topology.replicas, "partitions": topology.partitions}
 
 

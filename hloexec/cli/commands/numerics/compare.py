@@ -92,7 +92,7 @@ def command(
     differ, 2 if they cannot be compared.
     """
     tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
-    module, comparison = _compared(
+    module, comparison, pairs = _compared(
         actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
     )
     if as_json:
@@ -116,7 +116,9 @@ def command(
 
         hints = _hints(comparison, actual, expected, module_file, module, inputs)
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
-        write_command_page(html, comparison, comparison_view(comparison, page_rows(), hints=hints), module, facts)
+        write_command_page(
+            html, comparison, comparison_view(comparison, page_rows(), hints=hints), module, facts, pairs
+        )
     return 0 if comparison.agrees else 1
 
 
@@ -129,7 +131,7 @@ def _compared(
     numerics: str,
     contraction_length: int | None,
     selects: Sequence[tuple[str, str]],
-) -> tuple[Module | None, Comparison]:
+) -> tuple[Module | None, Comparison, dict[str, tuple[Array, Array]]]:
     import hloexec
     from hloexec import literals
     from hloexec.dtypes import element_type_of
@@ -167,7 +169,7 @@ def _compared(
         contraction_length=contraction_length,
         selects=selected,
     )
-    return module, comparison
+    return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
 
 
 def _hints(
