@@ -15,7 +15,7 @@ from hloexec.graphing.flow import Place
 
 __all__ = ["VERDICTS", "Colours", "Step", "ink", "quantity"]
 
-_RAMP = ("#fff3bf", "#ffdb7a", "#fbb257", "#ef7d3f", "#d64a3a", "#a62440", "#671746")
+_RAMP = ("#fff3bf", "#ffdb7a", "#fbb257", "#ef7d3f", "#c93a31", "#a62440", "#671746")
 _DARK, _LIGHT = "#1b1f24", "#ffffff"
 
 

@@ -41,9 +41,9 @@ def dot(graph: Graph, *, has_tooltips: bool = True) -> str:
     ids = node_ids(graph)
     lines = ["digraph hlo {"]
     lines.append(
-        f'  graph [newrank=true, rankdir=TB, ranksep=0.35, nodesep=0.2, fontname="{_FONT}", fontsize=10, bgcolor=transparent,'
+        f'  graph [newrank=true, rankdir=TB, ranksep=0.35, nodesep=0.2, bgcolor=transparent, fontname="{_FONT}",'
     )
-    lines.append(f"    labelloc=b, labeljust=l, label=<{_legend(graph)}>];")
+    lines.append(f"    fontsize=10, labelloc=b, labeljust=l, label=<{_legend(graph)}>];")
     lines.append(
         f'  node [shape=box, style="rounded,filled", fillcolor="#ffffff", color="#8a94a0", fontname="{_FONT}",'
     )

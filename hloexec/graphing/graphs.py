@@ -13,6 +13,7 @@ from hloexec.arguments import named_computation, require_flags, require_integer,
 from hloexec.errors import HloError, InputError
 from hloexec.extraction.naming import holding_computation, instruction_name
 from hloexec.graphing.colours import Colours
+from hloexec.graphing.cones import cone
 from hloexec.graphing.flow import Edge, Flow, Place
 from hloexec.ir import Instruction, Module
 from hloexec.values import Described
@@ -140,7 +141,7 @@ def graph(
     middle, flow = _located(module, around, computation, is_closed)
     callee = flow.opened(middle)
     starts = [middle] if callee is None else [place for place in flow.places if place[0] == callee]
-    chosen, cut = _cone(flow, starts, distance)
+    chosen, cut = cone(flow, starts, distance)
     return _graph(flow, (place for place in flow.places if place in chosen), cut, middle, distance, colours)
 
 
@@ -166,29 +167,6 @@ def _located(module: Module, around: str, computation: str | None, is_closed: bo
     if holder not in flow.callers:
         flow = Flow(module, holder, is_closed=is_closed)
     return (holder, name), flow
-
-
-def _cone(flow: Flow, starts: list[Place], distance: int) -> tuple[set[Place], set[Place]]:
-    """What `starts` are computed from and what is computed from them, and which of it has neighbours that are left
-    out."""
-    takes: dict[Place, list[Place]] = {}
-    gives: dict[Place, list[Place]] = {}
-    for edge in flow.edges:
-        takes.setdefault(edge.target, []).append(edge.source)
-        gives.setdefault(edge.source, []).append(edge.target)
-    chosen = set(starts)
-    for neighbours in (takes, gives):
-        border = list(starts)
-        seen = set(starts)
-        for _ in range(distance):
-            border = list(dict.fromkeys(other for place in border for other in neighbours.get(place, ())))
-            border = [place for place in border if place not in seen]
-            seen.update(border)
-            if not border:
-                break
-        chosen |= seen
-    cut = {place for place in chosen if not chosen.issuperset((*takes.get(place, ()), *gives.get(place, ())))}
-    return chosen, cut
 
 
 def _graph(

@@ -1,0 +1,112 @@
+"""Wrong uses of `hloexec graph`: each is refused with exit code 2 (or 1, if it cannot be drawn here) and a message that
+says what to do."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from tests.graphing.programs import LOOP, SHARED
+from tests.records import read_record
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("m.hlo").write_text(LOOP)
+    Path("shared.hlo").write_text(SHARED)
+    Path("broken.hlo").write_text("HloModule m\nENTRY e {\n")
+    Path("wrong.hlo").write_text(LOOP.replace("multiply(a, b)", "multiply(a, nobody)"))
+    Path("text.json").write_text("no JSON")
+    Path("list.json").write_text("[1, 2]")
+    Path("run.json").write_text('{"schema": "hloexec.run", "version": 1}')
+    Path("cut.json").write_text('{"schema": "hloexec.shadow", "losses": [{"share": 1}]}')
+    loss = {"computation": "main", "instruction": "z", "inherited_error": 1, "added_error": 1, "share": 1}
+    other = {"schema": "hloexec.shadow", "losses": [{**loss, "lost_share": 0, "kind": "rounding"}]}
+    Path("other.json").write_text(json.dumps(other))
+    Path("negative.json").write_text('{"x": -1}')
+    Path("words.json").write_text('{"size": "large"}')
+    Path("unknown.json").write_text('{"nobody": 1}')
+    Path("twice.json").write_text('{"x": 1}')
+    Path("folder.svg").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no.hlo", "cannot read no.hlo: No such file"),
+        ("broken.hlo", "broken.hlo:3:1: expected an instruction"),
+        ("wrong.hlo", "nobody"),
+        ("m.hlo --computation nobody", "module loop has no computation nobody; there are fused, body, condition, main"),
+        ("m.hlo --around prodct", "has no instruction 'prodct'; did you mean product"),
+        ("m.hlo --around x", "2 computations have an instruction 'x': body, main"),
+        ("m.hlo --around given --computation body", "computation body and what it calls have no instruction 'given'"),
+        ("m.hlo --around size --distance -1", "-1 is not in the range"),
+        ("m.hlo --distance 3", "--distance is about --around"),
+        ("m.hlo --colour loudness", "'loudness' is not one of 'error', 'time', 'bytes'"),
+        ("m.hlo --colour error --values other.json", "give --colour or --values, not both"),
+        ("m.hlo --seed 3", "--seed is about a run, and only --colour error and --colour time run"),
+        ("m.hlo --colour bytes --numerics bf16", "--numerics is about a run"),
+        ("m.hlo --colour error --numerics nothing", "unknown numerics policy"),
+        ("m.hlo -o m.png", "'m.png' must end in .dot, .svg or .json"),
+        ("m.hlo -o nowhere/m.svg", "there is no folder 'nowhere'"),
+        ("m.hlo -o folder.svg", "cannot write 'folder.svg'"),
+        ("m.hlo --values no.json", "cannot read 'no.json': No such file or directory"),
+        ("m.hlo --values text.json", "'text.json' is not JSON"),
+        ("m.hlo --values list.json", "'list.json' must be a JSON object"),
+        ("m.hlo --values run.json", "is 'hloexec.run', which has no colours; it must be one of hloexec.shadow"),
+        ("m.hlo --values cut.json", "'cut.json' does not have what its schema hloexec.shadow says"),
+        ("m.hlo --values other.json", "is of another module: loop has none of its instructions, such as %z in main"),
+        ("m.hlo --values negative.json", "must have a number from 0 on for each instruction, but has -1 for 'x'"),
+        ("m.hlo --values words.json", "but has 'large' for 'size'"),
+        ("m.hlo --values unknown.json", "module loop has no instruction 'nobody'"),
+        ("m.hlo --values twice.json", "2 computations have an instruction 'x'"),
+    ],
+)
+def test_wrong_uses_are_refused(line: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(folder.iterdir())
+    assert main(["graph", *shlex.split(line)]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_missing_graphviz_is_said_before_the_module_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main(["graph", "m.hlo", "--colour", "error", "--numerics", "nothing", "-o", "m.svg"]) == 1
+    assert "install Graphviz" in capsys.readouterr().err
+
+
+def test_a_graph_that_is_too_large_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "\n".join(f"  v{number} = f32[] add(v{number - 1}, v{number - 1})" for number in range(1, 1200))
+    Path("large.hlo").write_text(f"HloModule m\nENTRY e {{\n  v0 = f32[] parameter(0)\n{lines}\n}}")
+    assert main(["graph", "large.hlo", "--colour", "time", "-o", "large.svg"]) == 1
+    assert "draw what is around one instruction (--around NAME), or write a .json file" in capsys.readouterr().err
+
+
+def test_the_command_prints_dot_writes_files_and_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph", "m.hlo"]) == 0
+    assert capsys.readouterr().out == hloexec.graph(hloexec.load("m.hlo")).dot()
+    assert main(["graph", "m.hlo", "--around", "product", "--distance", "1", "--colour", "bytes", "--json"]) == 0
+    record = read_record(capsys.readouterr().out)
+    assert record["around"] == {"computation": "fused", "instruction": "product"}
+    assert record["instruction_count"] == 4
+    assert record["dot"].startswith("digraph")
+    assert main(["graph", "m.hlo", "--colour", "bytes", "--json", "-o", "g.json"]) == 0
+    record = read_record(capsys.readouterr().out)
+    assert record["files"] == ["g.json", "g.node-data.json"]
+    assert record["dot"] is None
+    amounts = {(each["computation"], each["instruction"]): each["amount"] for each in record["coloured"]}
+    assert amounts["main", "size"] == 32
+    assert any(each["is_marked"] for each in record["coloured"])
+    assert json.loads(Path("g.node-data.json").read_text())["main"]["results"]["main/size"] == {"value": 32}
+    assert main(["graph", "m.hlo", "--color", "time", "--seed", "1", "-o", "g.dot"]) == 0
+    assert "time in all runs of it" in capsys.readouterr().out
+    assert Path("g.dot").read_text().startswith("digraph")
