@@ -69,10 +69,8 @@ def write_page_of_run(
     """Write the page of `hloexec run`."""
     from hloexec.report.html import Subject, write_page
 
-    # What the host gives or takes is given or taken once.
-    kept = {key: value for key, value in options.items() if key not in ("infeed", "outfeed", "host_transfers")}
     facts = _facts(file, devices, options)
-    write_page(path, Subject(module, view, module, values, kept, _command_line(), facts))
+    write_page(path, Subject(module, view, module, values, options, _command_line(), facts))
 
 
 def _facts(file: str, devices: int, options: Mapping[str, Any]) -> _Facts:

@@ -116,7 +116,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     module, topology = loaded.snapshot.module, loaded.topology
     views: list[RunView] = [JsonView(file, given.seed, loaded.options["numerics"].name) if as_json else TerminalView()]
     if html is not None:
-        views.append(PageView(html, module, loaded.values, loaded.options, file))
+        views.append(PageView(html, module, loaded.values, loaded.options_again, file))
     for view in views:
         view.module(module, topology.count)
     names = [parameter.name for parameter in loaded.computation.parameters]
@@ -190,6 +190,8 @@ class _Loaded:
     host: HostValues
     expected: Value | None
     """The result in a snapshot, if the module runs on the snapshot's inputs."""
+    options_again: dict[str, Any]
+    """Those of another run: what the host gives or takes is given or taken once."""
 
 
 def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
@@ -220,9 +222,10 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     options |= {"replicas": topology.replicas, "partitions": topology.partitions, "seed": given.seed}
-    options |= {**given.limits(), **host.on_devices(topology.count)}
+    options |= given.limits()
+    hosted = {**options, **host.on_devices(topology.count)}
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
-    return _Loaded(snapshot, chosen, topology, values, options, host, expected)
+    return _Loaded(snapshot, chosen, topology, values, hosted, host, expected, options)
 
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
