@@ -95,6 +95,7 @@ def along(
         axes.set_xlim(-0.02 * last - 0.5, 1.02 * last + 0.5)
         axes.yaxis.set_major_formatter(lambda value, _: _decimal(value))
         axes.minorticks_off()
+        axes.xaxis.set_major_locator(_integers())
         axes.set_xlabel("instructions in the order in which they first ran")
         axes.set_ylabel(label)
     if lost:
@@ -299,6 +300,7 @@ def memory_curve(title: str, alive: Sequence[int], peak: int, name: str, link: s
         axes.yaxis.set_major_formatter(lambda value, _: byte_text(round(value)))
         axes.set_ylim(0, max(alive) * 1.18)
         axes.set_xlim(0, max(1, len(alive) - 1))
+        axes.xaxis.set_major_locator(_integers())
         axes.set_xlabel("position in the schedule")
         axes.tick_params(colors=MUTED)
     words = f"bytes alive at {plural(len(alive), 'position')}, at most {byte_text(alive[peak])} at %{name}"

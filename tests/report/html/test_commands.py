@@ -121,6 +121,32 @@ def test_a_folder_that_cannot_be_written_to(folder: Path, capfd: pytest.CaptureF
     assert "cannot be written to" in capfd.readouterr().err
 
 
+def test_the_name_of_a_file_is_text(folder: Path) -> None:
+    name = "<img src=x onerror=hacked=1>&amp;.hlo"
+    shutil.copy("m.hlo", name)
+    assert main(["memory", name, "--html", "page.html"]) == 0
+    text = Path("page.html").read_text()
+    assert "<img" not in text and "&lt;img src=x onerror=hacked=1&gt;&amp;amp;.hlo" in text
+
+
+def test_values_that_the_host_gives_and_takes_are_moved_once(folder: Path) -> None:
+    Path("feed.hlo").write_text("""HloModule feed
+ENTRY e {
+  t = token[] after-all()
+  i = (f32[8], token[]) infeed(t)
+  x = f32[8] get-tuple-element(i), index=0
+  y = f32[8] add(x, x)
+  o = token[] outfeed(y, t), outfeed_shape=f32[8]
+  ROOT z = f32[8] negate(y)
+}
+""")
+    np.savez("feed.npz", **{"0": np.arange(8, dtype=np.float32)})
+    assert main("run feed.hlo --infeed feed.npz --outfeed out.npz --html page.html".split()) == 0
+    with np.load("out.npz") as taken:
+        assert {key: taken[key].tolist() for key in taken} == {"0": [2.0 * each for each in range(8)]}
+    assert "There are no plots of values: the run for them failed" in Path("page.html").read_text()
+
+
 def test_a_page_of_devices_that_hold_different_values(folder: Path) -> None:
     shutil.copy(EXAMPLES / "data_parallel_step.hlo", "step.hlo")
     assert main(["run", "step.hlo", "--different-inputs", "--html", "page.html"]) == 0

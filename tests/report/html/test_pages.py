@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -228,6 +229,27 @@ ENTRY e {
     path = tmp_path / "page.html"
     hloexec.write_html(module, path, inputs=hloexec.random_inputs(module))
     assert len(_rows(_read(path))) == 5
+
+
+def _memory_page(path: Path) -> _Reader:
+    module = hloexec.load(EXAMPLES / "rnn_scan.hlo")
+    hloexec.write_html(hloexec.memory_usage(module), path, module=module, top=1)
+    return _read(path)
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_the_graph_around_an_instruction_links_to_its_neighbours(tmp_path: Path) -> None:
+    reader = _memory_page(tmp_path / "page.html")
+    labels = [found.get("aria-label") for tag, found in reader.elements if tag == "a" and "aria-label" in found]
+    names = {f"%{row[0]}" for row in _rows(reader)}
+    assert "The graph around it, up to" in reader.text
+    assert len(labels) > 2 and names.issuperset(str(label) for label in labels)
+
+
+def test_without_graphviz_a_sentence_stands_for_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    text = _memory_page(tmp_path / "page.html").text
+    assert "There is no graph of what is around it: the program dot of Graphviz is not installed." in text
 
 
 def test_the_same_result_gives_the_same_page(tmp_path: Path) -> None:
