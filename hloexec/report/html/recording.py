@@ -29,6 +29,8 @@ __all__ = ["DifferenceRecorder", "Key", "Measure", "Seen", "ShadowRecorder", "Va
 Key: TypeAlias = tuple[str, str]
 """The names of a computation and an instruction."""
 _MOST_BYTES = 1 << 28
+_CLEARLY = 1.5
+"""How much worse another run of an instruction has to be to be drawn instead: loops would draw too often."""
 _MOST_RESHAPED = 0.5
 """Where dimensions differ, a larger relative error may be that of another order of the elements: it is not known."""
 
@@ -51,7 +53,7 @@ class Measure:
 
 @attrs.frozen
 class Seen:
-    """What is drawn of an instruction's worst run."""
+    """What is drawn of an instruction's worst run, or of one that is nearly as bad."""
 
     sample: Sample
     name: str
@@ -92,7 +94,7 @@ class ValueRecorder:
     def _has_room(self, key: Key, score: float) -> bool:
         """Whether this run of an instruction is to be drawn: worse than others of it, and among the worst of all."""
         if key in self.seen:
-            return score > self.seen[key].score
+            return score > _CLEARLY * self.seen[key].score
         if key in self._wanted:
             return True
         others = {each: seen.score for each, seen in self.seen.items() if each not in self._wanted}
