@@ -43,6 +43,7 @@ __all__ = [
     "Ran",
     "commands_of",
     "hloexec_words",
+    "requires_graphviz",
     "run_command",
     "run_here",
     "run_page",
@@ -111,6 +112,8 @@ def start_page(page: Path, folder: Path) -> list[Command]:
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     commands = commands_of(page)
     assert any(command.file is None for command in commands), f"{page.name} has no commands"
+    if any(requires_graphviz(command.text) for command in commands):
+        pytest.skip("Graphviz is not installed")
     return commands
 
 
@@ -141,6 +144,11 @@ def hloexec_words(command: Command) -> list[str]:
     """The arguments of a command that is hloexec's alone; none where the shell does more."""
     words = [] if command.file is not None or _SHELL.search(command.text) else shlex.split(command.text)
     return words[1:] if words[:1] == ["hloexec"] else []
+
+
+def requires_graphviz(text: str) -> bool:
+    """Whether a command makes an image, for which there is no Graphviz here."""
+    return "hloexec graph" in text and ".svg" in text and shutil.which("dot") is None
 
 
 def run_here(words: Sequence[str], folder: Path, **environment: str) -> Ran:

@@ -84,6 +84,8 @@ NO_OPCODES = {
     "diffing/replaying/replay.py": "complex",
     "diffing/matching.py": "complex",
     "dtypes.py": "complex",
+    "graphing/dot.py": "dot",
+    "graphing/svg.py": "dot",
     "inputs/distributions.py": "iota",
     "ir/buffer_assignment.py": "constant parameter",
     "npz.py": "tuple",
@@ -91,9 +93,10 @@ NO_OPCODES = {
     "numerics/selections.py": "reshape",
     "plan/lowering_flow.py": "conditional",
     "report/html/plots.py": "log",
+    "report/inspecting/graphs.py": "dot",
     "report/numerics/comparison.py": "cosine",
     "report/numerics/nan_search.py": "maximum minimum",
-    "report/schemas.py": "compare cosine maximum minimum select",
+    "report/schemas.py": "compare cosine dot maximum minimum select",
     "report/running/traces.py": "select slice",
     "sharding.py": "tuple",
     "text/dumps/buffer_assignment.py": "constant parameter",
@@ -103,7 +106,8 @@ NO_OPCODES = {
     "tracing/reading.py": "maximum minimum",
     "tracing/running.py": "select",
 }
-"""Words that mean something else where they stand: commands, names of arrays' statistics, XLA's buffer assignment."""
+"""Words that mean something else where they stand: commands, names of arrays' statistics, XLA's buffer assignment,
+the program and the language of Graphviz."""
 PROSE = {"and", "or", "parameter"}
 """Words that sentences are put together of."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 import attrs
@@ -32,14 +32,17 @@ _ERROR_SPAN = 1e4
 def error_colours(found: ShadowRun | Diff) -> Colours:
     """Colours by error.
 
-    Of a `hloexec.shadow`: the error of each result that an instruction made, root mean square relative to the exact
-    result, in its worst run. Instructions without a colour add no error. Marked is what makes at least a tenth of the
-    error of the outputs. Of a `hloexec.diff`, for its module `after`: what is as before, wrong and to blame.
+    Of a `hloexec.shadow`: the error of each result that was computed, root mean square relative to the exact result,
+    in its worst run. Instructions without a colour only move values, or are exact. Marked is what makes a tenth or more
+    of the error of the outputs. Of a `hloexec.diff`, for its module `after`: what is as before, wrong and to blame.
     """
     if isinstance(found, ShadowRun):
         return loss_colours(
-            ((loss.computation, loss.instruction), loss.inherited, loss.added, loss.share, loss.lost_share, loss.kind)
-            for loss in found.losses
+            found.errors,
+            {
+                (loss.computation, loss.instruction): (max(loss.share, loss.lost_share), loss.kind)
+                for loss in found.losses
+            },
         )
     if not isinstance(found, Diff):
         raise wrong("found", "the result of hloexec.shadow or hloexec.diff", found)
@@ -55,17 +58,18 @@ def error_colours(found: ShadowRun | Diff) -> Colours:
     )
 
 
-def loss_colours(losses: Iterable[tuple[Place, float, float, float, float, str]]) -> Colours:
-    """Colours by errors: the instruction, the errors that it inherits and adds, its shares of the error of the outputs
-    and of what is lost in them, and the kind."""
+def loss_colours(errors: Mapping[Place, tuple[float, float]], losses: Mapping[Place, tuple[float, str]]) -> Colours:
+    """Colours by errors: what each instruction inherits and adds, and of losses the share of the error of the outputs
+    and the kind."""
     values, texts, notes, marked = {}, {}, {}, []
-    for place, inherited, added, share, lost_share, kind in losses:
-        error = math.hypot(inherited, added)
-        largest = max(share, lost_share)
-        values[place] = error
-        texts[place] = f"{error:.1e}" + (f", {largest:.0%} of all" if largest >= 0.005 else "")
-        notes[place] = f"{kind}: inherits {inherited:.2g}, adds {added:.2g}; {largest:.2%} of the error of the outputs"
-        if largest >= _LARGE_SHARE:
+    for place, (inherited, added) in errors.items():
+        values[place] = error = math.hypot(inherited, added)
+        share, kind = losses.get(place, (0.0, ""))
+        texts[place] = f"{error:.1e}" + (f", {share:.0%} of all" if share >= 0.005 else "")
+        notes[place] = f"inherits {inherited:.2g}, adds {added:.2g}"
+        if kind:
+            notes[place] = f"{kind}: {notes[place]}; {share:.2%} of the error of the outputs"
+        if share >= _LARGE_SHARE:
             marked.append(place)
     title = "error of the result, relative to the exact one"
     return quantity(

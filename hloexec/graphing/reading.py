@@ -101,15 +101,14 @@ def _require_places(found: Colours, module: Module, named: str) -> None:
 
 def _shadow(record: Mapping[str, Any]) -> Colours:
     return loss_colours(
-        (
-            _at(loss),
-            float(loss["inherited_error"]),
-            float(loss["added_error"]),
-            float(loss["share"]),
-            float(loss["lost_share"]),
-            str(loss["kind"]),
-        )
-        for loss in record["losses"]
+        {
+            _at(each): (float(each["inherited_error"]), float(each["added_error"]))
+            for each in record["instruction_errors"]
+        },
+        {
+            _at(loss): (max(float(loss["share"]), float(loss["lost_share"])), str(loss["kind"]))
+            for loss in record["losses"]
+        },
     )
 
 

@@ -369,6 +369,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "is_marked": ("flag", "Whether it is one of those that matter most."),
     "dot": ("text", "The graph in Graphviz's language; null where files were written."),
     # Shadows.
+    "instruction_errors": ("[instruction_error]", "The errors of all instructions, each in its worst run."),
     "outputs": ("[output_error]", "The leaves of the result, for each group of devices that hold the same."),
     "is_more_than_rounding": ("flag", "Whether an output has lost more than a few units of roundoff."),
     "losses": ("[loss]", "Where the errors of the outputs come from, the largest share first."),
@@ -419,7 +420,8 @@ RECORDS: Mapping[str, str] = {
     "warm_seconds? peak_bytes device_peak_bytes",
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
-    "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
+    "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
+    "sample_count",
     "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "
     "leaves run_count unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
@@ -501,6 +503,7 @@ RECORDS: Mapping[str, str] = {
     "worst_exact? lost_count sampled?",
     "loss": "share lost_share kind path iteration? devices instruction computation opcode hlo source op_name? "
     "inherited_error added_error run_count affected_count output_numbers sampled?",
+    "instruction_error": "computation instruction inherited_error added_error",
     "decision": "decision_count element_count instruction computation opcode hlo source",
     "untold": "instruction computation opcode reason",
     "sampled_digits": "digits low_digits high_digits worst_digits agreed_digits agreeing_share sample_count",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from hloexec.origins import SourceLine
@@ -90,6 +92,9 @@ class ShadowRun(Described):
     """How many runs with random rounding were made besides."""
     digits: tuple[SampledDigits, ...] = ()
     """What they say of each output."""
+    errors: Mapping[tuple[str, str], tuple[float, float]] = attrs.field(factory=dict)
+    """By the names of computation and instruction, of each that made an error or computed with one: what it inherits
+    and what it adds in its worst run, relative to its exact result, also where little of it reaches an output."""
 
     @property
     def culprit(self) -> Loss | None:

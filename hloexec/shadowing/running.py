@@ -97,6 +97,11 @@ def _result(
         events=observer.events,
         samples=samples,
         digits=digits,
+        errors={
+            (place.computation.name, place.instruction.name): (place.worst.inherited, place.worst.added)
+            for place in observer.places
+            if place.worst is not None
+        },
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hloexec.cli import _COMMANDS, _hloexec, main
+from tests.docs import requires_graphviz
 from tests.otherwise import Runner, problems
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,8 @@ def test_every_command_has_examples_that_run(names: tuple[str, ...], folder: Pat
     if names == ("golden", "check"):
         found = _examples(COMMANDS["golden", "record"]) + found
     for words in found:
+        if requires_graphviz(shlex.join(words)):
+            pytest.skip("Graphviz is not installed")
         assert words[1 : len(names)] == list(names[:-1])
         # tf32 rounds otherwise than the reference, as the example shows.
         code = int("tf32" in words)

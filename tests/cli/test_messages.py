@@ -146,6 +146,7 @@ def test_text_of_modules_stays_as_it_is(said: str, expected: str) -> None:
 
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
+    from hloexec.cli.commands.inspecting import graph
     from hloexec.cli.commands.making import extract, minify, shrink
     from hloexec.cli.commands.numerics import compare, precision
     from hloexec.cli.commands.running import golden, run, trace
@@ -158,6 +159,7 @@ def test_options_that_messages_name_are_there() -> None:
         trace.command,
         shrink.command,
         minify.command,
+        graph.command,
         *golden.command.commands.values(),
     ]
     options = {name for command in commands for parameter in command.params for name in parameter.opts}

@@ -27,7 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("run.json").write_text('{"schema": "hloexec.run", "version": 1}')
     Path("cut.json").write_text('{"schema": "hloexec.shadow", "losses": [{"share": 1}]}')
     loss = {"computation": "main", "instruction": "z", "inherited_error": 1, "added_error": 1, "share": 1}
-    other = {"schema": "hloexec.shadow", "losses": [{**loss, "lost_share": 0, "kind": "rounding"}]}
+    losses = [{**loss, "lost_share": 0, "kind": "rounding"}]
+    other = {"schema": "hloexec.shadow", "losses": losses, "instruction_errors": losses}
     Path("other.json").write_text(json.dumps(other))
     Path("negative.json").write_text('{"x": -1}')
     Path("words.json").write_text('{"size": "large"}')

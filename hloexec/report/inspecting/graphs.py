@@ -31,7 +31,8 @@ def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
         present.sort(key=lambda node: (node.place not in colours.marked, -colours.values[node.place]))
         table = plain_table("instruction", "opcode", "computation", "")
         for node in present[:_MOST_ROWS]:
-            text = colours.texts.get(node.place, "")
+            step = colours.step(node.place)
+            text = colours.texts.get(node.place, "" if step is None else step.label)
             table.add_row(*map(Text, (f"%{node.instruction.name}", node.instruction.opcode, node.computation, text)))
         remark = f"{plural(len(present), 'instruction')} coloured" if present else "no instruction is coloured"
         parts.append(titled(colours.title, remark, table) if present else Text(f"\n{colours.title}: {remark}"))

@@ -188,6 +188,10 @@ def shadow_record(found: ShadowRun) -> dict[str, object]:
             }
             for entry in found.untold
         ],
+        "instruction_errors": [
+            {"computation": place[0], "instruction": place[1], "inherited_error": inherited, "added_error": added}
+            for place, (inherited, added) in found.errors.items()
+        ],
         "event_count": found.events,
         "sample_count": found.samples,
     }

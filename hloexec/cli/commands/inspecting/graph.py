@@ -20,7 +20,7 @@ __all__ = ["command"]
     "graph",
     epilog=examples(
         "hloexec graph module.hlo -o module.svg",
-        "hloexec graph module.hlo --around reduce_max \\\n  --distance 4 --colour error -o max.svg",
+        "hloexec graph module.hlo --around dot_general.4 \\\n  --distance 4 --colour error -o dot.svg",
         "hloexec graph module.hlo --colour bytes -o m.json",
     ),
 )
