@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from hloexec.report.html.content import Figure
-from hloexec.report.html.drawing import ACCENT, BAD, GRID, INK, MUTED, drawing, truncated
+from hloexec.report.html.drawing import ACCENT, BAD, GRID, INK, MUTED, Canvas, drawing, truncated
 from hloexec.report.html.sampling import Grid, Spectrum
 from hloexec.report.units import byte_text, count_text, number_text, plural
 from hloexec.values import Array
@@ -20,8 +20,10 @@ __all__ = ["Mark", "Point", "along", "bars", "heat_map", "memory_curve", "spectr
 _MOST_BINS = 36
 _MOST_COLUMNS = 640
 """Points along the data flow, of which more are drawn as the largest of each column."""
-_SMALLEST = -60
-"""Decades are not drawn further down than this below the largest."""
+_SMALLEST = 1e-60
+"""Of the largest value: what is smaller is drawn at the bottom."""
+_LEAST, _MOST = 1e-280, 1e290
+"""What is beyond these is drawn there: scales need room in f64."""
 
 
 @attrs.frozen
@@ -45,13 +47,14 @@ def along(
     title: str, points: Sequence[Point], marks: Sequence[Mark], label: str, lost_text: str, note: str = ""
 ) -> Figure | None:
     """A quantity of all instructions in the order in which they first ran, on a logarithmic scale; None of nothing."""
-    shown = [point for point in points if point.value > 0 and math.isfinite(point.value)]
+    shown = [Point(p.order, min(p.value, _MOST)) for p in points if p.value > 0 and math.isfinite(p.value)]
     lost = [point for point in points if math.isinf(point.value)]
     known = [mark for mark in marks if mark.value > 0]
     if not shown and not known and not lost:
         return None
     top = max((point.value for point in (*shown, *known) if math.isfinite(point.value)), default=1.0)
-    floor = 10.0 ** max(math.floor(math.log10(min((p.value for p in shown), default=top))), _SMALLEST)
+    top = min(max(top, _LEAST), _MOST)
+    floor = max(10.0 ** math.floor(math.log10(min((p.value for p in shown), default=top))), top * _SMALLEST, _LEAST)
     last = max(point.order for point in (*points, *marks))
     with drawing(10.4, 2.7, left=0.82) as canvas:
         axes = canvas.axes
@@ -73,23 +76,7 @@ def along(
             marker="^",
             linewidths=0,
         )
-        for mark in known:
-            height = mark.value if math.isfinite(mark.value) else above
-            dot = axes.scatter([mark.order], [height], s=34, color=BAD if mark.is_bad else INK, linewidths=0, zorder=3)
-            if mark.link:
-                dot.set_urls([mark.link])
-                canvas.labels[mark.link] = f"%{mark.label}"
-        for mark in _apart(known, 0.13 * last):
-            is_left = mark.order > 0.8 * last
-            axes.annotate(
-                truncated(mark.label, 28),
-                (mark.order, mark.value if math.isfinite(mark.value) else above),
-                (-6 if is_left else 6, 4),
-                textcoords="offset points",
-                ha="right" if is_left else "left",
-                fontsize=8.5,
-                color=BAD if mark.is_bad else INK,
-            )
+        _draw_marks(canvas, known, above, last)
         axes.set_yscale("log")
         axes.set_ylim(floor / 2, above * 3 if lost else top * 6)
         axes.set_xlim(-0.02 * last - 0.5, 1.02 * last + 0.5)
@@ -104,6 +91,28 @@ def along(
     first = f"; marked: {', '.join(f'%{mark.label}' for mark in known[:6])}" if known else ""
     description = f"{label} of {plural(len(points), 'instruction')}, at most {number_text(top, 3)}{first}"
     return Figure(title, description, canvas.svg, note, is_wide=True)
+
+
+def _draw_marks(canvas: Canvas, marks: Sequence[Mark], above: float, last: int) -> None:
+    """A larger dot for each, with a link, and the names of the foremost that do not stand on one another."""
+    axes = canvas.axes
+    for mark in marks:
+        color = BAD if mark.is_bad else INK
+        dot = axes.scatter([mark.order], [min(mark.value, above)], s=34, color=color, linewidths=0, zorder=3)
+        if mark.link:
+            dot.set_urls([mark.link])
+            canvas.labels[mark.link] = f"%{mark.label}"
+    for mark in _apart(marks, 0.13 * last):
+        is_left = mark.order > 0.8 * last
+        axes.annotate(
+            truncated(mark.label, 28),
+            (mark.order, min(mark.value, above)),
+            (-6 if is_left else 6, 4),
+            textcoords="offset points",
+            ha="right" if is_left else "left",
+            fontsize=8.5,
+            color=BAD if mark.is_bad else INK,
+        )
 
 
 def _apart(marks: Sequence[Mark], distance: float) -> list[Mark]:
@@ -189,9 +198,10 @@ def heat_map(title: str, grid: Grid, label: str, note: str = "") -> Figure | Non
     """The largest of each block of an array, on a logarithmic scale; None of an array of one element or none."""
     if grid.cells.size < 2:
         return None
-    cells = grid.cells
+    cells = np.where(np.isfinite(grid.cells), np.minimum(grid.cells, _MOST), grid.cells)
     finite = cells[np.isfinite(cells) & (cells > 0)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.1, 1.0)
+    high = max(high, _LEAST)
     low = max(low, high * 1e-12)
     if high <= low:
         low = high / 10

@@ -231,6 +231,21 @@ ENTRY e {
     assert len(_rows(_read(path))) == 5
 
 
+@pytest.mark.parametrize("size", [1.7e308, 5e-324, 1.0, 0.0])
+def test_the_largest_and_the_smallest_numbers_break_no_page(size: float, tmp_path: Path) -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY e {
+  x = f64[4] parameter(0)
+  y = f64[4] negate(x)
+  ROOT z = (f64[4], f64[4]) tuple(x, y)
+}
+""")
+    x = np.array([size, -size, np.inf, size / 2])
+    hloexec.write_html(module, tmp_path / "run.html", inputs=[x])
+    hloexec.write_html(hloexec.compare(x, x * 0.5), tmp_path / "compare.html")
+    assert len(_rows(_read(tmp_path / "run.html"))) == 3
+
+
 def _memory_page(path: Path) -> _Reader:
     module = hloexec.load(EXAMPLES / "rnn_scan.hlo")
     hloexec.write_html(hloexec.memory_usage(module), path, module=module, top=1)
