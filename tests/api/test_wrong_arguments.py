@@ -168,6 +168,7 @@ MORE = {
 }
 """The same for single functions, where more is right, or said only in what they return."""
 WORDS = {
+    "around": "around|instruction",
     "devices": "device",
     "actual": "leaf|actual",
     "expected": "leaf|expected|result",
