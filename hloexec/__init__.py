@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from hloexec.numerics.tolerances import Tolerance
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.origins import SourceLine
+    from hloexec.report.html import write_html
     from hloexec.shadowing import ShadowRun, shadow
     from hloexec.sharding import shard_inputs, unshard_outputs
     from hloexec.shrinking import Shrinkage, shrink
@@ -238,6 +239,7 @@ __all__ = [
     "unregister_custom_call",
     "unshard_outputs",
     "verify",
+    "write_html",
 ]
 
 __version__ = "0.1.0"
@@ -338,6 +340,7 @@ _HOMES = {
     "unregister_custom_call": "hloexec.custom_calls.user_calls",
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
+    "write_html": "hloexec.report.html",
 }
 _PACKAGES = frozenset(
     {

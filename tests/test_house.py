@@ -92,6 +92,7 @@ NO_OPCODES = {
     "numerics/comparing.py": "compare",
     "numerics/selections.py": "reshape",
     "plan/lowering_flow.py": "conditional",
+    "report/html/plots.py": "log",
     "report/inspecting/graphs.py": "dot",
     "report/numerics/comparison.py": "cosine",
     "report/numerics/nan_search.py": "maximum minimum",

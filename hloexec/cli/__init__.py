@@ -137,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
         said = Warnings()
+        said.words = given
         warnings.showwarning = said.show
         try:
             if arguments is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import attrs
 import click
 
-__all__ = ["ByteCount", "KeyValue", "echo_json", "file_argument", "json_option", "strict_option"]
+__all__ = ["ByteCount", "KeyValue", "echo_json", "file_argument", "html_option", "json_option", "strict_option"]
 
 if TYPE_CHECKING:
     _IntType = click.ParamType[int]
@@ -29,6 +32,37 @@ def strict_option(function: _Function) -> _Function:
 
 def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+
+
+def html_option(function: _Function) -> _Function:
+    """Add --html, whose value the command receives as `html`: a file that can be written and is none of the others."""
+
+    @functools.wraps(function)
+    def command(html: str | None, **values: Any) -> Any:
+        if html is not None:
+            from hloexec.report.html import require_page
+
+            _require_own_path(html, values.values())
+            require_page(html)
+        return function(html=html, **values)
+
+    text = "Also write the report as a page of HTML, with plots (pip install 'hloexec[report]')."
+    return cast(_Function, click.option("--html", metavar="FILE.html", help=text)(command))
+
+
+def _require_own_path(path: str, values: Iterable[object]) -> None:
+    """Raise click.UsageError where a file to write is one that another argument names, or standard output."""
+    if path == "-":
+        raise click.UsageError("--html takes the name of a file, such as report.html; it is not written to the output")
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if attrs.has(type(value)):
+            stack.extend(attrs.asdict(cast(Any, value), recurse=False).values())
+        elif isinstance(value, (tuple, list)):
+            stack.extend(value)
+        elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
+            raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
 
 
 def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:

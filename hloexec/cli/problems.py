@@ -68,6 +68,9 @@ def as_options(message: str) -> str:
 class Warnings(list[str]):
     """Shows hloexec's warnings, and keeps them for the record that a command prints."""
 
+    words: Sequence[str] = ()
+    """The words of the command line."""
+
     def show(self, message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         """Takes the place of `warnings.showwarning`."""
         if issubclass(category, HloWarning):

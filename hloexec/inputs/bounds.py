@@ -165,17 +165,22 @@ def _type_bounds(shape: object) -> Bounds:
 def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
     """The bounds, or those of the type where integers may have wrapped or nothing is known.
 
-    What is beyond the largest number of a type without infinities becomes that number, or NaN.
+    What is beyond the largest number of a type becomes infinite or, without infinities, that number, or NaN. Bounds
+    that are integers are exact, of any size.
     """
     limits = _type_bounds(shape)
-    if math.isnan(bounds.low) or math.isnan(bounds.high):
+    if any(bound != bound for bound in (bounds.low, bounds.high)):
         return limits
-    if shape.element_type.has_inf:
-        return bounds
     if shape.element_type.is_floating:
         largest = largest_number(shape.element_type)
-        low, high = (min(max(bound, -largest), largest) for bound in (bounds.low, bounds.high))
+        beyond = math.inf if shape.element_type.has_inf else largest
+        low, high = (
+            bound if -largest <= bound <= largest else beyond if bound > 0 else -beyond
+            for bound in (bounds.low, bounds.high)
+        )
         return Bounds(low, high, bounds.is_parameter)
+    if shape.element_type.has_inf:
+        return bounds
     if bounds.low < limits.low or bounds.high > limits.high:
         return attrs.evolve(limits, is_parameter=bounds.is_parameter)
     return Bounds(math.ceil(bounds.low), math.floor(bounds.high), bounds.is_parameter)

@@ -16,6 +16,8 @@ from rich.text import Text
 from hloexec.errors import printable
 
 __all__ = [
+    "TerminalOnly",
+    "Titled",
     "WithoutControls",
     "command_text",
     "console_for",
@@ -140,7 +142,30 @@ def rest_text(count: int | str, hint: str = "--top 0 shows all") -> Text:
     return Text(f"… and {count} more ({hint})", style="dim")
 
 
-def titled(title: str, remark: str, body: RenderableType) -> RenderableType:
+def titled(title: str, remark: str, body: RenderableType) -> Titled:
     """A part of a report, behind an empty line."""
-    heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
-    return Group(Text(""), heading, body)
+    return Titled(title, remark, body)
+
+
+@attrs.frozen
+class Titled:
+    """A part of a report with a title, and what there is to say beside it."""
+
+    title: str
+    remark: str
+    body: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        yield Text("")
+        yield Text.assemble((self.title, "bold"), ("  " + self.remark if self.remark else "", "dim"))
+        yield self.body
+
+
+@attrs.frozen
+class TerminalOnly:
+    """A drawing made of characters, in whose place pages have a plot."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        yield self.shown

@@ -1,4 +1,8 @@
-"""Notebook display: the views of the command line, as HTML."""
+"""Notebook display: the views of the command line, as HTML.
+
+Where what pages are made with is installed (`hloexec[report]`), the tables are tables, and there are plots; else it is
+the text of the terminal.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,20 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from hloexec.buffers import MemoryUsage
+from hloexec.buffers import MemoryComparison, MemoryUsage
 from hloexec.diffing import Diff, FolderDiff
-from hloexec.errors import HloError
+from hloexec.errors import HloError, UnsupportedError
+from hloexec.explaining import Explanation
 from hloexec.golden import GoldenCheck
 from hloexec.ir import Module
 from hloexec.nan_search import NanSearch
 from hloexec.numerics.comparison import Comparison
+from hloexec.report.html.drawing import require_extra
 from hloexec.report.inspecting.memory import memory_view
 from hloexec.report.layout import WithoutControls
 from hloexec.report.numerics.comparison import comparison_view
 from hloexec.report.numerics.diffs import diff_view
+from hloexec.report.numerics.explanations import explanation_view
 from hloexec.report.numerics.folder_diffs import folder_view
 from hloexec.report.numerics.nan_search import nan_view
 from hloexec.report.numerics.shadows import shadow_view
@@ -28,7 +35,7 @@ from hloexec.report.tables import summary_view
 from hloexec.shadowing import ShadowRun
 from hloexec.summary import summarize
 
-__all__ = ["html"]
+__all__ = ["html", "view_of"]
 
 _WIDTH = 120
 _TOP = 10
@@ -37,13 +44,30 @@ _FORMAT = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
 
 def html(value: object) -> str | None:
     """A value's view as HTML; None where there is none, and the value's `repr` has to do."""
+    renderable = view_of(value)
+    if renderable is None:
+        return None
+    try:
+        require_extra()
+    except UnsupportedError:
+        return _text(renderable)
+    from hloexec.report.html.rendering import fragment
+
+    return fragment(renderable, value)
+
+
+def view_of(value: object) -> RenderableType | None:
+    """What the terminal shows of a value; None where there is nothing."""
     view = _VIEWS.get(type(value))
     if view is None:
         return None
     try:
-        renderable = view(value)
+        return view(value)
     except HloError:
         return None
+
+
+def _text(renderable: RenderableType) -> str:
     console = Console(file=io.StringIO(), record=True, width=_WIDTH, highlight=False, markup=False, emoji=False)
     console.print(WithoutControls(renderable), crop=False)
     return console.export_html(inline_styles=True, code_format=_FORMAT)
@@ -64,8 +88,10 @@ def _command(name: str, *words: str) -> str:
 _VIEWS: Mapping[type, Callable[[Any], RenderableType]] = {
     Comparison: lambda found: comparison_view(found, _TOP),
     Diff: lambda found: diff_view(found, _TOP, _command),
+    Explanation: lambda found: explanation_view(found, "the module", _TOP, _command),
     FolderDiff: lambda found: folder_view(found, _TOP, _command),
     GoldenCheck: lambda found: checks_view([found], _TOP),
+    MemoryComparison: lambda found: memory_view(found.usage, found, None, _TOP),
     MemoryUsage: lambda found: memory_view(found, None, None, _TOP),
     Module: lambda found: summary_view(summarize(found)),
     ShadowRun: lambda found: shadow_view(found, "the module", _shadow_devices(found), _TOP, _command),

@@ -61,6 +61,10 @@ class ShadowObserver:
         if instruction.name == computation.root_name and computation.name == self._entry and not event.path:
             self._take_outputs(event)
 
+    def shadow_of(self, array: Array) -> Shadow | None:
+        """The shadow of an array that is alive; None where it has no error."""
+        return self._store.get(array)
+
     def evaluation(self, event: Event) -> tuple[Evaluation, int]:
         """How an instruction is computed on shadows, and the number of its place."""
         key = event.computation.name, event.instruction.name

@@ -125,6 +125,7 @@ RIGHT: dict[str, str] = {
     "policies": "",
     "portable": "True",
     "ranges": "None empty",
+    "result": "",
     "replace": "True",
     "replicas": "None 5",
     "rtol": "None 5 2.5",
@@ -165,6 +166,7 @@ MORE = {
     "shard_inputs-inputs": "numbers",
     "step-keep": "5 1G",
     "unshard_outputs-before": "None",
+    "write_html-module": "None",
 }
 """The same for single functions, where more is right, or said only in what they return."""
 WORDS = {
@@ -221,6 +223,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "unregister_custom_call": ["unheard_of"],
         "unshard_outputs": [MODULE, [X]],
         "verify": [MODULE],
+        "write_html": [hloexec.compare(X, X), folder / "page.html"],
     }
 
 

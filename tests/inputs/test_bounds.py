@@ -131,3 +131,17 @@ def test_complex_numbers_have_no_bounds() -> None:
         "HloModule m\nENTRY e { x = c64[3] parameter(0) y = c64[3] add(x, x) ROOT r = c64[3] negate(y) }"
     )
     assert hloexec.random_inputs(module)[0].shape == (3,)
+
+
+def test_products_of_integers_beyond_the_largest_float_are_bounded_by_infinity() -> None:
+    squares = "".join(f"  a{n} = f32[2] multiply(a{n - 1}, a{n - 1})\n" for n in range(1, 40))
+    text = f"""HloModule m
+ENTRY e {{
+  p = f32[2] parameter(0)
+  s = f32[2] sign(p)
+  a0 = f32[2] add(s, s)
+{squares}  ROOT r = f32[2] add(a39, p)
+}}
+"""
+    (values,) = hloexec.random_inputs(hloexec.parse(text))
+    assert values.shape == (2,)

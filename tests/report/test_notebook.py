@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +78,19 @@ def test_prompts_show_a_line(shown: dict[str, Any]) -> None:
         ("check", ["g"]),
     ],
 )
-def test_notebooks_show_what_the_command_shows(shown: dict[str, Any], name: str, words: list[str]) -> None:
+def test_notebooks_show_what_the_command_shows(
+    shown: dict[str, Any], name: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     html = shown[name]._repr_html_()
     assert html.startswith("<pre") and html.endswith("</pre>")
     assert all(word in html for word in words)
+    monkeypatch.undo()
+    pytest.importorskip("jinja2", reason="Jinja2 is not installed, which notebooks show tables with")
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which notebooks show plots with")
+    html = shown[name]._repr_html_()
+    assert html.startswith("<div") and html.rstrip().endswith("</div>")
+    assert all(word in re.sub("<[^>]*>", "", html) for word in words)
 
 
 @pytest.mark.parametrize("name", ["computation", "instruction", "golden", "extraction", "read trace"])

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.numerics.measuring import ElementDifference, Measured
-from hloexec.report.layout import plain_table, rest_text
+from hloexec.report.layout import TerminalOnly, plain_table, rest_text
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
@@ -135,7 +135,7 @@ def _details(leaf: LeafComparison) -> RenderableType:
     heading = Text.assemble((f"leaf {leaf.label}", "bold"), ("  worst elements", "dim"))
     parts: list[RenderableType] = [heading, table, Text(_tolerance_text(leaf), style="dim")]
     if leaf.mismatches and leaf.error_map is not None and leaf.count > 1:
-        parts.append(_map(leaf))
+        parts.append(TerminalOnly(_map(leaf)))
     if elements and elements[0].index != (first := (leaf.first or elements)[0].index):
         parts.insert(2, Text(f"the first one beyond the tolerance is at {list(first)}", style="dim"))
     return Group(*parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import echo_json, file_argument, html_option, json_option
 
 __all__ = ["command"]
 
@@ -23,8 +23,9 @@ __all__ = ["command"]
 @click.option(
     "--top", type=click.IntRange(min=0), default=10, help="Number of rows in each table, 0 for all (default 10)."
 )
+@html_option
 @json_option
-def command(file: str, assignments: tuple[str, ...], top: int, as_json: bool) -> int:
+def command(file: str, assignments: tuple[str, ...], top: int, html: str | None, as_json: bool) -> int:
     """Show the live ranges and sizes of a module's values, and the peak memory.
 
     With --assignment, compares live ranges, sizes, allocations and the peak with XLA's buffer assignment, which XLA
@@ -52,4 +53,16 @@ def command(file: str, assignments: tuple[str, ...], top: int, as_json: bool) ->
         from hloexec.report.layout import show
 
         show(memory_view(usage, comparison, estimate, top))
+    if html is not None:
+        from hloexec.cli.pages import page_rows, write_command_page
+        from hloexec.report.inspecting.memory import memory_view
+
+        view = memory_view(usage, comparison, estimate, page_rows())
+        write_command_page(
+            html,
+            usage if comparison is None else comparison,
+            view,
+            module,
+            (("file", file), *(("assignment", each) for each in assignments)),
+        )
     return 0 if comparison is None or comparison.agrees else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import KeyValue, echo_json, json_option
+from hloexec.cli.options import KeyValue, echo_json, html_option, json_option
 from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ __all__ = ["command"]
 @click.option(
     "--top", type=click.IntRange(min=0), default=10, help="Number of rows in the table, 0 for all (default 10)."
 )
+@html_option
 @json_option
 def command(
     actual: str,
@@ -81,6 +82,7 @@ def command(
     contraction_length: int | None,
     selects: Sequence[tuple[str, str]],
     top: int,
+    html: str | None,
     as_json: bool,
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
@@ -90,7 +92,7 @@ def command(
     differ, 2 if they cannot be compared.
     """
     tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
-    module, comparison = _compared(
+    module, comparison, pairs = _compared(
         actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
     )
     if as_json:
@@ -108,6 +110,15 @@ def command(
         from hloexec.report.numerics.comparison import comparison_view
 
         show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
+    if html is not None:
+        from hloexec.cli.pages import page_rows, write_command_page
+        from hloexec.report.numerics.comparison import comparison_view
+
+        hints = _hints(comparison, actual, expected, module_file, module, inputs)
+        facts = (("actual", actual), ("expected", expected), ("policy", numerics))
+        write_command_page(
+            html, comparison, comparison_view(comparison, page_rows(), hints=hints), module, facts, pairs
+        )
     return 0 if comparison.agrees else 1
 
 
@@ -120,7 +131,7 @@ def _compared(
     numerics: str,
     contraction_length: int | None,
     selects: Sequence[tuple[str, str]],
-) -> tuple[Module | None, Comparison]:
+) -> tuple[Module | None, Comparison, dict[str, tuple[Array, Array]]]:
     import hloexec
     from hloexec import literals
     from hloexec.dtypes import element_type_of
@@ -158,7 +169,7 @@ def _compared(
         contraction_length=contraction_length,
         selects=selected,
     )
-    return module, comparison
+    return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
 
 
 def _hints(

@@ -12,7 +12,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, json_option
+from hloexec.cli.options import echo_json, html_option, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import HloError, HloWarning, UnsupportedError
 
@@ -55,6 +55,7 @@ __all__ = ["command"]
     metavar="DIR",
     help="Write what shows the first finding to DIR, which must be new: before.hlo, after.hlo and inputs.npz.",
 )
+@html_option
 @run_options
 @json_option
 def command(
@@ -66,6 +67,7 @@ def command(
     top: int,
     budget: float,
     folder: str | None,
+    html: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -101,12 +103,12 @@ def command(
             raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
         from hloexec.cli.commands.numerics.diff_folders import diff_dumps
 
-        return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, as_json, given)
+        return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, html, as_json, given)
     if after is None:
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
-    return _diff_files(before, after, (policies[0], policies[1]), top, budget, folder, as_json, given)
+    return _diff_files(before, after, (policies[0], policies[1]), top, budget, folder, html, as_json, given)
 
 
 def _diff_files(
@@ -116,6 +118,7 @@ def _diff_files(
     top: int,
     budget: float,
     folder: str | None,
+    html: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -159,6 +162,13 @@ def _diff_files(
         show(diff_view(found, top, on_after.command, saved))
         if folder is not None and not found.findings:
             show(f"nothing is to blame, so nothing is extracted: {folder} is not written")
+    if html is not None:
+        from hloexec.cli.pages import write_run_page
+        from hloexec.report.numerics.diffs import diff_view
+
+        on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
+        facts = (("before", before), ("after", after))
+        write_run_page(html, found, on_after, lambda rows: diff_view(found, rows, on_after.command, saved), facts)
     return 0 if found.agrees else 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,7 +15,7 @@ from hloexec.cli.problems import as_options
 from hloexec.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
-    from hloexec.diffing.folders import ModuleDiff
+    from hloexec.diffing.folders import FolderDiff, ModuleDiff
     from hloexec.ir import Module
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.values import Value
@@ -30,6 +30,7 @@ def diff_dumps(
     policies: tuple[NumericsPolicy, NumericsPolicy],
     top: int,
     budget: float,
+    html: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -77,7 +78,17 @@ def diff_dumps(
         from hloexec.report.numerics.folder_diffs import folder_view
 
         show(folder_view(found, top, command))
+    if html is not None:
+        _write_page(html, found, folder if other is None else f"{folder}, {other}", given.seed, command)
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)
+
+
+def _write_page(html: str, found: FolderDiff, folders: str, seed: int, command: Callable[..., str]) -> None:
+    from hloexec.cli.pages import page_rows, write_command_page
+    from hloexec.report.numerics.folder_diffs import folder_view
+
+    facts = (("folders", folders), ("seed", str(seed)))
+    write_command_page(html, found, folder_view(found, page_rows(), command), None, facts)
 
 
 def _in_options(module: ModuleDiff) -> ModuleDiff:

@@ -10,7 +10,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import echo_json, file_argument, html_option, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import UnsupportedError
 
@@ -57,6 +57,7 @@ __all__ = ["command"]
 @click.option(
     "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
 )
+@html_option
 @run_options
 @json_option
 def command(
@@ -67,6 +68,7 @@ def command(
     runs: int | None,
     budget: float | None,
     top: int,
+    html: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -97,6 +99,11 @@ def command(
         from hloexec.report.numerics.explanations import explanation_view
 
         show(explanation_view(found, run.module.name, top, run.command))
+    if html is not None:
+        from hloexec.cli.pages import write_run_page
+        from hloexec.report.numerics.explanations import explanation_view
+
+        write_run_page(html, found, run, lambda rows: explanation_view(found, run.module.name, rows, run.command))
     return 0 if found.is_explained and found.first_unexplained is None else 1
 
 

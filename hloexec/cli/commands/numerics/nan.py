@@ -6,7 +6,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import echo_json, file_argument, html_option, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
@@ -29,10 +29,18 @@ __all__ = ["command"]
     help="The fraction of an instruction's elements that must be affected for --also to report it.",
 )
 @click.option("--top", type=click.IntRange(0, 1000), default=5, show_default=True, help="Rows of each table.")
+@html_option
 @run_options
 @json_option
 def command(
-    file: str, first: bool, also: tuple[str, ...], share: float, top: int, as_json: bool, given: RunOptions
+    file: str,
+    first: bool,
+    also: tuple[str, ...],
+    share: float,
+    top: int,
+    html: str | None,
+    as_json: bool,
+    given: RunOptions,
 ) -> int:
     """Find the first instruction that turns finite numbers into NaNs or infinities that reach the result.
 
@@ -66,4 +74,11 @@ def command(
         from hloexec.report.numerics.nan_search import nan_view
 
         show(nan_view(search, run.module.name, run.devices, top, run.command))
+    if html is not None:
+        from hloexec.cli.pages import write_run_page
+        from hloexec.report.numerics.nan_search import nan_view
+
+        write_run_page(
+            html, search, run, lambda rows: nan_view(search, run.module.name, run.devices, rows, run.command)
+        )
     return 1 if search.finding is not None or search.nan_from_inputs else 0

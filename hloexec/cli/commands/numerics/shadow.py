@@ -6,7 +6,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import echo_json, file_argument, html_option, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
@@ -23,9 +23,10 @@ __all__ = ["command"]
     help="Also run N times (at least 2, better 10) with random rounding, for digits with a confidence interval.",
 )
 @click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of each table; 0: all.")
+@html_option
 @run_options
 @json_option
-def command(file: str, samples: int, top: int, as_json: bool, given: RunOptions) -> None:
+def command(file: str, samples: int, top: int, html: str | None, as_json: bool, given: RunOptions) -> None:
     """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
 
     The shadow of a value is computed in f64 (of f64: in more), along the branches and indices of the run. Shows how
@@ -48,3 +49,10 @@ def command(file: str, samples: int, top: int, as_json: bool, given: RunOptions)
         from hloexec.report.numerics.shadows import shadow_view
 
         show(shadow_view(found, run.module.name, run.devices, top, run.command))
+    if html is not None:
+        from hloexec.cli.pages import write_run_page
+        from hloexec.report.numerics.shadows import shadow_view
+
+        write_run_page(
+            html, found, run, lambda rows: shadow_view(found, run.module.name, run.devices, rows, run.command)
+        )

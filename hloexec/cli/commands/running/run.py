@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,20 +10,17 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import computation_named, given_values, values_per_device
-from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
+from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hloexec.cli.execution import Execution
     from hloexec.cli.inputs.host_values import HostValues
     from hloexec.devices.topology import Topology
     from hloexec.interop import Snapshot
     from hloexec.ir import Computation, Module
-    from hloexec.numerics.comparison import Comparison
-    from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
 __all__ = ["command"]
@@ -89,8 +85,9 @@ __all__ = ["command"]
 )
 @click.option("--no-verify", is_flag=True, help="Run the module even if its shapes or structure are invalid.")
 @strict_option
+@html_option
 @json_option
-def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: Any) -> int:
+def command(file: str, given: RunOptions, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
     """Run a module, and show its inputs and its result.
 
     Parameters get random values that suit their use (the same values on every machine), unless --inputs or --input set
@@ -106,6 +103,7 @@ def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: A
     from hloexec.cli.against import compared, with_inputs_of
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.execution import execute
+    from hloexec.cli.run_views import JsonView, PageView, RunView, TerminalView
 
     own = _Options(**more)
     if own.against is not None:
@@ -116,26 +114,34 @@ def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: A
         given = with_inputs_of(own.against, given)
     loaded = _load_inputs(file, given, own, strict=strict)
     module, topology = loaded.snapshot.module, loaded.topology
-    view = _JsonView(file, given.seed, loaded.options["numerics"].name) if as_json else _TerminalView()
-    view.module(module, topology.count)
+    views: list[RunView] = [JsonView(file, given.seed, loaded.options["numerics"].name) if as_json else TerminalView()]
+    if html is not None:
+        views.append(PageView(html, module, loaded.values, loaded.options_again, file))
+    for view in views:
+        view.module(module, topology.count)
     names = [parameter.name for parameter in loaded.computation.parameters]
     arguments = [tuple(values) for values in loaded.values]
-    view.inputs(labelled_leaves(arguments, lambda index: _input_label(index, names)))
+    rows = labelled_leaves(arguments, lambda index: _input_label(index, names))
+    for view in views:
+        view.inputs(rows)
     ran = execute(module, loaded.values, loaded.options, own.iterations, own.printed)
     results = ran.results
     if own.global_inputs is not None:
         results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
+    comparison = None
     if own.against is not None:
-        view.comparison = compared(own.against, module, loaded.values, ran.results, loaded.options)
-        view.against = own.against
+        comparison = compared(own.against, module, loaded.values, ran.results, loaded.options)
     elif loaded.expected is not None:
-        view.comparison = hloexec.compare(results[0], loaded.expected, module=module, numerics=given.numerics)
-    view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), ran, own.printed)
+        comparison = hloexec.compare(results[0], loaded.expected, module=module, numerics=given.numerics)
+    rows = labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value")
+    for view in views:
+        view.result(rows, ran, own.printed, comparison, own.against)
     if own.save is not None:
         literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
     loaded.host.save()
-    view.close()
-    return 1 if own.against is not None and view.comparison is not None and not view.comparison.agrees else 0
+    for view in views:
+        view.close()
+    return 1 if own.against is not None and comparison is not None and not comparison.agrees else 0
 
 
 @attrs.frozen
@@ -184,6 +190,8 @@ class _Loaded:
     host: HostValues
     expected: Value | None
     """The result in a snapshot, if the module runs on the snapshot's inputs."""
+    options_again: dict[str, Any]
+    """Those of another run: what the host gives or takes is given or taken once."""
 
 
 def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
@@ -214,9 +222,10 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     options |= {"replicas": topology.replicas, "partitions": topology.partitions, "seed": given.seed}
-    options |= {**given.limits(), **host.on_devices(topology.count)}
+    options |= given.limits()
+    hosted = {**options, **host.on_devices(topology.count)}
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
-    return _Loaded(snapshot, chosen, topology, values, options, host, expected)
+    return _Loaded(snapshot, chosen, topology, values, hosted, host, expected, options)
 
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
@@ -292,96 +301,3 @@ def _whole_values(path: str) -> tuple[Value, ...]:
 def _input_label(index: Sequence[int], names: Sequence[str]) -> str:
     """The tuple index of an input's leaf, and the name of its parameter."""
     return ".".join(map(str, index)) + f" {names[index[0]]}"
-
-
-def _spread(seconds: Sequence[float]) -> tuple[float, float, float]:
-    """The shortest, the median and the longest time."""
-    return min(seconds), median(seconds), max(seconds)
-
-
-class _TerminalView:
-    """Shows each part as soon as it is known."""
-
-    comparison: Comparison | None = None
-    """With the snapshot's result, or with the result given by --against."""
-    against: str | None = None
-
-    def module(self, module: Module, devices: int) -> None:
-        from hloexec.report.layout import show
-        from hloexec.report.tables import module_line
-
-        show(module_line(module.name, module.instruction_count, len(module.computations), devices))
-
-    def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
-        from hloexec.report.layout import show
-        from hloexec.report.tables import values_table
-
-        show(values_table("inputs", rows))
-
-    def result(self, rows: Sequence[tuple[str, LeafStatistics]], ran: Execution, printed: Sequence[str]) -> None:
-        from rich.console import Group
-        from rich.text import Text
-
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.comparison import comparison_view
-        from hloexec.report.tables import values_table
-        from hloexec.report.units import byte_text, seconds_text
-
-        show(values_table("result", rows))
-        click.echo("\n" * bool(printed), nl=False)
-        for label, literal in ran.printed(printed):
-            click.echo(f"{label} = {literal}")
-        if self.against is not None and self.comparison is not None:
-            show(Group(Text(f"\ncompared with {self.against}"), comparison_view(self.comparison)))
-        elif self.comparison is not None:
-            show(f"\ncompared with the snapshot's result: {self.comparison}")
-        taken = ran.statistics
-        each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if len(ran.results) > 1 else ""
-        show(f"\nran in {seconds_text(ran.seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
-        if ran.warm_seconds:
-            first, middle, last = (seconds_text(seconds) for seconds in _spread(ran.warm_seconds))
-            show(f"then {len(ran.warm_seconds)} times in {middle} (median; {first} to {last})")
-
-    def close(self) -> None:
-        """Nothing is left to show."""
-
-
-class _JsonView:
-    """Collects everything, and prints it at the end."""
-
-    comparison: Comparison | None = None
-    against: str | None = None
-
-    def __init__(self, file: str, seed: int, numerics: str) -> None:
-        self._record: dict[str, Any] = {"file": file, "seed": seed, "numerics": numerics}
-
-    def module(self, module: Module, devices: int) -> None:
-        self._record["module"] = module.name
-        self._record["device_count"] = devices
-        self._record["instruction_count"] = module.instruction_count
-        self._record["computation_count"] = len(module.computations)
-
-    def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
-        from hloexec.report.records import leaf_records
-
-        self._record["inputs"] = leaf_records(rows)
-
-    def result(self, rows: Sequence[tuple[str, LeafStatistics]], ran: Execution, printed: Sequence[str]) -> None:
-        from hloexec.report.numerics.comparison import comparison_record
-        from hloexec.report.records import leaf_records
-
-        warm = ran.warm_seconds
-        times = zip(("shortest", "median", "longest"), _spread(warm), strict=True) if warm else ()
-        self._record |= {
-            "result": leaf_records(rows),
-            "against": self.against,
-            "comparison": None if self.comparison is None else comparison_record(self.comparison),
-            "printed": [{"label": label, "literal": text} for label, text in ran.printed(printed)],
-            "seconds": ran.seconds,
-            "warm_seconds": {"iteration_count": len(warm), **dict(times)} if warm else None,
-            "peak_bytes": ran.statistics.peak_bytes,
-            "device_peak_bytes": ran.statistics.device_peak_bytes,
-        }
-
-    def close(self) -> None:
-        echo_json("run", self._record)

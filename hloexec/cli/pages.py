@@ -1,0 +1,86 @@
+"""`--html`: the report of a command as a page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hloexec.cli.inputs.loading import Prepared
+from hloexec.cli.problems import Warnings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hloexec.ir import Module
+    from hloexec.values import Array, Value
+
+__all__ = ["page_rows", "write_command_page", "write_run_page"]
+
+_Facts = tuple[tuple[str, str], ...]
+_MOST_ROWS = 200
+
+
+def page_rows() -> int:
+    """How many rows the tables of a page have at most; it has more room than a terminal."""
+    return _MOST_ROWS
+
+
+def write_run_page(
+    path: str,
+    result: object,
+    run: Prepared,
+    view: Callable[[int], RenderableType],
+    facts: _Facts = (),
+) -> None:
+    """Write the page of what ran a module, with the values of its instructions; `view` takes a number of rows."""
+    from hloexec.report.html import Subject, write_page
+
+    facts = (*facts, *_facts(run.arguments[0], run.devices, run.options)[1 if facts else 0 :])
+    subject = Subject(result, view(_MOST_ROWS), run.module, run.inputs, run.options, _command_line(), facts)
+    write_page(path, subject)
+
+
+def write_command_page(
+    path: str,
+    result: object,
+    view: RenderableType,
+    module: Module | None,
+    facts: _Facts = (),
+    pairs: Mapping[str, tuple[Array, Array]] | None = None,
+) -> None:
+    """Write the page of a command that runs nothing; `pairs` are the arrays that were compared."""
+    from hloexec.report.html import Subject, write_page
+
+    write_page(path, Subject(result, view, module, command=_command_line(), facts=facts, pairs=pairs or {}))
+
+
+def write_page_of_run(
+    path: str,
+    view: RenderableType,
+    file: str,
+    module: Module,
+    values: list[list[Value]],
+    options: Mapping[str, Any],
+    devices: int,
+) -> None:
+    """Write the page of `hloexec run`."""
+    from hloexec.report.html import Subject, write_page
+
+    facts = _facts(file, devices, options)
+    write_page(path, Subject(module, view, module, values, options, _command_line(), facts))
+
+
+def _facts(file: str, devices: int, options: Mapping[str, Any]) -> _Facts:
+    policies = options["numerics"]
+    names = [policy.name for policy in (policies if isinstance(policies, tuple) else (policies,))]
+    told = names[0] if len({*names}) == 1 else f"{names[0]} before, {names[1]} after"
+    return (("file", file), ("devices", str(devices)), ("policy", told), ("seed", str(options["seed"])))
+
+
+def _command_line() -> str:
+    """What was typed."""
+    said: Warnings = click.get_current_context().obj
+    return shlex.join(["hloexec", *said.words])

@@ -1,0 +1,197 @@
+"""What `hloexec run` shows of a run as it goes on: tables on the terminal, a record of JSON, or a page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from hloexec.cli.options import echo_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hloexec.cli.execution import Execution
+    from hloexec.ir import Module
+    from hloexec.numerics.comparison import Comparison
+    from hloexec.numerics.statistics import LeafStatistics
+    from hloexec.values import Value
+
+__all__ = ["JsonView", "PageView", "RunView", "TerminalView"]
+
+
+class RunView(Protocol):
+    """Is told of each part of a run as soon as it is known."""
+
+    def module(self, module: Module, devices: int) -> None:
+        """The module, and on how many devices it runs."""
+
+    def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
+        """The arrays of the inputs."""
+
+    def result(
+        self,
+        rows: Sequence[tuple[str, LeafStatistics]],
+        ran: Execution,
+        printed: Sequence[str],
+        comparison: Comparison | None,
+        against: str | None,
+    ) -> None:
+        """The arrays of the result; `comparison` is with the snapshot's result, or with what `against` names."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+def _spread(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """The shortest, the median and the longest time."""
+    return min(seconds), median(seconds), max(seconds)
+
+
+class TerminalView:
+    """Shows each part as soon as it is known."""
+
+    def module(self, module: Module, devices: int) -> None:
+        from hloexec.report.layout import show
+        from hloexec.report.tables import module_line
+
+        show(module_line(module.name, module.instruction_count, len(module.computations), devices))
+
+    def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
+        from hloexec.report.layout import show
+        from hloexec.report.tables import values_table
+
+        show(values_table("inputs", rows))
+
+    def result(
+        self,
+        rows: Sequence[tuple[str, LeafStatistics]],
+        ran: Execution,
+        printed: Sequence[str],
+        comparison: Comparison | None,
+        against: str | None,
+    ) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        from hloexec.report.layout import show
+        from hloexec.report.numerics.comparison import comparison_view
+        from hloexec.report.tables import values_table
+        from hloexec.report.units import byte_text, seconds_text
+
+        show(values_table("result", rows))
+        click.echo("\n" * bool(printed), nl=False)
+        for label, literal in ran.printed(printed):
+            click.echo(f"{label} = {literal}")
+        if against is not None and comparison is not None:
+            show(Group(Text(f"\ncompared with {against}"), comparison_view(comparison)))
+        elif comparison is not None:
+            show(f"\ncompared with the snapshot's result: {comparison}")
+        taken = ran.statistics
+        each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if len(ran.results) > 1 else ""
+        show(f"\nran in {seconds_text(ran.seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
+        if ran.warm_seconds:
+            first, middle, last = (seconds_text(seconds) for seconds in _spread(ran.warm_seconds))
+            show(f"then {len(ran.warm_seconds)} times in {middle} (median; {first} to {last})")
+
+    def close(self) -> None:
+        """Nothing is left to show."""
+
+
+class JsonView:
+    """Collects everything, and prints it at the end."""
+
+    def __init__(self, file: str, seed: int, numerics: str) -> None:
+        self._record: dict[str, Any] = {"file": file, "seed": seed, "numerics": numerics}
+
+    def module(self, module: Module, devices: int) -> None:
+        self._record["module"] = module.name
+        self._record["device_count"] = devices
+        self._record["instruction_count"] = module.instruction_count
+        self._record["computation_count"] = len(module.computations)
+
+    def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
+        from hloexec.report.records import leaf_records
+
+        self._record["inputs"] = leaf_records(rows)
+
+    def result(
+        self,
+        rows: Sequence[tuple[str, LeafStatistics]],
+        ran: Execution,
+        printed: Sequence[str],
+        comparison: Comparison | None,
+        against: str | None,
+    ) -> None:
+        from hloexec.report.numerics.comparison import comparison_record
+        from hloexec.report.records import leaf_records
+
+        warm = ran.warm_seconds
+        times = zip(("shortest", "median", "longest"), _spread(warm), strict=True) if warm else ()
+        self._record |= {
+            "result": leaf_records(rows),
+            "against": against,
+            "comparison": None if comparison is None else comparison_record(comparison),
+            "printed": [{"label": label, "literal": text} for label, text in ran.printed(printed)],
+            "seconds": ran.seconds,
+            "warm_seconds": {"iteration_count": len(warm), **dict(times)} if warm else None,
+            "peak_bytes": ran.statistics.peak_bytes,
+            "device_peak_bytes": ran.statistics.device_peak_bytes,
+        }
+
+    def close(self) -> None:
+        echo_json("run", self._record)
+
+
+class PageView:
+    """Collects everything, and writes a page at the end, for which the module runs once more."""
+
+    def __init__(
+        self, path: str, module: Module, values: list[list[Value]], options: Mapping[str, Any], file: str
+    ) -> None:
+        self._path = path
+        self._module = module
+        self._values = values
+        self._options = options
+        self._file = file
+        self._parts: list[RenderableType] = []
+        self._devices = 1
+
+    def module(self, module: Module, devices: int) -> None:
+        from hloexec.report.tables import module_line
+
+        self._devices = devices
+        self._parts.append(module_line(module.name, module.instruction_count, len(module.computations), devices))
+
+    def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
+        from hloexec.report.tables import values_table
+
+        self._parts.append(values_table("inputs", rows))
+
+    def result(
+        self,
+        rows: Sequence[tuple[str, LeafStatistics]],
+        ran: Execution,
+        printed: Sequence[str],
+        comparison: Comparison | None,
+        against: str | None,
+    ) -> None:
+        from hloexec.report.layout import titled
+        from hloexec.report.numerics.comparison import comparison_view, verdict_line
+        from hloexec.report.tables import values_table
+
+        if comparison is not None:
+            self._parts.insert(0, verdict_line(comparison))
+            with_what = against if against is not None else "the snapshot's result"
+            self._parts.append(titled(f"compared with {with_what}", "", comparison_view(comparison)))
+        self._parts.append(values_table("result", rows))
+
+    def close(self) -> None:
+        from rich.console import Group
+
+        from hloexec.cli.pages import write_page_of_run
+
+        group = Group(*self._parts)
+        write_page_of_run(self._path, group, self._file, self._module, self._values, self._options, self._devices)

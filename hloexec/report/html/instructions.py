@@ -1,0 +1,132 @@
+"""The instructions of a module on a page: where each one is, its line of HLO and what stands around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+
+from hloexec.errors import printable
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.origins import hlo_line, source_lines
+from hloexec.report.html.content import Line, Part
+from hloexec.report.html.recording import Key
+from hloexec.report.html.renderables import linked
+
+__all__ = ["Column", "Index", "anchor_of"]
+
+_CONTEXT = 7
+"""Lines of HLO on either side of an instruction."""
+_LAST = re.compile(r"(?:([\w.\-]+)(?:\[\d+\])?(?::([\w.\-]+))?/)?([\w.\-]+)$")
+
+
+def anchor_of(key: Key) -> str:
+    """The identifier of an instruction's place on a page, `computation/instruction`."""
+    return "/".join(quote(part, safe="") for part in key)
+
+
+@attrs.frozen
+class Column:
+    """A figure of each instruction."""
+
+    label: str
+    title: str
+    """What it is, in a sentence."""
+    is_number: bool = True
+
+
+class Index:
+    """The instructions of a module, numbered in the order of its text."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._lines: dict[Key, str] = {}
+        self.numbers: dict[Key, int] = {}
+        self._by_name: dict[str, list[Key]] = {}
+        for computation in module:
+            for instruction in computation:
+                key = computation.name, instruction.name
+                self.numbers[key] = len(self.numbers)
+                self._by_name.setdefault(instruction.name, []).append(key)
+
+    def link(self, name: str) -> str | None:
+        """To an instruction, by its name or its path (`loop[3]:body/fusion.2/add.1`); None where that is not one, or
+        may be several."""
+        found = _LAST.fullmatch(name.removeprefix("%")[-500:]) if "/" not in name else _LAST.search(name[-500:])
+        if found is None:
+            return None
+        caller, computation, last = found.groups()
+        places = self._by_name.get(last, [])
+        for stated in (computation, caller):
+            if len(places) > 1 and stated is not None:
+                places = [key for key in places if key[0] == stated] or places
+        return f"#{anchor_of(places[0])}" if len(places) == 1 else None
+
+    def instruction(self, key: Key) -> Instruction:
+        return self.module.by_name[key[0]].by_name[key[1]]
+
+    def line(self, key: Key) -> str:
+        """Its line of HLO, without metadata."""
+        found = self._lines.get(key)
+        if found is None:
+            root = "ROOT " if self.module.by_name[key[0]].root_name == key[1] else ""
+            found = self._lines[key] = printable(root + hlo_line(self.instruction(key)))
+        return found
+
+    def context(self, key: Key) -> list[tuple[Line, bool]]:
+        """The lines of HLO around an instruction in its computation, with links, and which of them is its own."""
+        computation = self.module.by_name[key[0]]
+        names = list(computation.by_name)
+        place = names.index(key[1])
+        first = max(0, place - _CONTEXT)
+        return [
+            (tuple(self._linked(computation, name)), name == key[1]) for name in names[first : place + _CONTEXT + 1]
+        ]
+
+    def _linked(self, computation: Computation, name: str) -> list[Part]:
+        def link(other: str) -> str | None:
+            key = computation.name, other.removeprefix("%")
+            return f"#{anchor_of(key)}" if key in self.numbers and key[1] != name else None
+
+        return list(linked(self.line((computation.name, name)), "", link))
+
+    def sources(self, key: Key) -> list[str]:
+        """Its source lines, the innermost call first."""
+        return [printable(str(line)) for line in source_lines(self.module, self.instruction(key))]
+
+    def data(
+        self, columns: Sequence[Column], figures: Mapping[Key, Sequence[Any]], details: Sequence[Key]
+    ) -> dict[str, object]:
+        """All instructions for the page's script: a list for each, in the order of `fields`, then its figures."""
+        numbers = {computation.name: number for number, computation in enumerate(self.module)}
+        ranks = {key: number for number, key in enumerate(details, 1)}
+        blank = [None] * len(columns)
+        rows = []
+        for key in self.numbers:
+            instruction = self.instruction(key)
+            operands = [self.numbers[key[0], name] for name in instruction.operands if (key[0], name) in self.numbers]
+            shape = str(instruction.shape)
+            source = self.sources(key)[:1]
+            rows.append(
+                [
+                    printable(instruction.name),
+                    numbers[key[0]],
+                    instruction.opcode,
+                    shape if len(shape) <= 80 else shape[:79] + "…",
+                    source[0] if source else "",
+                    printable(instruction.op_name or ""),
+                    self.line(key),
+                    operands,
+                    ranks.get(key, 0),
+                    *figures.get(key, blank),
+                ]
+            )
+        return {
+            "computations": [printable(computation.name) for computation in self.module],
+            "anchors": [quote(computation.name, safe="") for computation in self.module],
+            "columns": [attrs.asdict(column) for column in columns],
+            "rows": rows,
+        }

@@ -1,0 +1,235 @@
+"""What a page shows of values: a figure for each instruction of a run, and plots of a few of them.
+
+A recorder watches a run beside it and keeps no values: of each instruction its extremes, and of those that are wanted
+what is drawn of their worst run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.devices.topology import Topology
+from hloexec.dtypes import element_type_of
+from hloexec.exec.observers import Event
+from hloexec.ir import Module
+from hloexec.numerics.statistics import leaves
+from hloexec.ops.common import wide
+from hloexec.report.html.sampling import Sample, difference_sample, error_sample, largest_of, value_sample
+from hloexec.shadowing.observer import ShadowObserver
+from hloexec.shadowing.store import energy_of
+from hloexec.values import Array
+
+__all__ = ["DifferenceRecorder", "Key", "Measure", "Seen", "ShadowRecorder", "ValueRecorder", "ValueStore"]
+
+Key: TypeAlias = tuple[str, str]
+"""The names of a computation and an instruction."""
+_MOST_BYTES = 1 << 28
+_CLEARLY = 1.5
+"""How much worse another run of an instruction has to be to be drawn instead: loops would draw too often."""
+_MOST_RESHAPED = 0.5
+"""Where dimensions differ, a larger relative error may be that of another order of the elements: it is not known."""
+
+
+@attrs.define
+class Measure:
+    """An instruction over all its runs, on all devices."""
+
+    order: int
+    """How many others ran before it did first."""
+    runs: int = 0
+    largest: float | None = None
+    """The largest absolute value of its finite elements."""
+    infinite: int = 0
+    """How many elements are NaN or infinite, in the run that has most of them."""
+    error: float | None = None
+    """The root of the sum of squared errors relative to that of the values, in the worst run; infinite where elements
+    are NaN or infinite that should not be. None where it is not known."""
+
+
+@attrs.frozen
+class Seen:
+    """What is drawn of an instruction's worst run, or of one that is nearly as bad."""
+
+    sample: Sample
+    name: str
+    """Path and instruction of that run."""
+    shape: str
+    is_error: bool
+    """Whether errors in units in the last place are drawn, or else absolute values."""
+    score: float
+
+
+class ValueRecorder:
+    """Records the sizes of values; draws those that are `wanted` and, of the others, the `most` with the worst."""
+
+    def __init__(self, wanted: Collection[Key], most: int = 0) -> None:
+        self.measures: dict[Key, Measure] = {}
+        self.seen: dict[Key, Seen] = {}
+        self._wanted = frozenset(wanted)
+        self._most = most
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        key = event.computation.name, event.instruction.name
+        measure = self.measures.setdefault(key, Measure(len(self.measures)))
+        measure.runs += 1
+        for leaf in _own_leaves(event):
+            largest, infinite = largest_of(leaf)
+            if largest is not None:
+                measure.largest = max(measure.largest or 0.0, largest)
+            measure.infinite = max(measure.infinite, infinite)
+            self._look(event, key, measure, leaf, largest or 0.0, infinite)
+
+    def _look(self, event: Event, key: Key, _: Measure, leaf: Array, largest: float, infinite: int) -> None:
+        """Keep what is drawn of a value, where it is to be."""
+        score = (1e300 if infinite and _has_nan(leaf) else 0.0) + largest
+        if key in self._wanted or (event.operands and self._most and self._has_room(key, score)):
+            self._keep(event, key, leaf, value_sample(leaf), score, is_error=False)
+
+    def _has_room(self, key: Key, score: float) -> bool:
+        """Whether this run of an instruction is to be drawn: worse than others of it, and among the worst of all."""
+        if key in self.seen:
+            return score > _CLEARLY * self.seen[key].score
+        if key in self._wanted:
+            return True
+        others = {each: seen.score for each, seen in self.seen.items() if each not in self._wanted}
+        if len(others) < self._most:
+            return True
+        least = min(others, key=others.__getitem__, default=None)
+        if least is None or others[least] >= score:
+            return False
+        del self.seen[least]
+        return True
+
+    def _keep(self, event: Event, key: Key, leaf: Array, sample: Sample, score: float, *, is_error: bool) -> None:
+        shape = f"{element_type_of(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
+        self.seen[key] = Seen(sample, event.name, shape, is_error, score)
+
+
+class ShadowRecorder(ValueRecorder):
+    """Records rounding errors, beside a run of a module: each value's distance from its shadow."""
+
+    def __init__(self, module: Module, entry: str | None, topology: Topology, wanted: Collection[Key]) -> None:
+        super().__init__(wanted)
+        self._shadows = ShadowObserver(module, entry, topology)
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        self._shadows.on_instruction(event)
+        super().on_instruction(event)
+
+    def _look(self, event: Event, key: Key, measure: Measure, leaf: Array, largest: float, infinite: int) -> None:
+        if not element_type_of(leaf.dtype).is_inexact:
+            return
+        shadow = self._shadows.shadow_of(leaf)
+        energy = 0.0 if shadow is None else shadow.energy
+        lost = 0 if shadow is None else shadow.lost
+        size = energy_of(wide(leaf)[np.isfinite(wide(leaf))]) if energy else 1.0
+        error = math.inf if lost else math.sqrt(energy / size) if size else math.inf
+        measure.error = max(measure.error or 0.0, error)
+        if key in self._wanted and self._has_room(key, error):
+            if shadow is None:
+                differences = np.zeros(leaf.shape)
+            else:
+                differences = shadow.data if not shadow.is_whole else _differences(leaf, shadow.data)
+            self._keep(event, key, leaf, difference_sample(leaf, differences), error, is_error=True)
+
+
+def _differences(leaf: Array, exact: Array) -> Array:
+    with np.errstate(all="ignore"):
+        found = wide(leaf) - exact
+    return np.where((wide(leaf) == exact) | (np.isnan(wide(leaf)) & np.isnan(exact)), 0.0, found)
+
+
+class ValueStore:
+    """Keeps the values of a run that another one is to be compared with, up to a size: those at some paths and devices,
+    and all of some instructions."""
+
+    def __init__(self, wanted: Collection[tuple[str, int]], keys: Collection[Key]) -> None:
+        self._wanted = frozenset(wanted)
+        self._keys = frozenset(keys)
+        self.values: dict[tuple[str, int], Array] = {}
+        self._bytes = 0
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        if not isinstance(event.value, np.ndarray):
+            return
+        is_wanted = (event.computation.name, event.instruction.name) in self._keys
+        all_places = [(event.name, device) for device in event.devices]
+        places = [place for place in all_places if is_wanted or place in self._wanted]
+        if places and self._bytes + event.value.nbytes <= _MOST_BYTES:
+            kept = event.value.copy()
+            self._bytes += kept.nbytes
+            self.values |= dict.fromkeys(places, kept)
+
+
+class DifferenceRecorder(ValueRecorder):
+    """Records how far values are from those of another run: `counterparts` has what each is compared with, None for the
+    same; those of the instructions `alike` are compared with what is at the same path."""
+
+    def __init__(
+        self,
+        wanted: Collection[Key],
+        counterparts: Mapping[tuple[str, int], tuple[str, int] | None],
+        alike: Collection[Key],
+        store: ValueStore,
+    ) -> None:
+        super().__init__(wanted)
+        self._counterparts = counterparts
+        self._alike = frozenset(alike)
+        self._values = store.values
+
+    def _look(self, event: Event, key: Key, measure: Measure, leaf: Array, largest: float, infinite: int) -> None:
+        place = event.name, event.devices[0]
+        if not isinstance(event.value, np.ndarray) or (place not in self._counterparts and key not in self._alike):
+            return
+        other = self._counterparts.get(place, place)
+        if other is None:  # the same numbers
+            measure.error = max(measure.error or 0.0, 0.0)
+            return
+        expected = self._values.get(other)
+        if expected is None or expected.size != leaf.size or expected.dtype != leaf.dtype:
+            return
+        is_reshaped = [size for size in expected.shape if size > 1] != [size for size in leaf.shape if size > 1]
+        error = _relative_error(leaf, expected.reshape(leaf.shape))
+        if is_reshaped and error > _MOST_RESHAPED:
+            return
+        expected = expected.reshape(leaf.shape)
+        measure.error = max(measure.error or 0.0, error)
+        if key in self._wanted and self._has_room(key, error):
+            self._keep(event, key, leaf, error_sample(leaf, expected), error, is_error=True)
+
+
+def _relative_error(actual: Array, expected: Array) -> float:
+    """The root of the sum of squared differences, relative to that of what is expected."""
+    with np.errstate(all="ignore"):
+        ours, theirs = wide(actual), wide(expected)
+        if ours.dtype.kind in "iub":
+            ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+        is_finite = np.isfinite(ours) & np.isfinite(theirs)
+        is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        if not (is_finite | is_same).all():
+            return math.inf
+        energy, size = energy_of((ours - theirs)[is_finite]), energy_of(theirs[is_finite])
+    if not energy:
+        return 0.0
+    return math.sqrt(energy / size) if size else math.inf
+
+
+def _has_nan(leaf: Array) -> bool:
+    return element_type_of(leaf.dtype).has_nan and bool(np.isnan(leaf).any())
+
+
+def _own_leaves(event: Event) -> Iterator[Array]:
+    """The arrays that an instruction gives; tuples that it only puts together have been seen before."""
+    if isinstance(event.value, tuple) and not event.operands:
+        return
+    for _, leaf in leaves(event.value):
+        if isinstance(leaf, np.ndarray):
+            yield leaf

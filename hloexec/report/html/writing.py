@@ -1,0 +1,98 @@
+"""Writing a result as a page of HTML."""
+
+from __future__ import annotations
+
+import os
+from typing import Unpack
+
+from hloexec.arguments import require_integer, require_module, require_path, wrong
+from hloexec.diffing import Diff
+from hloexec.errors import InputError
+from hloexec.exec.arguments import listed_inputs
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.files import open_atomically
+from hloexec.ir import Module
+from hloexec.report.html.building import Subject, page_of
+from hloexec.report.html.drawing import require_extra
+from hloexec.report.html.ranking import module_of
+from hloexec.values import Inputs
+
+__all__ = ["MOST_DETAILS", "require_page", "write_html", "write_page"]
+
+MOST_DETAILS = 20
+"""Instructions of which a page has plots, unless it is told otherwise."""
+
+
+def write_html(
+    result: object,
+    path: str | os.PathLike[str],
+    *,
+    module: Module | None = None,
+    inputs: Inputs | None = None,
+    top: int = MOST_DETAILS,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Write a result as one file of HTML that needs no network: its verdict, tables and plots, and all instructions.
+
+    `result` is what `compare`, `diff`, `diff_folders`, `explain`, `find_nan`, `shadow`, `memory_usage`,
+    `compare_memory` or `check_golden` returns, or a module. With the `module` that it is about (a diff has its modules
+    itself), the page has a table of all instructions, and details of the `top` foremost ones. With `inputs`, too, those
+    that the result was made from, the module runs once more, and the page has the values of these instructions as
+    histograms and heat maps, and their sizes or errors along the data flow. `options` are those of `run_devices` that
+    the result was made with (`hloexec.RunOptions`). Of a module, `inputs` are what it runs on.
+
+    The verdict is that of the result. The file is written under a temporary name and renamed. Needs Jinja2 and
+    Matplotlib (`pip install 'hloexec[report]'`): UnsupportedError without them. Raises InputError where there is no
+    page of the result, the inputs do not fit, or the file cannot be written.
+    """
+    from hloexec.report.notebook import view_of
+
+    require_page(path)
+    if module is not None:
+        require_module(module)
+    require_integer("top", top, 0)
+    require_run_options("write_html", options)
+    view = view_of(result)
+    if view is None:
+        raise wrong(
+            "result", "what compare, diff, shadow or another function of this kind returns, or a module", result
+        )
+    about = module_of(result) or module
+    if inputs is not None and about is None:
+        raise InputError("inputs need the module that they are for: module=…")
+    if inputs is None and options:
+        raise InputError(f"{next(iter(options))} is an option of a run, for which write_html needs the inputs, too")
+    values = None
+    if inputs is not None and about is not None:
+        values = listed_inputs((result.before if isinstance(result, Diff) else about).entry, inputs)
+    subject = Subject(result, view, module, values, options, is_tried=False)
+    write_page(path, subject, top)
+
+
+def write_page(path: str | os.PathLike[str], subject: Subject, most: int = MOST_DETAILS) -> None:
+    """Write the page of a subject; InputError where the file cannot be written."""
+    from hloexec.report.html.rendering import render
+
+    text = render(page_of(subject, most))
+    try:
+        with open_atomically(path) as file:
+            file.write(text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise InputError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
+
+
+def require_page(path: str | os.PathLike[str]) -> None:
+    """Raise, before a long run instead of after it, where a page could not be written to `path`: InputError, or
+    UnsupportedError without what pages are made with."""
+    require_path("path", path)
+    name = os.fspath(path)
+    if not name:
+        raise InputError("the name of the file to write is empty")
+    folder = os.path.dirname(os.path.realpath(name))
+    if os.path.isdir(name) or name.endswith(os.sep):
+        raise InputError(f"cannot write {name!r}: it is a folder; name a file in it, such as report.html")
+    if not os.path.isdir(folder):
+        raise InputError(f"cannot write {name!r}: there is no folder {folder!r}")
+    if not os.access(folder, os.W_OK) and not os.path.exists(name):
+        raise InputError(f"cannot write {name!r}: {folder!r} cannot be written to")
+    require_extra()

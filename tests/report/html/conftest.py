@@ -1,0 +1,43 @@
+"""A browser without a window, and pages to open in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.html.samples import write_samples
+
+FLAGS = (
+    "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update "
+    "disable-sync"
+).split()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each kind of result, by the name of the command."""
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which pages are made with")
+    pytest.importorskip("jinja2", reason="Jinja2 is not installed, which pages are made with")
+    return write_samples(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium, with its log of what pages ask the network for."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="Selenium is not installed")
+    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if None in programs:
+        pytest.skip("chromium or chromedriver is not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs[0]
+    for flag in FLAGS:
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
+    yield driver
+    driver.quit()
