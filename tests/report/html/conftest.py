@@ -12,8 +12,8 @@ import pytest
 from tests.report.html.samples import write_samples
 
 FLAGS = (
-    "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update "
-    "disable-sync"
+    "headless no-sandbox disable-gpu disable-dev-shm-usage disable-quic no-first-run disable-background-networking "
+    "disable-component-update disable-sync"
 ).split()
 
 
@@ -38,6 +38,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(f"--{flag}")
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
+    exceptions = pytest.importorskip("selenium.common.exceptions")
+    try:
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
+    except exceptions.WebDriverException as error:
+        pytest.skip(f"chromium does not start here: {str(error).strip().splitlines()[0]}")
     yield driver
     driver.quit()

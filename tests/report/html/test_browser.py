@@ -10,6 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
+# One browser opens them all.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
 ALL = ("run", "nan", "shadow", "diff", "memory", "compare", "explain")
 
 
@@ -35,7 +38,7 @@ def _value(browser: Any, expression: str) -> Any:
 
 def _becomes(browser: Any, expression: str, value: object) -> None:
     """Waits until something is so; links are followed once the script that clicks has ended."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while (found := _value(browser, expression)) != value:
         assert time.monotonic() < end, (expression, found)
         time.sleep(0.02)
