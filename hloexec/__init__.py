@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         shadowing,
         shrinking,
         tracing,
+        triaging,
     )
     from hloexec.buffers import (
         BufferAssignment,
@@ -219,6 +220,8 @@ __all__ = [
     "shrinking",
     "trace",
     "tracing",
+    "triage",
+    "triaging",
     "unregister_custom_call",
     "unshard_outputs",
     "verify",
@@ -279,6 +282,8 @@ _HOMES = {
     "Tolerance": "hloexec.numerics.tolerances",
     "Trace": "hloexec.tracing",
     "TraceEvent": "hloexec.tracing",
+    "Triage": "hloexec.triaging",
+    "TriagedModule": "hloexec.triaging",
     "Trial": "hloexec.explaining",
     "Untold": "hloexec.explaining",
     "TupleShape": "hloexec.ir",
@@ -311,6 +316,7 @@ _HOMES = {
     "shard_inputs": "hloexec.sharding",
     "shrink": "hloexec.shrinking",
     "trace": "hloexec.tracing",
+    "triage": "hloexec.triaging",
     "unregister_custom_call": "hloexec.custom_calls.user_calls",
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
@@ -330,6 +336,7 @@ _PACKAGES = frozenset(
         "shadowing",
         "shrinking",
         "tracing",
+        "triaging",
     }
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""

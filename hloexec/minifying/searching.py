@@ -20,7 +20,8 @@ import numpy as np
 from hloexec.errors import HloError
 from hloexec.exec.observers import Stages
 from hloexec.minifying.case import Case, counted, element_total
-from hloexec.minifying.checking import Check, Ended
+from hloexec.minifying.checking import Check
+from hloexec.minifying.processes import Ended
 from hloexec.minifying.oracles import Oracle
 from hloexec.text import format as format_module
 from hloexec.values import flat
