@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from hloexec.text import format, parse
     from hloexec.text.dumps.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import Trace, TraceEvent, read_trace, trace
+    from hloexec.triaging import Triage, TriagedModule, triage
     from hloexec.values import Array, Inputs, Token, Value
     from hloexec.verifier import Note, verify
 
@@ -172,6 +173,8 @@ __all__ = [
     "Tolerance",
     "Trace",
     "TraceEvent",
+    "Triage",
+    "TriagedModule",
     "Trial",
     "TupleShape",
     "UnsupportedError",

@@ -121,6 +121,7 @@ FLOORS = (
     "extraction results shrinking tracing",
     "diffing explaining golden nan_search narrowing shadowing",
     "minifying",
+    "triaging",
     "report",
     "cli pytest_plugin",
 )

@@ -1,4 +1,4 @@
-"""Running a command that may crash, hang or print without end: how it ended is told apart, and nothing of it is left."""
+"""Running a command that may crash, hang or print without end: how it ended is told, and nothing of it is left."""
 
 from __future__ import annotations
 

@@ -46,9 +46,7 @@ def blamed_between_policies(
 ) -> Blamed | None:
     """The first instruction that the second policy makes differ from the first."""
     budget = settings.search_seconds
-    return blamed_by_diff(
-        diff(module, module, inputs, numerics=policies, top=1, budget=budget, **settings.run_options)
-    )
+    return blamed_by_diff(diff(module, module, inputs, numerics=policies, top=1, budget=budget, **settings.run_options))
 
 
 def blamed_named(module: Module, name: str) -> Blamed | None:

@@ -156,8 +156,8 @@ def _in_one(found: _Found) -> Iterator[Case]:
             (side,) = sides
             lacking = "after" if side == "before" else "before"
             raise InputError(
-                f"{os.fspath(sides[side])!r} lacks its partner: there is no {name}.{lacking}.hlo; rename it where it is "
-                "a module by itself"
+                f"{os.fspath(sides[side])!r} lacks its partner: there is no {name}.{lacking}.hlo; rename it where it "
+                "is a module by itself"
             )
         if name in found.modules:
             raise InputError(f"there are both a pair and a module of the name {name}; rename one")
@@ -180,7 +180,7 @@ def _in_both(before: _Found, after: _Found, folders: tuple[Path, Path]) -> Itera
         for label, stages in paired_stages(modules, after.dumps[relative], names, notes):
             yield Case(_joined(relative, label), "pair", tuple(stage.path for stage in stages))
         if notes:
-            raise InputError(f"{notes[0]}; select leaves out nothing here, so remove it, or add its partner")
+            raise InputError(f"{notes[0]}: one of them lacks its partner")
 
 
 def _require_same(before: Mapping[str, object], after: Mapping[str, object], folders: tuple[Path, Path]) -> None:

@@ -73,7 +73,7 @@ def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
     return CauseGroup(
         number=number,
         outcome=first.outcome,
-        cause=_cause(first),
+        cause=_cause(members),
         opcode=None if blamed is None else blamed.opcode,
         element_types=tuple(types) or _types(first),
         shape_class=None if blamed is None else blamed.shape_class,
@@ -84,9 +84,11 @@ def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
     )
 
 
-def _cause(module: TriagedModule) -> str:
+def _cause(members: Sequence[TriagedModule]) -> str:
+    module = members[0]
     if module.outcome != "differ":
-        return _reason(module)
+        reasons = {each.reason.partition("\n")[0] for each in members}
+        return reasons.pop() if len(reasons) == 1 else _reason(module)
     if module.explained is not None:
         return policy_words(_policy(module))
     how = "" if module.difference == "numbers" else f", {module.difference}"

@@ -38,7 +38,7 @@ from hloexec.triaging.findings import OutputDifference, TriagedModule
 from hloexec.triaging.settings import Settings
 from hloexec.values import Value
 
-__all__ = ["Tell", "against_of", "failed", "inputs_of", "judged", "stages_to_blame"]
+__all__ = ["Tell", "failed", "has_results", "inputs_of", "judged", "stages_to_blame"]
 
 Tell = Callable[[TriagedModule], None]
 """Takes what is known so far: it counts if what follows takes too much."""
@@ -63,7 +63,7 @@ def failed(case: Case, settings: Settings, outcome: str, reason: str) -> Triaged
     return attrs.evolve(_blank(case, settings), outcome=outcome, reason=reason)
 
 
-def against_of(case: Case, settings: Settings) -> str:
+def _against(case: Case, settings: Settings) -> str:
     """What a case is compared with, in words."""
     if case.kind == "pair":
         return os.fspath(case.files[0])
@@ -76,7 +76,7 @@ def against_of(case: Case, settings: Settings) -> str:
 
 def _blank(case: Case, settings: Settings) -> TriagedModule:
     files = tuple(map(os.fspath, case.files))
-    return TriagedModule(case.name, case.kind, files, against_of(case, settings), "not compared")
+    return TriagedModule(case.name, case.kind, files, _against(case, settings), "not compared")
 
 
 def inputs_of(case: Case, module: Module, settings: Settings, snapshot: Snapshot | None = None) -> list[list[Value]]:
@@ -170,16 +170,21 @@ def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     tell(result)
     if result.difference == "shapes":
         return result
-    return _with_cause(case, result, module, inputs, expected, settings, tell)
+    is_recorded = has_results(case, snapshot)
+    return _with_cause(result, module, inputs, expected, settings, tell, is_recorded=is_recorded)
 
 
-def _expected(
-    case: Case, snapshot: Snapshot, inputs: list[list[Value]], settings: Settings
-) -> Value | dict[str, Any]:
+def has_results(case: Case, snapshot: Snapshot) -> bool:
+    """Whether a module is compared with recorded results."""
+    return case.expected is not None or (snapshot.result is not None and not case.inputs)
+
+
+def _expected(case: Case, snapshot: Snapshot, inputs: list[list[Value]], settings: Settings) -> Value | dict[str, Any]:
     module = snapshot.module
     if case.expected is not None:
         return read_result(case.expected, result_shapes(module))
-    if snapshot.result is not None and not case.inputs:
+    if has_results(case, snapshot):
+        assert snapshot.result is not None
         return snapshot.result
     if settings.is_against_xla:
         return on_xla_cpu(module, inputs[0])
@@ -191,20 +196,22 @@ def _expected(
 
 
 def _with_cause(
-    case: Case,
     result: TriagedModule,
     module: Module,
     inputs: list[list[Value]],
     expected: Value | dict[str, Any],
     settings: Settings,
     tell: Tell,
+    *,
+    is_recorded: bool,
 ) -> TriagedModule:
     """The policy that explains what differs from expected results, and the instruction to blame."""
     ours = numerics_policy(settings.numerics)
-    is_recorded = case.expected is not None or (settings.against is None)
     if not is_recorded and settings.policy is not None:
         with suppress(HloError):
-            return attrs.evolve(result, blamed=blamed_between_policies(module, inputs, (settings.policy, ours), settings))
+            return attrs.evolve(
+                result, blamed=blamed_between_policies(module, inputs, (settings.policy, ours), settings)
+            )
         return result
     policy, explanation = explained_module(module, inputs, expected, settings)
     result = attrs.evolve(result, explained=policy)

@@ -9,8 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -122,9 +121,7 @@ def triage(
     )
 
 
-def _settings(
-    against: Any, numerics: Any, seed: Any, elided: Any, unknown: Any, timeout: Any, memory: Any
-) -> Settings:
+def _settings(against: Any, numerics: Any, seed: Any, elided: Any, unknown: Any, timeout: Any, memory: Any) -> Settings:
     if against is not None and against != XLA:
         if not isinstance(against, (str, NumericsPolicy)):
             raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)

@@ -58,4 +58,6 @@ class Settings:
 
     def differing(self, record: Mapping[str, Any]) -> list[str]:
         """What is otherwise in the record of other settings, in words."""
-        return [f"{name} was {record.get(name)!r}" for name, value in self.identity.items() if record.get(name) != value]
+        return [
+            f"{name} was {record.get(name)!r}" for name, value in self.identity.items() if record.get(name) != value
+        ]

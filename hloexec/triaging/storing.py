@@ -136,7 +136,9 @@ class Store:
         try:
             return MinifiedModule(**record)
         except TypeError as error:
-            raise InputError(f"{os.fspath(path)!r} is no result of a triage; remove it to have it made again") from error
+            raise InputError(
+                f"{os.fspath(path)!r} is no result of a triage; remove it to have it made again"
+            ) from error
 
     def keep_minified(self, name: str, found: MinifiedModule) -> None:
         """Write what was minified."""

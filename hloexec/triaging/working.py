@@ -1,7 +1,7 @@
 """The process in which a case is judged or minified: it reads what to do from a file, and writes what came of it.
 
-It may crash, hang or run out of memory, and nothing else is lost. What is known before the last of its steps is written,
-too, and counts if the process does not come to its end.
+It may crash, hang or run out of memory, and nothing else is lost. What is known before the last of its steps is
+written, too, and counts if the process does not come to its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hloexec.results import read_result, result_shapes
 from hloexec.text import format as format_module
 from hloexec.triaging.collecting import Case
 from hloexec.triaging.findings import MinifiedModule, TriagedModule
-from hloexec.triaging.judging import failed, inputs_of, judged, stages_to_blame
+from hloexec.triaging.judging import failed, has_results, inputs_of, judged, stages_to_blame
 from hloexec.triaging.settings import Settings
 from hloexec.triaging.storing import Store, read_json, write_json
 
@@ -66,9 +66,7 @@ def judge_apart(case: Case, key: str, store: Store, stop: Event) -> TriagedModul
     return attrs.evolve(result, seconds=seconds, is_cut=is_cut)
 
 
-def minify_apart(
-    case: Case, module: TriagedModule, name: str, store: Store, stop: Event
-) -> MinifiedModule | None:
+def minify_apart(case: Case, module: TriagedModule, name: str, store: Store, stop: Event) -> MinifiedModule | None:
     """Minify a case in a process of its own, into a folder of this name; None once `stop` is set."""
     start = time.monotonic()
     ended, found = _apart("minify", case, name, store, stop, {"module": attrs.asdict(module)})
@@ -183,12 +181,11 @@ def _smallest(case: Case, module: TriagedModule, settings: Settings) -> Minified
         return minify(after, inputs_of(case, before, settings), differs_from=before, **options)
     snapshot = load_with_values(case.files[0])
     inputs = inputs_of(case, snapshot.module, settings, snapshot)
-    is_recorded = case.expected is not None or settings.against is None
-    if not is_recorded:
-        return minify(snapshot.module, inputs, against=settings.against, **options)
     if module.explained is not None:
-        # A smaller module computes something else, for which there are no recorded results; a policy gives them.
+        # A smaller module computes something else, for which nothing was recorded; the policy gives it, and in no time.
         return minify(snapshot.module, inputs, against=f"policy:{module.explained.policy}", **options)
+    if not has_results(case, snapshot):
+        return minify(snapshot.module, inputs, against=settings.against, **options)
     if module.difference == "NaN or infinities" and module.blamed is not None:
         return minify(snapshot.module, inputs, nan=True, **options)
     expected = snapshot.result if case.expected is None else read_result(case.expected, result_shapes(snapshot.module))
