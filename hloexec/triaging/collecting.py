@@ -88,8 +88,8 @@ def cases_of(folder: Path, other: Path | None, select: Sequence[str]) -> list[Ca
 def _searched(folder: Path) -> _Found:
     with os_errors_named(f"read {os.fspath(folder)!r}"):
         if not folder.is_dir():
-            what = "is a file, not a folder" if folder.exists() else "is not there"
-            raise InputError(f"the folder {os.fspath(folder)!r} {what}")
+            what = "it is a file, not a folder" if folder.exists() else "there is no such folder"
+            raise InputError(f"cannot read {os.fspath(folder)!r}: {what}")
     found = _Found()
 
     def complain(error: OSError) -> None:

@@ -30,7 +30,7 @@ from hloexec.arguments import (
     wrong,
 )
 from hloexec.errors import InputError, UnsupportedError
-from hloexec.exec.observers import Observer, Stages
+from hloexec.exec.observers import Attached, Observer, Stages
 from hloexec.minifying.oracles import XLA
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.triaging.collecting import Case, cases_of
@@ -93,7 +93,9 @@ def triage(
     require_flags(minify=minify)
     require_integer("jobs", jobs, 1)
     patterns = texts("select", select)
-    stages = Stages(listed("observers", observers, "observers"))
+    watchers = listed("observers", observers, "observers")
+    Attached(watchers)
+    stages = Stages(watchers)
     folders = _folders(folder, other)
     if output is not None:
         _require_outside(output, folders)
@@ -122,9 +124,9 @@ def triage(
 
 
 def _settings(against: Any, numerics: Any, seed: Any, elided: Any, unknown: Any, timeout: Any, memory: Any) -> Settings:
+    if against is not None and not isinstance(against, (str, NumericsPolicy)):
+        raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
     if against is not None and against != XLA:
-        if not isinstance(against, (str, NumericsPolicy)):
-            raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
         try:
             named = against.removeprefix("policy:") if isinstance(against, str) else against
             against = f"policy:{numerics_policy(named).name}"

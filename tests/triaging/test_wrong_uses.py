@@ -65,11 +65,11 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("missing", "the folder 'missing' is not there"),
-        ("single/a.hlo", "'single/a.hlo' is a file, not a folder"),
+        ("missing", "cannot read 'missing': there is no such folder"),
+        ("single/a.hlo", "cannot read 'single/a.hlo': it is a file, not a folder"),
         ("empty", "there is no module in 'empty'"),
         ("notes", "there is no module in 'notes'"),
-        ("pairs missing", "the folder 'missing' is not there"),
+        ("pairs missing", "cannot read 'missing': there is no such folder"),
         ("pairs pairs", "the same folder"),
         ("widow", "lacks its partner: there is no deep/b.after.hlo"),
         ("one two", "b is in 'one', but lacks its partner in 'two'"),
