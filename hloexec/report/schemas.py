@@ -285,7 +285,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "blamed_opcode": ("text", "The opcode to blame; null where a policy explains it, or none is known."),
     "blamed_opcode_counts": ("{integer}", "How many modules of the group blame each opcode."),
     "blamed_element_types": ("[text]", "The element types of what is to blame and of its operands."),
-    "shape_class": ("scalar|empty|array|tuple", "Of what is to blame."),
+    "shape_class": ("array|empty|tuple", "Of what is to blame; `empty` are arrays without elements."),
     "difference_kind": ("text", "`numbers`, `NaN or infinities` or `shapes`; empty where nothing differs."),
     "cause_policy": ("text", "The policy that explains it, without names of instructions."),
     "member_names": ("[text]", "The modules of the group."),

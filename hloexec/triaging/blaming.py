@@ -128,11 +128,7 @@ def _blamed(
 
 
 def _class_of(shape: Shape) -> str:
-    """What sets shapes apart for a compiler: scalars and empty arrays take other ways than arrays do."""
+    """What sets shapes apart for a compiler: arrays without elements take other ways than those with some."""
     if isinstance(shape, TupleShape):
         return "tuple"
-    if not isinstance(shape, ArrayShape):
-        return "array"
-    if 0 in shape.dimensions:
-        return "empty"
-    return "array" if shape.dimensions else "scalar"
+    return "empty" if isinstance(shape, ArrayShape) and 0 in shape.dimensions else "array"

@@ -67,7 +67,7 @@ class Blamed:
     """Of its result, then those of its operands that are others."""
     shape: str
     shape_class: str
-    """`scalar`, `empty`, `array` or `tuple`."""
+    """`array`, `empty` (one without elements) or `tuple`."""
     instruction: str
     computation: str
     path: str

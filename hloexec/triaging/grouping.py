@@ -2,7 +2,8 @@
 
 Modules whose difference a policy explains are in one group per policy: the rounding is the cause, whichever instruction
 shows it first. Others are together if the same opcode is to blame, for the same element types and class of shapes, and
-differs in the same way. What could not be judged is grouped by what kept it from it.
+differs in the same way: it takes another operand, it would be right as another operation. What could not be judged is
+grouped by what kept it from it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from hloexec.triaging.findings import OUTCOMES, CauseGroup, TriagedModule
 
 __all__ = ["groups_of", "representative_of"]
 
-_Key: TypeAlias = tuple[str, str, tuple[str, ...], str, str]
-_NAMES = re.compile(r"[%'\"][^\s'\"]+['\"]?|\d+(?:\.\d+)?|\S*/\S*")
+_Key: TypeAlias = tuple[str, str, tuple[str, ...], str, str, str]
+_NAMES = re.compile(r"[%'\"][^\s'\"]+['\"]?|-?\b\d[\d.]*(?:e[-+]?\d+)?|-?\binf\b|\S*/\S*")
 """What messages have that is of one module only: names, numbers and paths."""
 _MOST_REASON = 160
+_USUAL = "array"
+"""A class of shapes that goes without saying."""
 
 
 def groups_of(modules: Iterable[TriagedModule]) -> list[CauseGroup]:
@@ -40,13 +43,14 @@ def representative_of(members: Sequence[TriagedModule]) -> TriagedModule:
 
 def _key(module: TriagedModule) -> _Key:
     if module.outcome != "differ":
-        return module.outcome, _reason(module), (), "", ""
+        return module.outcome, _without_names(module.reason), (), "", "", ""
     if module.explained is not None:
-        return module.outcome, "", (), "", _policy(module)
+        return module.outcome, "", (), "", "", _policy(module)
     if module.blamed is None:
-        return module.outcome, "", _types(module), "", module.difference
+        return module.outcome, "", _types(module), "", module.difference, ""
     blamed = module.blamed
-    return module.outcome, blamed.opcode, blamed.element_types, blamed.shape_class, module.difference
+    how = _without_names(blamed.reason)
+    return module.outcome, blamed.opcode, blamed.element_types, blamed.shape_class, module.difference, how
 
 
 def _policy(module: TriagedModule) -> str:
@@ -59,9 +63,9 @@ def _types(module: TriagedModule) -> tuple[str, ...]:
     return tuple(dict.fromkeys(output.actual_shape.partition("[")[0] for output in module.outputs))
 
 
-def _reason(module: TriagedModule) -> str:
-    """Why it could not be judged, without what is of this module only."""
-    line = module.reason.partition("\n")[0]
+def _without_names(reason: str) -> str:
+    """A reason without what is of one module only."""
+    line = reason.partition("\n")[0]
     return " ".join(_NAMES.sub("…", line).split())[:_MOST_REASON]
 
 
@@ -87,11 +91,19 @@ def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
 def _cause(members: Sequence[TriagedModule]) -> str:
     module = members[0]
     if module.outcome != "differ":
-        reasons = {each.reason.partition("\n")[0] for each in members}
-        return reasons.pop() if len(reasons) == 1 else _reason(module)
+        return _common([each.reason for each in members])
     if module.explained is not None:
         return policy_words(_policy(module))
     how = "" if module.difference == "numbers" else f", {module.difference}"
     if module.blamed is None:
         return f"results of {', '.join(_types(module))}{how}"
-    return f"{module.blamed.opcode} of {', '.join(module.blamed.element_types)}, {module.blamed.shape_class}{how}"
+    shapes = "" if module.blamed.shape_class == _USUAL else f" ({module.blamed.shape_class})"
+    reason = _common([each.blamed.reason for each in members if each.blamed is not None])
+    why = f": {reason}" if reason else ""
+    return f"{module.blamed.opcode} of {', '.join(module.blamed.element_types)}{shapes}{how}{why}"
+
+
+def _common(reasons: Sequence[str]) -> str:
+    """What reasons have in common that are the same but for names."""
+    lines = {reason.partition("\n")[0] for reason in reasons}
+    return lines.pop() if len(lines) == 1 else _without_names(reasons[0])

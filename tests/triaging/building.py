@@ -225,17 +225,18 @@ def _saving_stablehlo(text: str, inputs: Sequence[Value]) -> Save:
 
 
 def _planted(farm: Farm, cause: str) -> Iterator[Save]:
-    """Pairs with a fault in the module after, each in another program."""
+    """Pairs with a fault in the module after, in as many programs as have a place for it."""
     name, opcodes = _PLANTED[farm.half, cause]
     (kind,) = (each for each in KINDS if each.name == name)
     random = Random(f"{farm.seed} {cause}")
     programs = _programs(farm.half)
     random.shuffle(programs)
-    for program in programs:
-        base, found = without_calls(lowered(program).before), lowered(program)
+    tried = set[tuple[str, str]]()
+    for program in programs * farm.faults_per_cause:
+        base, found = _base(program), lowered(program)
         sites = [site for site in kind.sites(Draft(base)) if site.opcode in opcodes]
-        random.shuffle(sites)
-        for site in sites[:6]:
+        for site in [site for site in sites if (program, site.name) not in tried][:6]:
+            tried.add((program, site.name))
             try:
                 planted = plant(base, kind.fault(Draft(base), site, random)).module
                 hloexec.verify(planted)

@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--half", choices=("seen", "held"), default="seen", help="which of the two farms")
     parser.add_argument("--seed", type=int, default=0, help="draw other faults and networks")
     parser.add_argument("--jobs", type=int, default=2, help="so many processes at once")
+    parser.add_argument("--clean", type=int, default=270, help="how many modules without a fault")
     parser.add_argument("--build", action="store_true", help="build it only")
     options = parser.parse_args()
     os.environ.update(ENVIRONMENT)
@@ -60,7 +61,16 @@ def main() -> None:
     place = options.folder / "truth.json"
     if not place.exists():
         start = time.monotonic()
-        truth = build(Farm(options.half, CAUSES[options.half], options.seed), options.folder / "modules")
+        pairs, recorded = options.clean * 10 // 27, options.clean * 6 // 27
+        farm = Farm(
+            options.half,
+            CAUSES[options.half],
+            options.seed,
+            pairs=pairs,
+            recorded=recorded,
+            functions=options.clean - pairs - recorded,
+        )
+        truth = build(farm, options.folder / "modules")
         place.write_text(json.dumps(truth, indent=1))
         print(f"built in {time.monotonic() - start:.0f} s")
     truth = json.loads(place.read_text())

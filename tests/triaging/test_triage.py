@@ -36,14 +36,6 @@ ENTRY main {
 }
 """
 SWAPPED = BEFORE.replace("subtract(turned, x)", "subtract(x, turned)")
-ENDLESS = """HloModule endless
-body { b = f32[8] parameter(0)
-  ROOT n = f32[8] sine(b) }
-condition { c = f32[8] parameter(0)
-  ROOT t = pred[] constant(true) }
-ENTRY e { x = f32[8] parameter(0)
-  ROOT w = f32[8] while(x), condition=condition, body=body }
-"""
 
 
 def _pair(folder: Path, name: str, before: str, after: str) -> None:
@@ -56,27 +48,28 @@ def _plain(found: hloexec.Triage) -> list[Any]:
     return [attrs.asdict(attrs.evolve(module, seconds=0.0, is_reused=False)) for module in found.modules]
 
 
+@pytest.mark.slow
 def test_a_farm_of_three_causes_is_found_and_grouped_by_them(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from tests.triaging.building import Farm, build
 
-    farm = Farm("seen", ("TF32", "bf16 operands", "NaN by overflow"), 3, 2, pairs=0, recorded=4, functions=0)
+    farm = Farm("seen", ("TF32", "NaN by overflow"), 3, 2, pairs=0, recorded=2, functions=0)
     truth = build(farm, tmp_path / "modules")
-    for number in range(2):
-        _pair(tmp_path / "modules", f"pair{number}", BEFORE, BEFORE.replace("turned", f"other{number}"))
-        truth[f"pair{number}"] = ""
+    for number in range(6):
+        before, after = BEFORE.replace("16", str(9 + number)), SWAPPED if number % 3 == 1 else BEFORE
+        _pair(tmp_path / "modules", f"pair{number}", before, after.replace("16", str(9 + number)))
+        truth[f"pair{number}"] = "exchanged" if number % 3 == 1 else ""
     found = hloexec.triage(tmp_path / "modules", jobs=2, minify=False)
+    assert len(truth) == 12
     assert {module.name: module.outcome == "differ" for module in found.modules} == {
         name: bool(cause) for name, cause in truth.items()
     }
-    groups = {group.cause: {truth[member.name] for member in group.members} for group in found.groups}
+    groups = {group.cause.partition(":")[0]: [truth[member.name] for member in group.members] for group in found.groups}
     assert groups == {
-        "TF32": {"TF32"},
-        "bf16 operands": {"bf16 operands"},
-        "exponential of f32, array, NaN or infinities": {"NaN by overflow"},
+        "TF32": ["TF32"] * 2,
+        "subtract of f32": ["exchanged"] * 2,
+        "exponential of f32, NaN or infinities": ["NaN by overflow"] * 2,
     }
-    assert [len(group.members) for group in found.groups] == [2, 2, 2]
-    assert not any(module.reason for module in found.modules)
 
 
 def test_denormals_that_xla_flushes_are_said_to_be_flushed(tmp_path: Path) -> None:
@@ -148,27 +141,26 @@ def test_ctrl_c_keeps_what_is_known_and_the_next_call_goes_on(tmp_path: Path) ->
 
 
 def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "_STARTING_SECONDS", 0.0)
-    for name, text in (("endless", ENDLESS), ("broken", "HloModule b\nENTRY {")):
-        _pair(tmp_path / "modules", name, text, text + " ")
+    _pair(tmp_path / "modules", "broken", "HloModule b\nENTRY {", "")
     large = "HloModule l\nENTRY e { x = f32[30000,30000] parameter(0)\n ROOT y = f32[30000,30000] sine(x) }\n"
     _pair(tmp_path / "modules", "large", large, large)
-    output = tmp_path / "found"
-    options: Any = {"output": output, "memory": "1G"}
-    found = hloexec.triage(tmp_path / "modules", jobs=2, timeout=4, **options)
-    outcomes = {module.name: module.outcome for module in found.modules}
-    assert outcomes == {"endless": "timed out", "broken": "not compared", "large": "out of memory"}
-    assert not found.agrees and not found.differing
-    assert {group.outcome: group.minified for group in found.groups} == dict.fromkeys(outcomes.values())
 
-    monkeypatch.setattr(working, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
-    again = hloexec.triage(tmp_path / "modules", timeout=4, **options)
-    assert all(module.is_reused for module in again.modules)
-    # What was ended by its limits is tried again where these are larger.
-    more = hloexec.triage(tmp_path / "modules", timeout=9, **options)
-    ended = {"endless": "crashed", "large": "crashed"}
-    assert {module.name: module.outcome for module in more.modules} == outcomes | ended
-    assert "SIGSEGV" in more.modules[1].reason
+    def outcomes(timeout: float) -> tuple[list[str], list[bool]]:
+        found = hloexec.triage(tmp_path / "modules", output=tmp_path / "found", memory="1G", jobs=2, timeout=timeout)
+        assert not found.agrees and not found.differing and not any(group.minified for group in found.groups)
+        return [module.outcome for module in found.modules], [module.is_reused for module in found.modules]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(working, "_STARTING_SECONDS", 0.0)
+        patched.setattr(working, "_COMMAND", "import time; time.sleep(60)")
+        assert outcomes(0.5) == (["timed out"] * 2, [False] * 2)
+        assert outcomes(0.5) == (["timed out"] * 2, [True] * 2)
+        patched.setattr(working, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
+        # What was ended by its limits is tried again where these are larger.
+        assert outcomes(30) == (["crashed"] * 2, [False] * 2)
+    assert outcomes(60) == (["not compared", "out of memory"], [False] * 2)
+    # More time does not help a text that is no HLO.
+    assert outcomes(90)[1] == [True, False]
 
 
 def test_what_was_found_before_a_search_took_too_long_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +232,7 @@ def test_a_policy_is_one_cause_whichever_instructions_have_it() -> None:
         _module("d", "convolution"),
         _module("e", "dot", difference="NaN or infinities"),
         _module("f", outcome="crashed", reason="it was ended by SIGABRT: 12 of 'x' in a/b.hlo"),
-        _module("g", outcome="crashed", reason="it was ended by SIGABRT: 7 of 'y' in c.hlo"),
+        _module("g", outcome="crashed", reason="it was ended by SIGABRT: 7 of 'y' in d/c.hlo"),
         _module("h", outcome="agree"),
     ]
     groups = groups_of(modules)
