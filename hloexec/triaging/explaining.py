@@ -12,7 +12,7 @@ from hloexec.ir import Module
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
 from hloexec.triaging.findings import PolicyFound
 from hloexec.triaging.settings import Settings
-from hloexec.values import Inputs, Value
+from hloexec.values import Array, Inputs, Value
 
 __all__ = ["explained_module", "explained_pair", "policy_words", "without_names"]
 
@@ -44,7 +44,7 @@ def policy_words(names: str) -> str:
 
 
 def explained_module(
-    module: Module, inputs: Inputs, expected: Value | dict[str, Value], settings: Settings
+    module: Module, inputs: Inputs, expected: Value | dict[str, Array], settings: Settings
 ) -> tuple[PolicyFound | None, Explanation | None]:
     """The policy under which a module gives what is expected of it, and all that `explain` says; None where none
     does."""

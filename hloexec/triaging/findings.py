@@ -181,7 +181,7 @@ class CauseGroup:
     """Modules that differ, or could not be judged, for the same cause."""
 
     number: int
-    """From 1, the largest group of the worst outcome first."""
+    """From 1: what differs and no policy explains comes first, the largest group of each rank first."""
     outcome: str
     cause: str
     """In words."""

@@ -27,13 +27,21 @@ _USUAL = "array"
 
 
 def groups_of(modules: Iterable[TriagedModule]) -> list[CauseGroup]:
-    """The groups of those that differ or could not be judged, the worst outcome and the largest group first."""
+    """The groups of those that differ or could not be judged, the worst outcome and the largest group first.
+
+    Those that a policy explains come after others that differ.
+    """
     found: dict[_Key, list[TriagedModule]] = {}
     for module in modules:
         if not module.agrees:
             found.setdefault(_key(module), []).append(module)
-    ranked = sorted(found.items(), key=lambda pair: (OUTCOMES.index(pair[1][0].outcome), -len(pair[1]), pair[0]))
+    ranked = sorted(found.items(), key=lambda pair: (*_rank(pair[1][0]), -len(pair[1]), pair[0]))
     return [_group(number, members) for number, (_, members) in enumerate(ranked, 1)]
+
+
+def _rank(module: TriagedModule) -> tuple[int, bool]:
+    """What a policy explains is no fault of a compiler, so it comes after what none does."""
+    return OUTCOMES.index(module.outcome), module.explained is not None
 
 
 def representative_of(members: Sequence[TriagedModule]) -> TriagedModule:
