@@ -101,6 +101,8 @@ NO_OPCODES = {
     "text/attributes/shardings.py": "iota",
     "tracing/reading.py": "maximum minimum",
     "tracing/running.py": "select",
+    "triaging/blaming.py": "tuple",
+    "triaging/running.py": "select",
 }
 """Words that mean something else where they stand: commands, names of arrays' statistics, XLA's buffer assignment."""
 PROSE = {"and", "or", "parameter"}
