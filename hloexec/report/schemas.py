@@ -286,7 +286,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "blamed_opcode_counts": ("{integer}", "How many modules of the group blame each opcode."),
     "blamed_element_types": ("[text]", "The element types of what is to blame and of its operands."),
     "shape_class": ("array|empty|tuple", "Of what is to blame; `empty` are arrays without elements."),
-    "difference_kind": ("text", "`numbers`, `NaN or infinities` or `shapes`; empty where nothing differs."),
+    "difference_kind": ("text", "What differs: `numbers`, `NaN or infinities` or `shapes`; empty where nothing does."),
     "cause_policy": ("text", "The policy that explains it, without names of instructions."),
     "member_names": ("[text]", "The modules of the group."),
     "representative": ("text", "The smallest of them."),

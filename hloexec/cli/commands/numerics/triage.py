@@ -14,8 +14,7 @@ __all__ = ["command"]
     "triage",
     epilog=examples(
         "hloexec triage dumps -o found",
-        "hloexec triage modules --against xla-cpu -o found \\\n  --jobs 4",
-        "hloexec triage before after -o found",
+        "hloexec triage dumps --select 'jit_*' --jobs 2",
     ),
 )
 @click.argument("folder", type=click.Path())
