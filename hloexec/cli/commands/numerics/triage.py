@@ -14,7 +14,7 @@ __all__ = ["command"]
     "triage",
     epilog=examples(
         "hloexec triage dumps -o found",
-        "hloexec triage dumps --select 'jit_*' --jobs 2",
+        "hloexec triage dumps --jobs 2",
     ),
 )
 @click.argument("folder", type=click.Path())
