@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         shrinking,
         stepping,
         tracing,
+        triaging,
     )
     from hloexec.buffers import (
         BufferAssignment,
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from hloexec.text import format, parse
     from hloexec.text.dumps.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import Trace, TraceEvent, read_trace, trace
+    from hloexec.triaging import Triage, TriagedModule, triage
     from hloexec.values import Array, Inputs, Token, Value
     from hloexec.verifier import Note, verify
 
@@ -184,6 +186,8 @@ __all__ = [
     "Tolerance",
     "Trace",
     "TraceEvent",
+    "Triage",
+    "TriagedModule",
     "Trial",
     "TupleShape",
     "UnsupportedError",
@@ -236,6 +240,8 @@ __all__ = [
     "stepping",
     "trace",
     "tracing",
+    "triage",
+    "triaging",
     "unregister_custom_call",
     "unshard_outputs",
     "verify",
@@ -303,6 +309,8 @@ _HOMES = {
     "Tolerance": "hloexec.numerics.tolerances",
     "Trace": "hloexec.tracing",
     "TraceEvent": "hloexec.tracing",
+    "Triage": "hloexec.triaging",
+    "TriagedModule": "hloexec.triaging",
     "Trial": "hloexec.explaining",
     "Untold": "hloexec.explaining",
     "TupleShape": "hloexec.ir",
@@ -337,6 +345,7 @@ _HOMES = {
     "shrink": "hloexec.shrinking",
     "step": "hloexec.stepping",
     "trace": "hloexec.tracing",
+    "triage": "hloexec.triaging",
     "unregister_custom_call": "hloexec.custom_calls.user_calls",
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
@@ -359,6 +368,7 @@ _PACKAGES = frozenset(
         "shrinking",
         "stepping",
         "tracing",
+        "triaging",
     }
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""

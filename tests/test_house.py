@@ -106,6 +106,8 @@ NO_OPCODES = {
     "text/attributes/shardings.py": "iota",
     "tracing/reading.py": "maximum minimum",
     "tracing/running.py": "select",
+    "triaging/blaming.py": "tuple",
+    "triaging/running.py": "select",
 }
 """Words that mean something else where they stand: commands, names of arrays' statistics, XLA's buffer assignment,
 the program and the language of Graphviz."""
@@ -127,6 +129,7 @@ FLOORS = (
     "extraction results shrinking tracing",
     "diffing explaining golden nan_search narrowing shadowing stepping",
     "graphing minifying",
+    "triaging",
     "report",
     "cli pytest_plugin",
 )

@@ -42,6 +42,7 @@ _COMMANDS = {
     "minify": "making",
     "compare": "numerics",
     "diff": "numerics",
+    "triage": "numerics",
     "golden": "running",
     "info": "inspecting",
     "plan": "inspecting",
@@ -52,9 +53,9 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = tuple("run trace step nan shadow explain precision extract minify diff golden graph".split())
+_RUNNING = tuple("run trace step nan shadow explain precision extract minify diff triage golden graph".split())
 """Commands that run modules; their process is set up for it."""
-_WITH_VERDICT = ("nan", "explain", "extract", "minify", "compare", "diff", "golden", "memory")
+_WITH_VERDICT = ("nan", "explain", "extract", "minify", "compare", "diff", "triage", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""

@@ -25,7 +25,7 @@ from hloexec.ir import Module
 from hloexec.loading import load
 from hloexec.values import Described, Inputs
 
-__all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders"]
+__all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders", "diff_stages", "paired_stages"]
 
 Outcome: TypeAlias = Literal["agree", "rounding only", "differ", "not compared"]
 _ORDER: tuple[Outcome, ...] = ("differ", "not compared", "rounding only", "agree")
@@ -128,7 +128,7 @@ def diff_folders(
     if other is None:
         chains = [(str(module), module.stages) for module in found]
     else:
-        chains = _paired(found, _selected(other, select), (os.fspath(folder), os.fspath(other)), notes)
+        chains = paired_stages(found, _selected(other, select), (os.fspath(folder), os.fspath(other)), notes)
     notes += [f"{name} is there at one stage only: {stages[0]}" for name, stages in chains if len(stages) == 1]
     chains = [(name, stages) for name, stages in chains if len(stages) > 1]
     if not chains:
@@ -142,18 +142,21 @@ def diff_folders(
             if on_step is not None:
                 on_step(f"{name}: {stage}", next(done), total)
 
-        steps = _steps(stages, inputs, tell, {"seed": seed, **options})
+        steps = diff_stages(stages, inputs, tell, {"seed": seed, **options})
         modules.append(ModuleDiff(name, tuple(steps), len(stages)))
     return FolderDiff(tuple(modules), tuple(notes))
 
 
-def _steps(
+def diff_stages(
     stages: Sequence[Stage],
     inputs: Inputs | Callable[[Module], Inputs] | None,
     tell: Callable[[Stage], None],
     options: dict[str, Any],
 ) -> list[StageDiff]:
-    """Each stage compared with the latest one before it that could be run."""
+    """Each stage compared with the latest one before it that could be run.
+
+    `options` are those of `diff`, the seed among them; `tell` is called before each stage.
+    """
     steps: list[StageDiff] = []
     last, last_module, last_text = stages[0], None, _text(stages[0])
     values: Inputs | None = None if callable(inputs) else inputs
@@ -217,10 +220,13 @@ def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[Dum
     return found
 
 
-def _paired(
+def paired_stages(
     before: Sequence[DumpedModule], after: Sequence[DumpedModule], folders: tuple[str, str], notes: list[str]
 ) -> list[tuple[str, tuple[Stage, ...]]]:
-    """The modules of both folders by their names; those of one name in their order."""
+    """The modules of both folders by their names, those of one name in their order, each at a stage that both have.
+
+    What has no partner is said in `notes`.
+    """
     sides = []
     for modules in (before, after):
         by_name: dict[str, list[DumpedModule]] = defaultdict(list)

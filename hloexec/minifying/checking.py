@@ -6,69 +6,29 @@ that ended it, or that it did not end in time.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import signal
-import subprocess
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import attrs
 
 from hloexec import literals
 from hloexec.errors import HloError, InputError
 from hloexec.minifying.case import Case
+from hloexec.minifying.processes import Ended, run_command
 from hloexec.text import format as format_module
 from hloexec.values import Value
 
-__all__ = ["OUTCOMES", "Check", "Ended"]
+__all__ = ["OUTCOMES", "Check", "input_files"]
 
 OUTCOMES = ("pass", "fail", "crash", "hang")
 """What a check may have to do so that the module shows the failure: exit with 0, or with another code, be ended by a
 signal, or not end in time."""
 _PLACE = "{}"
-_MOST_OUTPUT = 1 << 20
-_WAIT_SECONDS = 0.05
-_SHELL_SIGNAL = 128
-"""What shells, and programs that pass on how another ended, add to the number of a signal."""
-
-
-@attrs.frozen
-class Ended:
-    """How a command ended."""
-
-    code: int | None
-    """The exit code, minus the number of the signal that ended it; None if it had to be stopped."""
-    output: str
-    """The end of what it printed."""
-
-    @property
-    def outcome(self) -> str:
-        """One of `OUTCOMES`."""
-        if self.code is None:
-            return "hang"
-        if self.code == 0:
-            return "pass"
-        return "crash" if self.signal else "fail"
-
-    @property
-    def signal(self) -> int:
-        """The number of the signal that ended it, or a program that it ran; 0 for none."""
-        code = self.code or 0
-        number = -code if code < 0 else code - _SHELL_SIGNAL
-        return number if number in set(signal.Signals) else 0
-
-    def __str__(self) -> str:
-        if self.code is None:
-            return "it did not end in time"
-        if self.signal:
-            return f"it was ended by {signal.Signals(self.signal).name}"
-        return f"it exited with {self.code}"
 
 
 @attrs.define(eq=False)
@@ -150,23 +110,7 @@ class Check:
             for name, row in input_files(case):
                 with suppress(HloError):
                     literals.save(Path(folder, name), tuple(row))
-            return self._ended(self.words_on(str(path)), Path(folder, "output"), stop)
-
-    def _ended(self, words: Sequence[str], printed: Path, stop: Event | None) -> Ended:
-        with printed.open("wb") as output:
-            try:
-                process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-                )
-            except OSError as error:
-                raise InputError(f"command: cannot run {words[0]!r}: {error.strerror or error}") from error
-            try:
-                code = _waited(process, self.timeout, stop)
-            finally:
-                _kill(process)
-        with printed.open("rb") as stream:
-            stream.seek(max(0, printed.stat().st_size - _MOST_OUTPUT))
-            return Ended(code, stream.read().decode("utf-8", "replace"))
+            return run_command(self.words_on(str(path)), Path(folder, "output"), self.timeout, stop)
 
 
 _MUST = {"pass": "exit with 0", "fail": "exit with a code other than 0", "crash": "crash", "hang": "hang"}
@@ -178,20 +122,3 @@ def input_files(case: Case) -> list[tuple[str, list[Value]]]:
     if len(rows) == 1:
         return [("inputs.npz", rows[0])]
     return [(f"inputs.{device}.npz", row) for device, row in enumerate(rows)]
-
-
-def _waited(process: subprocess.Popen[Any], timeout: float, stop: Event | None) -> int | None:
-    """The exit code; None if it did not end in time, or was told to stop."""
-    left = timeout
-    while left > 0 and not (stop is not None and stop.is_set()):
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(min(left, _WAIT_SECONDS) if stop is not None else left)
-        left -= _WAIT_SECONDS if stop is not None else left
-    return None
-
-
-def _kill(process: subprocess.Popen[Any]) -> None:
-    """End it, and all that it has started."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -19,7 +19,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.plan.schedule import after_dependencies
 
-__all__ = ["open_all", "open_calls", "opened"]
+__all__ = ["open_all", "open_calls", "opened", "without_calls"]
 
 _MOST_TRIPS = 8
 _MOST_LEVELS = 100
@@ -29,20 +29,22 @@ def open_calls(search: Search, side: str = "module") -> bool:
     """Open the calls and fusions of an entry computation, all at once; they compute the same."""
     case = search.best
 
-    def with_all() -> Case | None:
-        found = case
-        for _ in range(_MOST_LEVELS):
-            module: Module = getattr(found, side)
-            names = [each.name for each in module.entry if role_of(each) is Role.CALL]
-            if not names:
-                break
-            for name in names:
-                callee = next(computation_names(getattr(found, side).entry.by_name[name].attributes))
-                found = opened(found, name, [callee], side)
-        return None if found is case else found
-
     search.begin("calls and fusions")
-    return search.any([with_all])
+    return search.any([partial(without_calls, case, side)])
+
+
+def without_calls(case: Case, side: str = "module") -> Case | None:
+    """The case with the calls and fusions of an entry computation opened; None where there are none."""
+    found = case
+    for _ in range(_MOST_LEVELS):
+        module: Module = getattr(found, side)
+        names = [each.name for each in module.entry if role_of(each) is Role.CALL]
+        if not names:
+            break
+        for name in names:
+            callee = next(computation_names(getattr(found, side).entry.by_name[name].attributes))
+            found = opened(found, name, [callee], side)
+    return None if found is case else found
 
 
 def open_all(search: Search, options: Mapping[str, Any], side: str = "module") -> bool:

@@ -30,7 +30,7 @@ from hloexec.plan.trees import map_shape, unflatten
 from hloexec.results import labelled_arrays
 from hloexec.values import Array, Value, flat, mapped
 
-__all__ = ["XLA", "Against", "DiffersFrom", "Expected", "Nan", "Oracle"]
+__all__ = ["XLA", "Against", "DiffersFrom", "Expected", "Nan", "Oracle", "has_numbers", "on_xla_cpu"]
 
 XLA = "xla-cpu"
 """XLA:CPU through jaxlib, as `hloexec run --against` calls it."""
@@ -135,13 +135,13 @@ class _Difference:
         if self.comparison is None or self.comparison.agrees:
             verdict = "equal" if self.comparison is None else self.comparison.verdict.value
             raise InputError(f"the results of {case.module.name} are as they should be ({verdict}): nothing to minify")
-        self._is_of_numbers = _has_numbers(self.comparison)
+        self._is_of_numbers = has_numbers(self.comparison)
 
     def holds(self, case: Case) -> bool:
         found = self._compared(case)
         if found is None or found.agrees:
             return False
-        return _has_numbers(found) or not self._is_of_numbers
+        return has_numbers(found) or not self._is_of_numbers
 
     def expected(self, case: Case) -> Value | None:
         return self._reference(case)
@@ -183,7 +183,7 @@ def _same_bits(ours: Any, theirs: Any) -> bool:
     return bool(ours.dtype == theirs.dtype) and ours.tobytes() == bytes(theirs.tobytes())
 
 
-def _has_numbers(comparison: Comparison) -> bool:
+def has_numbers(comparison: Comparison) -> bool:
     """Whether some difference is between two numbers."""
     return any(
         leaf.measured is None or leaf.mismatches > leaf.measured.infinite_mismatches for leaf in comparison.different
@@ -211,10 +211,15 @@ class Against(_Difference):
     def _reference(self, case: Case) -> Value:
         if self.policy is not None:
             return _one(_run(case, self.options, self.policy))
-        leaves = run_on_xla_cpu(case.module, case.row(0))
-        numbers = iter(range(len(leaves)))
-        value: Value = unflatten(map_shape(case.module.entry.result_shape, lambda _: next(numbers)), leaves)
-        return value
+        return on_xla_cpu(case.module, case.row(0))
+
+
+def on_xla_cpu(module: Module, inputs: Sequence[Value]) -> Value:
+    """The result of XLA:CPU for a module of one device; raises what `run_on_xla_cpu` raises."""
+    leaves = run_on_xla_cpu(module, inputs)
+    numbers = iter(range(len(leaves)))
+    value: Value = unflatten(map_shape(module.entry.result_shape, lambda _: next(numbers)), leaves)
+    return value
 
 
 @attrs.define(eq=False)

@@ -20,8 +20,9 @@ import numpy as np
 from hloexec.errors import HloError
 from hloexec.exec.observers import Stages
 from hloexec.minifying.case import Case, counted, element_total
-from hloexec.minifying.checking import Check, Ended
+from hloexec.minifying.checking import Check
 from hloexec.minifying.oracles import Oracle
+from hloexec.minifying.processes import Ended
 from hloexec.text import format as format_module
 from hloexec.values import flat
 from hloexec.verifier import verify

@@ -276,6 +276,42 @@ KEYS: Mapping[str, tuple[str, str]] = {
         "[explained_instruction]", "With --values: those that rounding alone does not explain, in data-flow order."
     ),
     "checked_instruction_count": ("integer", "With --values: how many instructions were looked at."),
+    # Triage.
+    "other_folder": ("text", "The second folder, where there are two."),
+    "output_folder": ("text", "The folder in which results are kept."),
+    "case_count": ("integer", "How many modules, pairs and chains of stages there are."),
+    "outcome_counts": ("{integer}", "How many modules have each outcome."),
+    "cause_groups": ("[cause_group]", "Modules with the same cause, those that differ first, the largest group first."),
+    "group_number": ("integer", "The number of the group, from 1."),
+    "triage_outcome": (
+        "differ|crashed|timed out|out of memory|not compared|rounding only|agree", "What came of the module."
+    ),
+    "cause": ("text", "The cause in words."),
+    "blamed_opcode": ("text", "The opcode to blame; null where a policy explains it, or none is known."),
+    "blamed_opcode_counts": ("{integer}", "How many modules of the group blame each opcode."),
+    "blamed_element_types": ("[text]", "The element types of what is to blame and of its operands."),
+    "shape_class": ("array|empty|tuple", "Of what is to blame; `empty` are arrays without elements."),
+    "difference_kind": ("text", "What differs: `numbers`, `NaN or infinities` or `shapes`; empty where nothing does."),
+    "cause_policy": ("text", "The policy that explains it, without names of instructions."),
+    "member_names": ("[text]", "The modules of the group."),
+    "representative": ("text", "The smallest of them."),
+    "minified": ("minified_module", "The smallest module that shows the cause; null where none was made."),
+    "module_name": ("text", "Its path in the folder, without suffixes."),
+    "minified_folder": ("text", "The folder of the small module."),
+    "triaged_modules": ("[triaged_module]", "All modules, by their names."),
+    "case_kind": ("module|pair|stages", "Whether it is a module, a pair, or a module at several stages."),
+    "files": ("[text]", "The files of the module, of the pair, or of the stages in their order."),
+    "different_outputs": ("[different_output]", "The arrays of the result that differ."),
+    "nan_difference_count": ("integer", "How many elements are NaN on one side only."),
+    "infinity_difference_count": ("integer", "How many elements are infinite on one side only."),
+    "blamed_instruction": ("blamed_instruction", "The instruction to blame; null where none was found."),
+    "right_hlo": ("text", "The instruction that gives the right value, as HLO text."),
+    "explained_by": ("policy_found", "The policy that explains the difference; null where none does."),
+    "policy_words": ("text", "The policy in words, such as TF32."),
+    "alike_policies": ("[text]", "Policies that the values cannot tell from it."),
+    "explains_all": ("flag", "Whether it explains all results; else what the only instruction to blame gives."),
+    "is_cut": ("flag", "Whether limits of time or memory ended it."),
+    "is_reused": ("flag", "Whether the output folder had it already."),
     "bad_count": ("integer", "How many elements went bad."),
     "elements": ("[bad_element]", "The first elements that went bad."),
     "element": ("element", "What the element is."),
@@ -454,6 +490,8 @@ RECORDS: Mapping[str, str] = {
     "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
     "failing_command",
     "graph": "file module computation around? distance? instruction_count edge_count files coloured_by? coloured dot?",
+    "triage": "folder other_folder? output_folder? case_count outcome_counts cause_groups triaged_modules "
+    "total_seconds is_complete",
     "ops": "opcodes",
     "error": "error",
     "place": "computation instruction",
@@ -463,6 +501,17 @@ RECORDS: Mapping[str, str] = {
     "deviation": "label index input_number step_number device expected actual relative_error",
     "narrowing_verdict": "computation instruction opcode kind element_type narrow_type? standing reason alone? "
     "run_count work_flops hlo op_name? source",
+    "cause_group": "group_number triage_outcome cause blamed_opcode? blamed_opcode_counts blamed_element_types "
+    "shape_class? difference_kind cause_policy? member_names representative minified?",
+    "minified_module": "module_name minified_folder? reason failure given_instruction_count instruction_count "
+    "largest_dimension is_complete is_confirmed hlo_text failing_command total_seconds",
+    "triaged_module": "module_name case_kind files against triage_outcome reason difference_kind different_outputs "
+    "blamed_instruction? explained_by? to_blame? instruction_count notes is_cut is_reused total_seconds",
+    "different_output": "label actual_shape expected_shape verdict element_count mismatch_count max_absolute_error? "
+    "max_relative_error? max_ulps? nan_difference_count infinity_difference_count",
+    "blamed_instruction": "opcode blamed_element_types shape shape_class instruction computation path hlo op_name? "
+    "source right_hlo? is_certain reason",
+    "policy_found": "policy policy_words alike_policies bits_explained equal_share explains_all",
     "device_axis": "size new_size stride",
     "check_outcome": "ended_as ended_count",
     "size_change": "size new_size array_count parameter_dimensions operations",

@@ -50,6 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(ROOT / "examples" / "attention.hlo", f"{name}.hlo")
     for name in ("a", "b", "gpu"):
         np.savez(f"{name}.npz", value=np.ones((16, 32), np.float32))
+    (tmp_path / "work/dumps").mkdir()
+    for side in ("before", "after"):
+        shutil.copy(ROOT / "examples" / "rnn_scan.hlo", f"dumps/jit_step.{side}.hlo")
     return tmp_path / "work"
 
 

@@ -1,0 +1,130 @@
+"""`hloexec triage`: judge all modules of a folder, and group those that differ for the same cause."""
+
+from __future__ import annotations
+
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.options import ByteCount, echo_json, json_option
+
+__all__ = ["command"]
+
+
+@click.command(
+    "triage",
+    epilog=examples(
+        "hloexec triage dumps -o found",
+        "hloexec triage dumps --jobs 2",
+    ),
+)
+@click.argument("folder", type=click.Path())
+@click.argument("other", type=click.Path(), required=False)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    help="Keep all results in this folder; a later call with it goes on where one was stopped.  [default: keep none]",
+)
+@click.option(
+    "--against",
+    metavar="xla-cpu|POLICY",
+    help="Compare modules that are no pair and have no recorded results with XLA:CPU (through jaxlib), or with another "
+    "policy.",
+)
+@click.option(
+    "--select",
+    metavar="PATTERN",
+    multiple=True,
+    help="Only modules whose name fits, such as 'dumps/*'. May be repeated.",
+)
+@click.option("--minify/--no-minify", default=True, show_default=True, help="Minify the smallest module of each group.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="So many modules at once.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="What a module may take; so much again to minify one.",
+)
+@click.option("--memory", type=ByteCount(), default="4G", show_default=True, help="Memory that a module may take.")
+@click.option(
+    "--numerics", metavar="POLICY", default="reference", show_default=True, help="Numerics policy of the runs."
+)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Seed of random inputs.")
+@click.option(
+    "--elided",
+    type=click.Choice(("zeros", "random", "error")),
+    default="zeros",
+    show_default=True,
+    help="Values of constants that the text elides.",
+)
+@click.option(
+    "--unknown",
+    type=click.Choice(("error", "zeros", "random")),
+    default="error",
+    show_default=True,
+    help="Results of library calls that hloexec does not know.",
+)
+@click.option("--top", type=click.IntRange(0), default=40, show_default=True, help="Maximum number of modules; 0: all.")
+@json_option
+def command(
+    folder: str,
+    other: str | None,
+    output: str | None,
+    against: str | None,
+    select: tuple[str, ...],
+    minify: bool,
+    jobs: int,
+    timeout: float,
+    memory: int,
+    numerics: str,
+    seed: int,
+    elided: str,
+    unknown: str,
+    top: int,
+    as_json: bool,
+) -> int:
+    """Run and compare all modules in FOLDER and below, and group those that differ for the same cause.
+
+    Compared are pairs, NAME.before.hlo with NAME.after.hlo; with OTHER, modules of the same path in both folders; the
+    stages of modules that XLA dumped; and other modules with NAME.expected.npz beside them, else with what --against
+    says. Inputs are in NAME.inputs.npz, or random. Modules may be .hlo, .txt, .pb or .mlir files, or gzipped.
+
+    Each runs in a process of its own, within --timeout and --memory. For what differs, the instruction to blame is
+    found, and the numerics policy that explains it, if any does: TF32, flushed denormals. Modules with the same cause
+    are a group, of which the smallest is minified, in DIR/minified. Ctrl-C shows what is known; with -o, the same
+    command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; else with 0.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.triaging import triage
+
+    with ProgressBar() as progress:
+        found = triage(
+            folder,
+            other,
+            output=output,
+            against=against,
+            select=select,
+            minify=minify,
+            jobs=jobs,
+            timeout=timeout,
+            memory=memory,
+            numerics=numerics,
+            seed=seed,
+            elided=elided,
+            unknown=unknown,
+            observers=[progress],
+        )
+    if as_json:
+        from hloexec.report.numerics.triages import triage_record
+
+        echo_json("triage", triage_record(found))
+    else:
+        from hloexec.report.layout import show
+        from hloexec.report.numerics.triages import triage_view
+
+        show(triage_view(found, top))
+    if not found.is_complete:
+        return 130
+    return 1 if found.differing else 0 if found.agrees else 2

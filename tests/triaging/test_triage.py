@@ -1,0 +1,251 @@
+"""`triage`: what differs is found, told and grouped; limits, crashes and Ctrl-C lose nothing. XLA:CPU has the truth."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec import literals
+from hloexec.cli import main
+from hloexec.exec.observers import Stage
+from hloexec.triaging import Blamed, PolicyFound, TriagedModule, working
+from hloexec.triaging.grouping import groups_of
+from hloexec.triaging.storing import Store
+
+BEFORE = """HloModule m
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[16,24] parameter(0)
+  y = f32[24,8] parameter(1)
+  nothing = f32[] constant(0)
+  turned = f32[16,24] sine(x)
+  difference = f32[16,24] subtract(turned, x)
+  dot = f32[16,8] dot(difference, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT total = f32[16] reduce(dot, nothing), dimensions={1}, to_apply=sum
+}
+"""
+SWAPPED = BEFORE.replace("subtract(turned, x)", "subtract(x, turned)")
+
+
+def _pair(folder: Path, name: str, before: str, after: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.before.hlo").write_text(before)
+    (folder / f"{name}.after.hlo").write_text(after)
+
+
+def _plain(found: hloexec.Triage) -> list[Any]:
+    return [attrs.asdict(attrs.evolve(module, seconds=0.0, is_reused=False)) for module in found.modules]
+
+
+@pytest.mark.slow
+def test_a_farm_of_three_causes_is_found_and_grouped_by_them(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    from tests.triaging.building import Farm, build
+
+    farm = Farm("seen", ("TF32", "NaN by overflow"), 3, 2, pairs=0, recorded=2, functions=0)
+    truth = build(farm, tmp_path / "modules")
+    for number in range(6):
+        before, after = BEFORE.replace("16", str(9 + number)), SWAPPED if number % 3 == 1 else BEFORE
+        _pair(tmp_path / "modules", f"pair{number}", before, after.replace("16", str(9 + number)))
+        truth[f"pair{number}"] = "exchanged" if number % 3 == 1 else ""
+    found = hloexec.triage(tmp_path / "modules", jobs=2, minify=False)
+    assert len(truth) == 12
+    assert {module.name: module.outcome == "differ" for module in found.modules} == {
+        name: bool(cause) for name, cause in truth.items()
+    }
+    groups = {group.cause.partition(":")[0]: [truth[member.name] for member in group.members] for group in found.groups}
+    assert groups == {
+        "TF32": ["TF32"] * 2,
+        "subtract of f32": ["exchanged"] * 2,
+        "exponential of f32, NaN or infinities": ["NaN by overflow"] * 2,
+    }
+
+
+def test_denormals_that_xla_flushes_are_said_to_be_flushed(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "tiny.hlo").write_text("""HloModule tiny
+ENTRY e { x = f32[64] parameter(0)
+  c = f32[] constant(1e-20)
+  s = f32[64] broadcast(c), dimensions={}
+  k = f32[] constant(1e38)
+  t = f32[64] broadcast(k), dimensions={}
+  a = f32[64] multiply(x, s)
+  p = f32[64] multiply(a, s)
+  ROOT r = f32[64] multiply(p, t) }
+""")
+    found = hloexec.triage(tmp_path, against="xla-cpu", minify=False)
+    assert [group.cause for group in found.groups] == ["flushed denormals"]
+    (module,) = found.modules
+    assert module.explained is not None and module.explained.equal_share == 1.0
+    assert module.blamed is not None and module.blamed.opcode == "multiply"
+
+
+def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.records import read_record
+
+    _pair(tmp_path / "modules", "deep", BEFORE, SWAPPED)
+    words = ["triage", str(tmp_path / "modules"), "-o", str(tmp_path / "found"), "--json"]
+    assert main(words) == 1
+    record = read_record(capsys.readouterr().out)
+    (group,), (module,) = record["cause_groups"], record["triaged_modules"]
+    assert module["blamed_instruction"]["instruction"] == "difference"
+    assert module["blamed_instruction"]["right_hlo"] == "%difference = f32[16,24] subtract(%turned, %x)"
+    assert (group["blamed_opcode"], group["blamed_element_types"], group["cause_policy"]) == ("subtract", ["f32"], None)
+    small = group["minified"]
+    assert small["instruction_count"] == 1 and small["is_confirmed"]
+    assert (Path(small["minified_folder"]) / "module.hlo").read_text() == small["hlo_text"]
+    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == ["minified", "modules", "triage.json"]
+
+    assert main(words) == 1
+    again = read_record(capsys.readouterr().out)
+    assert again["triaged_modules"] == [module | {"is_reused": True}]
+    assert again["cause_groups"] == record["cause_groups"]
+    # Another module of the same name is another one.
+    _pair(tmp_path / "modules", "deep", BEFORE, BEFORE)
+    assert main(words) == 0
+    assert read_record(capsys.readouterr().out)["outcome_counts"] == {"agree": 1}
+
+
+def test_ctrl_c_keeps_what_is_known_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    class Impatient:
+        done = 0
+
+        def on_progress(self, progress: object) -> None: ...
+
+        def on_stage(self, stage: Stage) -> None:
+            self.done = stage.done
+            if stage.done == 1:
+                raise KeyboardInterrupt
+
+    for name, after in (("a", SWAPPED), ("b", BEFORE), ("c", BEFORE.replace("sine", "cosine"))):
+        _pair(tmp_path / "modules", name, BEFORE, after)
+    first = hloexec.triage(tmp_path / "modules", output=tmp_path / "found", minify=False, observers=[Impatient()])
+    assert not first.is_complete and not first.agrees and len(first.modules) == 1 and first.case_count == 3
+    assert not (tmp_path / "found/work").exists()
+    second = hloexec.triage(tmp_path / "modules", output=tmp_path / "found", minify=False, jobs=3)
+    assert second.is_complete and [module.is_reused for module in second.modules].count(True) == 1
+    assert [module.outcome for module in second.modules] == ["differ", "agree", "differ"]
+    third = hloexec.triage(tmp_path / "modules", minify=False, select=["a"])
+    assert _plain(third) == _plain(second)[:1]
+
+
+def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pair(tmp_path / "modules", "broken", "HloModule b\nENTRY {", "")
+    large = "HloModule l\nENTRY e { x = f32[30000,30000] parameter(0)\n ROOT y = f32[30000,30000] sine(x) }\n"
+    _pair(tmp_path / "modules", "large", large, large)
+
+    def outcomes(timeout: float) -> tuple[list[str], list[bool]]:
+        found = hloexec.triage(tmp_path / "modules", output=tmp_path / "found", memory="1G", jobs=2, timeout=timeout)
+        assert not found.agrees and not found.differing and not any(group.minified for group in found.groups)
+        return [module.outcome for module in found.modules], [module.is_reused for module in found.modules]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(working, "_STARTING_SECONDS", 0.0)
+        patched.setattr(working, "_COMMAND", "import time; time.sleep(60)")
+        assert outcomes(0.5) == (["timed out"] * 2, [False] * 2)
+        assert outcomes(0.5) == (["timed out"] * 2, [True] * 2)
+        patched.setattr(working, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
+        # What was ended by its limits is tried again where these are larger.
+        assert outcomes(30) == (["crashed"] * 2, [False] * 2)
+    assert outcomes(60) == (["not compared", "out of memory"], [False] * 2)
+    # More time does not help a text that is no HLO.
+    assert outcomes(90)[1] == [True, False]
+
+
+def test_what_was_found_before_a_search_took_too_long_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pair(tmp_path / "modules", "a", BEFORE, SWAPPED)
+    script = (
+        "import os; from hloexec.triaging import judging, working;"
+        "judging.explained_pair = lambda *given: os.abort(); working.work()"
+    )
+    monkeypatch.setattr(working, "_COMMAND", script)
+    (module,) = hloexec.triage(tmp_path / "modules", minify=False).modules
+    assert module.outcome == "differ" and module.blamed is not None and module.blamed.instruction == "difference"
+    assert module.is_cut and "SIGABRT" in module.notes[-1]
+
+
+def test_a_dump_is_judged_by_its_stages_and_two_folders_by_names(tmp_path: Path) -> None:
+    dump = tmp_path / "one/run"
+    dump.mkdir(parents=True)
+    stages = {
+        "before_optimizations": BEFORE,
+        "0001.simplification.after_algsimp": SWAPPED,
+        "cpu_after_optimizations": SWAPPED.replace("turned", "sine"),
+    }
+    for stage, text in stages.items():
+        (dump / f"module_0001.jit_f.{stage}.txt").write_text(text)
+    (module,) = hloexec.triage(tmp_path / "one", minify=False).modules
+    assert (module.name, module.kind, module.step) == ("run/module_0001.jit_f", "stages", "algsimp in simplification")
+    assert module.blamed is not None and module.blamed.opcode == "subtract"
+
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    (tmp_path / "two/run/module_0001.jit_f.cpu_after_optimizations.txt").write_text(BEFORE)
+    (other,) = hloexec.triage(tmp_path / "one", tmp_path / "two", minify=False).modules
+    assert (other.kind, other.outcome) == ("pair", "differ")
+
+
+def test_recorded_inputs_decide_whether_a_pair_differs(tmp_path: Path) -> None:
+    text = "HloModule m\nENTRY e { x = f32[9] parameter(0)\n ROOT r = f32[9] %s }\n"
+    _pair(tmp_path, "a", text % "abs(x)", text % "negate(x)")
+    literals.save(tmp_path / "a.inputs.npz", (-np.arange(1, 10, dtype=np.float32),))
+    assert hloexec.triage(tmp_path).agrees
+
+
+def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path) -> None:
+    from hloexec.triaging.collecting import cases_of
+    from hloexec.triaging.settings import Settings
+
+    for name in ("a", "b"):
+        _pair(tmp_path / "modules", name, BEFORE, SWAPPED)
+    _pair(tmp_path / "modules", "c", BEFORE, BEFORE)
+    settings = Settings(None, "reference", 0, "zeros", "error", 9.0, 1 << 30)
+    keys = [Store(tmp_path, settings).key(case) for case in cases_of(tmp_path / "modules", None, ())]
+    assert keys[0] == keys[1] != keys[2]
+    first = cases_of(tmp_path / "modules", None, ())[0]
+    assert Store(tmp_path, attrs.evolve(settings, seed=1)).key(first) != keys[0]
+    assert Store(tmp_path, attrs.evolve(settings, timeout=99.0)).key(first) == keys[0]
+
+
+def _module(name: str, opcode: str = "dot", policy: str = "", **changes: Any) -> TriagedModule:
+    blamed = Blamed(opcode, ("f32",), "f32[4]", "array", "i", "e", "i", "i")
+    explained = PolicyFound(policy, policy) if policy else None
+    known = TriagedModule(name, "pair", (), "", "differ", difference="numbers", blamed=blamed, explained=explained)
+    return attrs.evolve(known, **changes)
+
+
+def test_a_policy_is_one_cause_whichever_instructions_have_it() -> None:
+    modules = [
+        _module("a", "dot", "tf32"),
+        _module("b", "convolution", "reference,main/conv.1=tf32"),
+        _module("c", "dot"),
+        _module("d", "convolution"),
+        _module("e", "dot", difference="NaN or infinities"),
+        _module("f", outcome="crashed", reason="it was ended by SIGABRT: 12 of 'x' in a/b.hlo"),
+        _module("g", outcome="crashed", reason="it was ended by SIGABRT: 7 of 'y' in d/c.hlo"),
+        _module("h", outcome="agree"),
+    ]
+    groups = groups_of(modules)
+    assert ["".join(member.name for member in group.members) for group in groups] == ["d", "e", "c", "ab", "fg"]
+    assert groups[3].policy == "tf32" and groups[3].opcode is None
+    assert [group.cause for group in groups_of(reversed(modules))] == [group.cause for group in groups]
+
+
+def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    from hloexec.triaging.storing import read_json, write_json
+
+    outputs = (hloexec.triaging.OutputDifference("0", "f32[4]", "f32[4]", "different", 4, max_ulps=float("inf")),)
+    module = _module("a", "dot", "tf32", outputs=outputs, notes=("x",))
+    write_json(tmp_path / "a.json", {"module": attrs.asdict(module)})
+    assert TriagedModule.of_record(read_json(tmp_path / "a.json")["module"]) == module
+    assert os.listdir(tmp_path) == ["a.json"]
