@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from hloexec.report.schemas import json_schema
+from hloexec.report.json.schemas import json_schema
 
 __all__ = ["read_record"]
 

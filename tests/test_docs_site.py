@@ -17,7 +17,7 @@ from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes
 from hloexec.ops.registry import OPCODES
-from hloexec.report.schemas import RECORDS
+from hloexec.report.json.records import RECORDS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

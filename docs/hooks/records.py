@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hloexec.report.schemas import KEYS, RECORDS, printed_records
+from hloexec.report.json.keys import KEYS
+from hloexec.report.json.records import RECORDS, printed_records
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -66,9 +66,9 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
 
 
 def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:
-    """Print a record of `hloexec.report.schemas`, with `warnings`, or with what the running command has warned of."""
+    """Print a record of `hloexec.report.json`, with `warnings`, or with what the running command has warned of."""
+    from hloexec.report.json.schemas import identified
     from hloexec.report.records import json_text
-    from hloexec.report.schemas import identified
 
     said = click.get_current_context().obj if warnings is None else warnings
     click.echo(json_text(identified(name, record, said)))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hloexec.cli import main
-from hloexec.report.schemas import KEYS, RECORDS, printed_records
+from hloexec.report.json.keys import KEYS
+from hloexec.report.json.records import RECORDS, printed_records
 from tests.records import read_record
 from tests.text.building import op
 

@@ -19,7 +19,8 @@ def command(record: str | None) -> None:
 
     RECORD is the value of "schema" in what is printed, hloexec.run or run. Without it, lists the records there are.
     """
-    from hloexec.report.schemas import json_schema, printed_records
+    from hloexec.report.json.records import printed_records
+    from hloexec.report.json.schemas import json_schema
 
     if record is None:
         click.echo("\n".join(printed_records()))

@@ -1,28 +1,14 @@
-"""What `--json` prints: each record with its keys, and each key with its type and its meaning.
+"""The keys of what `--json` prints: each with its type and its meaning.
 
-A key means the same wherever it stands, so there is one table of keys. Counts end in `_count` and sizes in `_bytes`;
-every key of a record is always there, and null where there is nothing to say.
+A key means the same wherever it stands, so there is one table of keys. Counts end in `_count` and sizes in `_bytes`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-__all__ = ["KEYS", "RECORDS", "VERSION", "identified", "json_schema", "printed_records"]
+__all__ = ["KEYS"]
 
-VERSION = 1
-"""Of all schemas: one more where a key is renamed, left out or given another meaning; not where one is added."""
-
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_WORD: Mapping[str, dict[str, Any]] = {
-    "text": {"type": "string"},
-    "integer": {"type": "integer"},
-    "number": {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]},
-    "flag": {"type": "boolean"},
-}
-"""The types that are no records; JSON has no infinities and no NaN, which are texts."""
 _VERDICTS = (
     "equal|rounding only|within tolerance|99 % within tolerance|median within tolerance|mean within tolerance|different"
 )
@@ -300,7 +286,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "minified_folder": ("text", "The folder of the small module."),
     "triaged_modules": ("[triaged_module]", "All modules, by their names."),
     "case_kind": ("module|pair|stages", "Whether it is a module, a pair, or a module at several stages."),
-    "files": ("[text]", "The files of the module, of the pair, or of the stages in their order."),
+    "files": ("[text]", "The files that were judged (of a pair or of stages in their order), or written."),
     "different_outputs": ("[different_output]", "The arrays of the result that differ."),
     "nan_difference_count": ("integer", "How many elements are NaN on one side only."),
     "infinity_difference_count": ("integer", "How many elements are infinite on one side only."),
@@ -403,7 +389,6 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "around": ("place", "The instruction that it is around; null for a whole computation."),
     "distance": ("integer", "How many steps from it; null for a whole computation."),
     "edge_count": ("integer", "How many edges there are."),
-    "files": ("[text]", "The files that were written."),
     "coloured_by": ("text", "What instructions are coloured by; null without --colour and --values."),
     "coloured": ("[coloured]", "The instructions that have a number."),
     "amount": ("number", "Its number: an error, seconds, bytes, or 0 as before, 1 wrong and 2 to blame."),
@@ -443,205 +428,3 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "column": ("integer", "The column of the line, from 1."),
 }  # fmt: skip
 """Each key, with its type and its meaning. `[…]` are lists, `{…}` objects with any keys; a name is that of a record."""
-
-_COMPARISON = "verdict agrees leaves"
-_INSTRUCTION_RUN = "path instruction computation device"
-_NAN_EVENT = (
-    "kind reason path instruction computation opcode iteration? devices hlo op_name? source bad_count element_count"
-)
-_DIFF = (
-    "before_module after_module verdict findings comparison matches value_count matched_value_count matched_share "
-    "picture notes"
-)
-_RUN = "file module device_count seed numerics"
-_GOLDEN = "module module_hash seed numerics"
-
-RECORDS: Mapping[str, str] = {
-    "run": f"{_RUN} instruction_count computation_count inputs result against? comparison? printed seconds "
-    "warm_seconds? peak_bytes device_peak_bytes",
-    "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
-    "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
-    "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
-    "sample_count",
-    "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "
-    "leaves run_count unexplained_instructions checked_instruction_count is_complete",
-    "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
-    "differing",
-    "compare": f"actual_file expected_file module? numerics {_COMPARISON}",
-    "diff": f"before_file after_file seed numerics_before numerics_after {_DIFF} extraction?",
-    "diff-folders": "before_file after_file? seed numerics_before numerics_after verdict modules notes",
-    "golden-record": f"file folder {_GOLDEN}",
-    "golden-check": "checks",
-    "info": "file module device_count instruction_count computation_count replica_count num_partitions is_scheduled "
-    "entry parameters parameter_bytes result_shape opcode_counts custom_call_counts element_type_counts contractions "
-    "flops loop_count loops_without_trip_count constant_count elided_constant_count unsupported notes computations?",
-    "info-arrays": "file arrays",
-    "info-assignment": "file allocation_count? value_count? allocated_bytes?",
-    "stepping": f"{_RUN} stops run_state printed_lines",
-    "plan": "file module numerics computation peak_bytes functions",
-    "memory": "file module is_scheduled target peak peak_by_color parameter_bytes output_bytes estimate? sequence "
-    "values assignment?",
-    "precision": f"{_RUN} output? step_count carried carried_reason? search_share input_count held_back_count "
-    "rejection_count trial_count seconds work_flops narrowed_flops contraction_flops narrowed_contraction_flops "
-    "moved_bytes narrowed_bytes held_outputs narrowing_verdicts",
-    "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
-    "argument_bytes peak_bytes? total_flops_before total_flops is_proven size_changes kept_sizes size_constants",
-    "minify": f"{_RUN} folder? failure given_instruction_count instruction_count largest_dimension "
-    "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
-    "failing_command",
-    "graph": "file module computation around? distance? instruction_count edge_count files coloured_by? coloured dot?",
-    "triage": "folder other_folder? output_folder? case_count outcome_counts cause_groups triaged_modules "
-    "total_seconds is_complete",
-    "ops": "opcodes",
-    "error": "error",
-    "place": "computation instruction",
-    "coloured": "computation instruction amount is_marked",
-    "carried": "label parameter_label",
-    "held_output": "label relative_tolerance search_deviation held_back_deviation?",
-    "deviation": "label index input_number step_number device expected actual relative_error",
-    "narrowing_verdict": "computation instruction opcode kind element_type narrow_type? standing reason alone? "
-    "run_count work_flops hlo op_name? source",
-    "cause_group": "group_number triage_outcome cause blamed_opcode? blamed_opcode_counts blamed_element_types "
-    "shape_class? difference_kind cause_policy? member_names representative minified?",
-    "minified_module": "module_name minified_folder? reason failure given_instruction_count instruction_count "
-    "largest_dimension is_complete is_confirmed hlo_text failing_command total_seconds",
-    "triaged_module": "module_name case_kind files against triage_outcome reason difference_kind different_outputs "
-    "blamed_instruction? explained_by? to_blame? instruction_count notes is_cut is_reused total_seconds",
-    "different_output": "label actual_shape expected_shape verdict element_count mismatch_count max_absolute_error? "
-    "max_relative_error? max_ulps? nan_difference_count infinity_difference_count",
-    "blamed_instruction": "opcode blamed_element_types shape shape_class instruction computation path hlo op_name? "
-    "source right_hlo? is_certain reason",
-    "policy_found": "policy policy_words alike_policies bits_explained equal_share explains_all",
-    "device_axis": "size new_size stride",
-    "check_outcome": "ended_as ended_count",
-    "size_change": "size new_size array_count parameter_dimensions operations",
-    "kept_size": "size array_count reason computation instruction",
-    "size_constant": "computation instruction number_before number_after size follows_size",
-    "leaf": "label shape index bytes minimum? maximum? mean? standard_deviation? nan_count infinity_count hash",
-    "literal": "label literal",
-    "stop": "reason path instruction computation iteration? devices hlo stop_values failure_text?",
-    "timing": "iteration_count shortest median longest",
-    "event": "path devices value",
-    "parameter": "number name shape bytes",
-    "contraction": "kind instruction_count run_count flops bytes",
-    "requirement": "kind name reason? instruction_count computation instruction",
-    "called_computation": "computation calling_computation? calling_instruction? calling_opcode? instruction_count "
-    "run_count flops parameter_bytes result_shape",
-    "opcode": "opcode minimum_operands maximum_operands? role is_elementwise is_supported documentation element_types?",
-    "comparison": _COMPARISON,
-    "compared_leaf": "label verdict actual_shape expected_shape element_count note measured?",
-    "measurement": "ulp_type unequal_count mismatch_count max_absolute_error? mean_absolute_error? "
-    "max_relative_error? mean_relative_error? ulp_percentiles cosine? nans infinities unlike_zero_count mean_severity "
-    "infinite_mismatch_count first worst error_map tolerance",
-    "places": "both actual_only expected_only",
-    "difference": "index actual expected absolute_error ulps severity",
-    "error_map": "rows columns cells",
-    "tolerance": "rtol atol ulp? is_given derivation factor check_error",
-    "module_diff": _DIFF,
-    "diff_finding": "blamed instead_of? comparison? is_certain reason region graph",
-    "region_step": f"{_INSTRUCTION_RUN} hlo region_role operand_paths equal_to?",
-    "extracted_pair": "folder before_path? after_path device_count instruction_count_before? instruction_count_after "
-    "parameters extracted_verdict? notes",
-    "instruction_run": _INSTRUCTION_RUN,
-    "instruction": f"{_INSTRUCTION_RUN} hlo op_name? source",
-    "match": "after before is_exact is_in_order",
-    "module_steps": "module stage_count verdict to_blame? steps",
-    "step": "step pass? pipeline? before_file after_file verdict reason diff?",
-    "nan_event": _NAN_EVENT,
-    "nan_finding": f"{_NAN_EVENT} value operands elements chain",
-    "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
-    "spread_ratio? is_explained? has_effect effect_share? effect_error?",
-    "untold_choice": "name policy",
-    "explained_instruction": "name opcode hlo source run_count is_complete explained_verdict best alike",
-    "bad_element": "index element operand_elements?",
-    "link": "path hlo source minimum maximum",
-    "output_error": "label index devices shape relative_rms_error digits? worst_digits? worst_index? worst_value? "
-    "worst_exact? lost_count sampled?",
-    "loss": "share lost_share kind path iteration? devices instruction computation opcode hlo source op_name? "
-    "inherited_error added_error run_count affected_count output_numbers sampled?",
-    "instruction_error": "computation instruction inherited_error added_error",
-    "decision": "decision_count element_count instruction computation opcode hlo source",
-    "untold": "instruction computation opcode reason",
-    "sampled_digits": "digits low_digits high_digits worst_digits agreed_digits agreeing_share sample_count",
-    "golden_check": "folder outcome message seconds golden? comparison?",
-    "golden": f"{_GOLDEN} replica_count num_partitions inputs_per_device inputs_source expected_source elided unknown "
-    "atol? rtol? ulp? versions",
-    "peak": "bytes time instruction?",
-    "run_estimate": "bytes instruction?",
-    "live_value": "instruction computation index shape bytes color buffer is_phi live xla_live?",
-    "assignment": "agrees allocated_bytes? allocated_bytes_by_color in_use_at_most schedule_differs_at? "
-    "live_range_count agreeing_live_range_count size_count peak_time? listed_peak_bytes? differences padded "
-    "allocations",
-    "memory_difference": "what label xla? ours?",
-    "allocation": "number kind color bytes allocated_values in_use_at_most",
-    "allocated_value": "instruction index offset bytes",
-    "error_details": "kind message file? line? column?",
-}
-"""Each record with its keys; those that end in `?` may be null. The first ones, up to `error`, are printed."""
-
-
-def printed_records() -> Sequence[str]:
-    """The names of the records that commands print; the others are parts of them."""
-    names = list(RECORDS)
-    return names[: names.index("error") + 1]
-
-
-def identified(name: str, record: Mapping[str, object], warnings: Sequence[str]) -> dict[str, object]:
-    """A record as it is printed: with the name and the version of its schema in front, and with what was warned of."""
-    return {"schema": f"hloexec.{name}", "version": VERSION, **record, "warnings": list(warnings)}
-
-
-def json_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a record that is printed, with those of its parts."""
-    schema = _object_schema(RECORDS[name])
-    schema["properties"] = {
-        "schema": {"const": f"hloexec.{name}", "description": KEYS["schema"][1]},
-        "version": {"const": VERSION, "description": KEYS["version"][1]},
-        **schema["properties"],
-        "warnings": {**_type_schema(KEYS["warnings"][0]), "description": KEYS["warnings"][1]},
-    }
-    schema["required"] = list(schema["properties"])
-    parts = {part: _object_schema(RECORDS[part]) for part in _parts(name, {})}
-    parts["element"] = {"anyOf": [_WORD["number"], _WORD["flag"], _COMPLEX]}
-    return {"$schema": _DIALECT, "title": f"hloexec.{name}", **schema, "$defs": parts}
-
-
-_COMPLEX = {"type": "array", "prefixItems": [_WORD["number"]] * 2, "items": False, "minItems": 2}
-"""A complex number is the list of its real and its imaginary part."""
-
-
-def _object_schema(keys: str) -> dict[str, Any]:
-    properties = {}
-    for word in keys.split():
-        key = word.removesuffix("?")
-        kind, meaning = KEYS[key]
-        schema = _type_schema(kind)
-        if key != word:
-            schema = {"anyOf": [schema, {"type": "null"}]}
-        properties[key] = {**schema, "description": meaning}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _type_schema(kind: str) -> dict[str, Any]:
-    if kind.startswith("["):
-        return {"type": "array", "items": _type_schema(kind[1:-1])}
-    if kind.startswith("{"):
-        return {"type": "object", "additionalProperties": _type_schema(kind[1:-1])}
-    if "|" in kind:
-        return {"enum": kind.split("|")}
-    return dict(_WORD.get(kind, {"$ref": f"#/$defs/{kind}"}))
-
-
-def _parts(name: str, found: dict[str, None]) -> Iterator[str]:
-    """The records that a record is made of, in the order in which its keys name them."""
-    for word in RECORDS[name].split():
-        part = re.sub(r"[^\w|]", "", KEYS[word.removesuffix("?")][0])
-        if part in RECORDS and part not in found:
-            found[part] = None
-            yield part
-            yield from _parts(part, found)

@@ -1,0 +1,1 @@
+"""What `--json` prints: its keys, its records and their schemas."""
