@@ -43,7 +43,7 @@ def narrow(
     steps: int = 1,
     carry: Mapping[Any, Any] | None = None,
     seeds: int = 5,
-    held_back: int = 40,
+    held_back: int = 60,
     margin: float = 0.25,
     max_trials: int = 200,
     portable: bool = False,

@@ -79,7 +79,7 @@ __all__ = ["command"]
 @click.option(
     "--held-back",
     type=click.IntRange(0),
-    default=40,
+    default=60,
     show_default=True,
     help="Check the module that is found on so many other inputs.",
 )
