@@ -22,6 +22,10 @@ __all__ = ["Found", "search"]
 
 _ERRORS = 4.0
 """An effect is told from none, or from all of it, if it is so many times its error away."""
+_HINT = 2.5
+"""An effect is worth a closer look if it is so many times the error that a regression has."""
+_USUAL = 2.0
+"""What rounding leaves is seldom more than so many times what random rounding does."""
 _MOST_JUDGED = 3
 """How many of the nearest policies are looked at more closely, until one explains it."""
 _MOST_LAYERS = 3
@@ -72,7 +76,7 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
         return Found(Explained.NONE, nearest, (), tuple(tried))
     best, alike = _told_apart(trials, explained, effective)
     if best.policy == REFERENCE:
-        return Found(Explained.ROUNDING, best, alike, tuple(tried), _undecided(trials, best, alike, effective))
+        return Found(Explained.ROUNDING, best, alike, tuple(tried), _undecided(module, trials, best, alike, effective))
     refined = _refined(module, trials, best, [trial.policy for trial in effective])
     least, untold = told(module, trials, refined)
     others = {trial.policy: trial for trial in (best, refined, *alike) if trial.policy != least.policy}
@@ -83,14 +87,14 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     if reference.is_explained:
         share, error, _ = trials.weighed(least.policy, REFERENCE)
         least = attrs.evolve(least, effect=share, effect_error=error)
-    undecided = _undecided(trials, least, alike, effective)
+    undecided = _undecided(module, trials, least, alike, effective)
     return Found(Explained.POLICY, least, alike, tuple(tried), undecided, untold)
 
 
 def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[NumericsPolicy]) -> Trial:
     """The policy that explains it with those of other instructions whose effects are found in what remains besides."""
     while best.equal_share < 1.0 and trials.may_go_on():
-        found = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _ERRORS))
+        found = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _HINT))
         trial = None if found is None else trials.trial(found)
         if trial is None:
             break
@@ -99,12 +103,12 @@ def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[Num
 
 
 def _undecided(
-    trials: Trials, best: Trial, alike: Sequence[Trial], effective: Sequence[Trial]
+    module: Module, trials: Trials, best: Trial, alike: Sequence[Trial], effective: Sequence[Trial]
 ) -> tuple[NumericsPolicy, ...]:
     """Policies that may hold besides the best one, as rounding hides what they would change."""
     found = []
     for trial in effective:
-        both = _besides(best.policy, trial.policy)
+        both = _besides(module, best.policy, trial.policy)
         known = {best.policy, *(other.policy for other in alike)}
         if both is None or both in known or trial.policy in known or not trials.may_go_on():
             continue
@@ -116,11 +120,14 @@ def _undecided(
     return tuple(found)
 
 
-def _besides(best: NumericsPolicy, other: NumericsPolicy) -> NumericsPolicy | None:
-    """Both policies at once; where both are about functions, the other one's functions. None where they contradict."""
+def _besides(module: Module, best: NumericsPolicy, other: NumericsPolicy) -> NumericsPolicy | None:
+    """Both policies at once, the other one for those instructions where they do not contradict; where both are about
+    functions, the other one's functions. None where they contradict everywhere."""
     if best.has_xla_cpu_functions and other.has_fast_functions:
         best = best.changed(name=f"{best.name} but for its functions", has_xla_cpu_functions=False)
-    return combined(best, other)
+    both = combined(best, other)
+    names = single_units(module, other, best) if both is None else []
+    return mixed(best, other, names) if names else both
 
 
 def _is_settled(trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]) -> bool:
@@ -128,6 +135,8 @@ def _is_settled(trials: Trials, explained: Sequence[Trial], effective: Sequence[
     best = min(explained, key=lambda trial: trial.remaining)
     if best.policy != REFERENCE:
         return True
+    if (best.spread_ratio or 0.0) > _USUAL:
+        return False
     for trial in effective:
         share, error, _ = trials.weighed(trial.policy, REFERENCE)
         if abs(share) > _ERRORS * error and share > 0.02:
@@ -161,11 +170,11 @@ def _complexity(trial: Trial) -> tuple[bool, int, int, float]:
 def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Iterator[Trial]:
     """Policies for parts of the module, and several at once: each time the one that comes nearest is built upon."""
     bases = [REFERENCE]
-    nearest = min((trial.remaining for trial in effective), default=np.inf)
-    before = trials.remaining(REFERENCE)
-    if effective and nearest < _BETTER * before:
-        bases.append(min(effective, key=lambda trial: trial.remaining).policy)
     policies = [trial.policy for trial in effective]
+    # To be more exact than others is nothing to build upon.
+    nearest = min((policy for policy in policies if not policy.is_exact), key=trials.remaining, default=REFERENCE)
+    if trials.remaining(nearest) < _BETTER * trials.remaining(REFERENCE):
+        bases.append(nearest)
     tops = list(bases)
     for number, base in enumerate(bases):
         found = _layer(module, trials, base, policies)
@@ -224,6 +233,7 @@ def _by_promise(
         if not size:
             continue
         part = float(np.dot(rest, effect)) / math.sqrt(size)
-        if abs(part) > errors * float(np.sqrt(np.mean(np.square(rest)))):
+        others = max(0.0, float(np.dot(rest, rest)) - part**2) / rest.size
+        if abs(part) > errors * math.sqrt(others):
             found.append((part**2, policy))
     return [policy for _, policy in sorted(found, key=lambda pair: -pair[0])]
