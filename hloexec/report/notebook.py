@@ -30,7 +30,7 @@ from hloexec.report.numerics.explanations import explanation_view
 from hloexec.report.numerics.folder_diffs import folder_view
 from hloexec.report.numerics.nan_search import nan_view
 from hloexec.report.numerics.shadows import shadow_view
-from hloexec.report.numerics.triages import triage_view
+from hloexec.report.numerics.triages import triage_page_view
 from hloexec.report.running.golden import checks_view
 from hloexec.report.tables import summary_view
 from hloexec.shadowing import ShadowRun
@@ -97,6 +97,6 @@ _VIEWS: Mapping[type, Callable[[Any], RenderableType]] = {
     MemoryUsage: lambda found: memory_view(found, None, None, _TOP),
     Module: lambda found: summary_view(summarize(found)),
     ShadowRun: lambda found: shadow_view(found, "the module", _shadow_devices(found), _TOP, _command),
-    Triage: lambda found: triage_view(found, _TOP),
+    Triage: lambda found: triage_page_view(found, _TOP),
     NanSearch: lambda found: nan_view(found, "the module", _device_count(found), _TOP, _command),
 }

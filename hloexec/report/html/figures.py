@@ -17,6 +17,7 @@ from hloexec.report.html.renderables import Linker
 from hloexec.report.html.sampling import Grid, error_sample
 from hloexec.report.units import plural
 from hloexec.shadowing import ShadowRun
+from hloexec.triaging import Triage
 from hloexec.values import Array
 
 __all__ = ["figures_of", "figures_of_pairs"]
@@ -106,6 +107,14 @@ def _of_shadow(found: ShadowRun, link: Linker) -> Iterator[Figure | None]:
     yield bars("Where the error of the outputs comes from", rows, "share in %", links)
 
 
+def _of_triage(found: Triage, _: Linker) -> Iterator[Figure | None]:
+    rows = [
+        (f"cause {group.number}", len(group.members), f"{len(group.members)}  {group.cause}")
+        for group in found.groups[:_MOST_BARS]
+    ]
+    yield bars("How many modules each cause has", rows, "modules")
+
+
 def _of_memory(found: MemoryUsage, link: Linker) -> Iterator[Figure | None]:
     alive = [0] * (len(found.sequence) + 2)
     buffers: dict[int, list[tuple[int, int, int]]] = {}
@@ -145,4 +154,5 @@ _DRAWN: Mapping[type, Callable[[Any, Linker], Iterator[Figure | None]]] = {
     MemoryComparison: _of_memory_comparison,
     MemoryUsage: _of_memory,
     ShadowRun: _of_shadow,
+    Triage: _of_triage,
 }

@@ -35,11 +35,11 @@ def write_html(
     """Write a result as one file of HTML that needs no network: its verdict, tables and plots, and all instructions.
 
     `result` is what `compare`, `diff`, `diff_folders`, `explain`, `find_nan`, `shadow`, `memory_usage`,
-    `compare_memory` or `check_golden` returns, or a module. With the `module` that it is about (a diff has its modules
-    itself), the page has a table of all instructions, and details of the `top` foremost ones. With `inputs`, too, those
-    that the result was made from, the module runs once more, and the page has the values of these instructions as
-    histograms and heat maps, and their sizes or errors along the data flow. `options` are those of `run_devices` that
-    the result was made with (`hloexec.RunOptions`). Of a module, `inputs` are what it runs on.
+    `compare_memory`, `check_golden` or `triage` returns, or a module. With the `module` that it is about (a diff has
+    its modules itself), the page has a table of all instructions, and details of the `top` foremost ones. With
+    `inputs`, too, those that the result was made from, the module runs once more, and the page has the values of these
+    instructions as histograms and heat maps, and their sizes or errors along the data flow. `options` are those of
+    `run_devices` that the result was made with (`hloexec.RunOptions`). Of a module, `inputs` are what it runs on.
 
     The verdict is that of the result. The file is written under a temporary name and renamed. Needs Jinja2 and
     Matplotlib (`pip install 'hloexec[report]'`): UnsupportedError without them. Raises InputError where there is no

@@ -14,7 +14,7 @@ from hloexec.report.layout import next_steps, plain_table, rest_text, titled
 from hloexec.report.units import number_text, plural
 from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, OutputDifference, PolicyFound, Triage, TriagedModule
 
-__all__ = ["triage_record", "triage_view"]
+__all__ = ["triage_page_view", "triage_record", "triage_view"]
 
 _STYLES = {"differ": "bold red", "rounding only": "cyan", "agree": "green"}
 _OTHER_STYLE = "bold yellow"
@@ -39,6 +39,30 @@ def triage_view(found: Triage, top: int) -> RenderableType:
     if commands:
         parts.append(next_steps(*commands[:_MOST_STEPS]))
     return Group(*parts)
+
+
+def triage_page_view(found: Triage, top: int) -> RenderableType:
+    """The same, and the HLO of each cause: of the instruction to blame, and of the smallest module that shows it."""
+    return Group(triage_view(found, top), *map(_group, found.groups))
+
+
+def _group(group: CauseGroup) -> RenderableType:
+    first = next(each for each in group.members if each.name == group.representative)
+    lines = [Text(f"{plural(len(group.members), 'module')}; as in {first.name}, compared with {first.against}")]
+    blamed = first.blamed
+    if blamed is not None:
+        lines.append(Text(f"  {blamed.hlo}"))
+        if blamed.instead_of not in (None, blamed.hlo):
+            lines.append(Text(f"  should be  {blamed.instead_of}"))
+        lines += [Text(f"  from {line}", "cyan") for line in blamed.source]
+        lines += [Text(blamed.reason)] if blamed.reason else []
+    elif first.reason:
+        lines.append(Text(first.reason))
+    small = group.minified
+    if small is not None and small.hlo_text:
+        lines.append(Text(f"minified, from {plural(small.given_instruction_count, 'instruction')}"))
+        lines.append(Text("\n".join(f"  {line}" for line in small.hlo_text.rstrip("\n").split("\n"))))
+    return titled(f"cause {group.number}", group.cause, Group(*lines))
 
 
 def _verdict(found: Triage) -> Text:

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 import hloexec
+from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, TriagedModule
 
 __all__ = ["ATTACK", "EXAMPLES", "hostile_module", "write_samples"]
 
@@ -47,7 +48,8 @@ def write_samples(folder: Path) -> dict[str, Path]:
     attention = hloexec.load(EXAMPLES / "attention.hlo")
     inputs = hloexec.random_inputs(attention)
     changed = hloexec.parse((EXAMPLES / "attention.hlo").read_text().replace("divide(", "multiply(", 1))
-    pages = {name: folder / f"{name}.html" for name in ("run", "nan", "shadow", "diff", "memory", "compare", "explain")}
+    names = ("run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage")
+    pages = {name: folder / f"{name}.html" for name in names}
     hloexec.write_html(module, pages["run"], inputs=x)
     hloexec.write_html(hloexec.find_nan(module, x), pages["nan"], module=module, inputs=x)
     shadow = hloexec.shadow(attention, inputs)
@@ -57,4 +59,16 @@ def write_samples(folder: Path) -> dict[str, Path]:
     hloexec.write_html(hloexec.compare({ATTACK: x[0]}, {ATTACK: x[0] * 2}), pages["compare"])
     result = hloexec.run(attention, *inputs, numerics="bf16")
     hloexec.write_html(hloexec.explain(attention, inputs, result, runs=12), pages["explain"], module=attention, top=3)
+    hloexec.write_html(_triage(), pages["triage"])
     return pages
+
+
+def _triage() -> hloexec.Triage:
+    """One module for one cause, with attacks wherever a text of a module or of a file may stand."""
+    blamed = Blamed(
+        "dot", ("f32",), "f32[2]", "array", ATTACK, ATTACK, ATTACK, ATTACK, source=(ATTACK,), instead_of="x"
+    )
+    member = TriagedModule(ATTACK, "pair", (ATTACK, "b"), ATTACK, "differ", blamed=blamed)
+    small = MinifiedModule(ATTACK, None, hlo_text=ATTACK)
+    group = CauseGroup(1, "differ", ATTACK, "dot", ("f32",), "array", "numbers", None, (member,), ATTACK, small)
+    return hloexec.Triage(ATTACK, None, None, (member,), (group,), 1, 0.1, is_complete=True)

@@ -13,7 +13,7 @@ import pytest
 # One browser opens them all.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
-ALL = ("run", "nan", "shadow", "diff", "memory", "compare", "explain")
+ALL = ("run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_page_opens_in_silence_and_asks_for_nothing(open_page: Any, name: str)
     assert _value(browser, "document.querySelector('h1').textContent.length") > 0
 
 
-@pytest.mark.parametrize("name", ["run", "nan", "compare"])
+@pytest.mark.parametrize("name", ["run", "nan", "compare", "triage"])
 def test_what_comes_from_a_module_is_no_markup(open_page: Any, name: str) -> None:
     browser = open_page(name)
     browser.execute_script("if (document.getElementById('search')) location.hash = '#main/bad'")
@@ -69,12 +69,13 @@ def test_what_comes_from_a_module_is_no_markup(open_page: Any, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "theme"), [("shadow", "light"), ("diff", "dark"), ("compare", "dark"), ("nan", "light")]
+    ("name", "theme"),
+    [("shadow", "light"), ("diff", "dark"), ("compare", "dark"), ("nan", "light"), ("triage", "light")],
 )
 def test_axe_finds_nothing_serious(open_page: Any, name: str, theme: str) -> None:
     axe = pytest.importorskip("axe_selenium_python", reason="axe-selenium-python is not installed")
     browser = open_page(name, theme)
-    if name != "compare":
+    if name not in ("compare", "triage"):
         browser.find_element("css selector", "#rows tbody a").click()
         _becomes(browser, "document.getElementById('selected').hidden", False)
     checker = axe.Axe(browser)

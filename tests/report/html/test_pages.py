@@ -74,7 +74,7 @@ def _rows(reader: _Reader) -> list[list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["run", "nan", "shadow", "diff", "memory", "compare", "explain"])
+@pytest.mark.parametrize("name", ["run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage"])
 def test_a_page_is_one_file_that_holds_all_it_needs(pages: dict[str, Path], name: str) -> None:
     reader = _read(pages[name])
     scripts = [found for tag, found in reader.elements if tag == "script"]

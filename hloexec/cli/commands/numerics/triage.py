@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, echo_json, json_option
+from hloexec.cli.options import ByteCount, echo_json, html_option, json_option
 
 __all__ = ["command"]
 
@@ -67,6 +67,7 @@ __all__ = ["command"]
     help="Results of library calls that hloexec does not know.",
 )
 @click.option("--top", type=click.IntRange(0), default=40, show_default=True, help="Maximum number of modules; 0: all.")
+@html_option
 @json_option
 def command(
     folder: str,
@@ -83,6 +84,7 @@ def command(
     elided: str,
     unknown: str,
     top: int,
+    html: str | None,
     as_json: bool,
 ) -> int:
     """Run and compare all modules in FOLDER and below, and group those that differ for the same cause.
@@ -125,6 +127,13 @@ def command(
         from hloexec.report.numerics.triages import triage_view
 
         show(triage_view(found, top))
+    if html is not None:
+        from hloexec.cli.pages import page_rows, write_command_page
+        from hloexec.report.numerics.triages import triage_page_view
+
+        facts = [("folder", folder), ("other folder", other), ("against", against), ("policy", numerics)]
+        told = tuple((name, value) for name, value in facts if value is not None)
+        write_command_page(html, found, triage_page_view(found, page_rows()), None, told)
     if not found.is_complete:
         return 130
     return 1 if found.differing else 0 if found.agrees else 2
