@@ -45,6 +45,7 @@ __all__ = [
     "permuted",
     "rearranged",
     "rounds_alike",
+    "says_much",
 ]
 
 LOCAL = Tolerance(
@@ -112,6 +113,20 @@ def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:
         with np.errstate(all="ignore"):
             allowed = allowed + unit_roundoff(entry) * np.nan_to_num(np.abs(wide(expected)))
     return bool(agreement(np.ascontiguousarray(actual), np.ascontiguousarray(expected), tolerance, allowed).all())
+
+
+def says_much(allowed: Array, value: Array) -> bool:
+    """Whether agreement to within what is allowed says anything of a value: most of its elements are larger.
+
+    Behind many steps without a value that both sides have, bounds grow beyond what they are bounds of, and any value is
+    within them.
+    """
+    with np.errstate(all="ignore"):
+        sizes = np.abs(wide(value))
+        if float(allowed.sum()) <= float(sizes.sum()):
+            return True
+        sizes, limits = sizes[sizes > 0], allowed[allowed > 0]
+        return not sizes.size or not limits.size or bool(np.median(limits) <= np.median(sizes))
 
 
 def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain) -> bool:

@@ -8,7 +8,16 @@ from itertools import islice
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied, magnitudes, rearranged, rounds_alike
+from hloexec.diffing.agreement import (
+    Allowance,
+    agrees,
+    could_agree,
+    is_varied,
+    magnitudes,
+    rearranged,
+    rounds_alike,
+    says_much,
+)
 from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
@@ -180,6 +189,8 @@ class Index:
                 continue
             value, theirs = held.array(), node.value
             for allowed in self.allowances(chain, bounds(), other, node):
+                if not says_much(allowed.of(value.shape), theirs):
+                    break
                 if in_order:
                     expected = theirs.reshape(value.shape)
                     found = expected if agrees(value, expected, allowed.of(value.shape)) else None

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import agrees, rounds_alike
+from hloexec.diffing.agreement import agrees, rounds_alike, says_much
 from hloexec.diffing.bounds import Bounds, whole
 from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
 from hloexec.diffing.graph import Graph, Instance, Node
@@ -208,7 +208,8 @@ class Replay:
             return True
         raw, expected = held.array(), counterpart.value
         if digest.family != counterpart.digest.family or not any(
-            agrees(raw, expected, allowed) for allowed in self.allowed(state, ours, counterpart)
+            (allowed is None or says_much(allowed, expected)) and agrees(raw, expected, allowed)
+            for allowed in self.allowed(state, ours, counterpart)
         ):
             return False
         return rounds_alike(raw, expected, state.chains[ours.number], self._chain_of(state, counterpart))
