@@ -105,12 +105,13 @@ def diff(
     how arrays are divided.
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. The verdict is
-    `agree` if the results have the same bits. It is `rounding only` if each instruction of `after`, evaluated on values
-    of `before`, differs from `before` by no more than the roundings of either explain, and the results are no further
-    apart than the spread of `before` in a few runs with random rounding. Otherwise it is `differ`, and `findings` has
-    at most `top` instructions whose operands are right but whose results are not, in data-flow order. If every
-    instruction is within its own rounding bound but the results are not, the instruction closest to its bound is
-    reported, as uncertain. A rounding that `after` leaves out is only a note if the results are within their tolerance.
+    `agree` if the results have the same bits. It is `rounding only` if they are no further apart than the spread of
+    `before` in a few runs with random rounding, and within the bounds on rounding of their elements since values that
+    both modules have; an instruction that is wrong by more, but whose effect is gone by then, is not reported.
+    Otherwise it is `differ`, and `findings` has at most `top` instructions whose operands are right but whose results
+    are not, in data-flow order. If every instruction is within its own rounding bound but the results are not, the
+    instruction closest to its bound is reported, as uncertain. A rounding that `after` leaves out is only a note if the
+    results are within their tolerance.
 
     `numerics` is the policy of both, or a pair. All values of both runs are kept, in at most `memory_limit` bytes (by
     default 80 % of the free memory). The other options are those of `run_devices`, for both modules; `max_iterations`
