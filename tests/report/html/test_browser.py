@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-# One browser opens them all.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.slow
 
 ALL = ("run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage")
 
