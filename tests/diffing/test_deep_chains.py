@@ -47,7 +47,6 @@ _DIVIDED = ("multiply(added.K, scales.K)", "divide(added.K, scales.K)")
         (60, 12, _TRANSPOSED, "product.12"),
         (100, 60, _TRANSPOSED, "product.60"),
         (100, 9, _DIVIDED, "x.10"),
-        (80, 75, _TRANSPOSED, "product.75"),
     ],
 )
 def test_the_instruction_is_found_however_many_blocks_follow(
