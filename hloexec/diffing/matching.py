@@ -189,11 +189,12 @@ class Index:
                 continue
             value, theirs = held.array(), node.value
             for allowed in self.allowances(chain, bounds(), other, node):
-                if not says_much(allowed.of(value.shape), theirs):
+                limits = allowed.of(value.shape)
+                if not says_much(limits, theirs):
                     break
                 if in_order:
                     expected = theirs.reshape(value.shape)
-                    found = expected if agrees(value, expected, allowed.of(value.shape)) else None
+                    found = expected if agrees(value, expected, limits) else None
                 else:
                     found = rearranged(value, theirs, allowed)
                 if found is not None and rounds_alike(value, found, chain, other):

@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.running import run_devices
+from hloexec.inputs import value_of
 from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.ir import Module
 from hloexec.minifying.case import Case
@@ -26,7 +27,6 @@ from hloexec.numerics.comparison import Comparison
 from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
-from hloexec.plan.trees import map_shape, unflatten
 from hloexec.results import labelled_arrays
 from hloexec.values import Array, Value, flat, mapped
 
@@ -217,9 +217,7 @@ class Against(_Difference):
 def on_xla_cpu(module: Module, inputs: Sequence[Value]) -> Value:
     """The result of XLA:CPU for a module of one device; raises what `run_on_xla_cpu` raises."""
     leaves = run_on_xla_cpu(module, inputs)
-    numbers = iter(range(len(leaves)))
-    value: Value = unflatten(map_shape(module.entry.result_shape, lambda _: next(numbers)), leaves)
-    return value
+    return value_of(module.entry.result_shape, lambda number, _: leaves[number])
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,8 @@ from hloexec.exec.arguments import value_leaves
 from hloexec.exec.observers import UNREPLACEABLE, Event, Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
-from hloexec.ir import ArrayShape, Instruction, Module, TupleShape
+from hloexec.inputs import value_of
+from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.stepping.breakpoints import Breakpoint, made
 from hloexec.stepping.controlling import Going, RunController
@@ -24,7 +25,7 @@ from hloexec.stepping.names import found_instruction, near_name
 from hloexec.stepping.stops import Level, Stop
 from hloexec.stepping.targets import Targets
 from hloexec.stepping.worker import Worker
-from hloexec.values import Described, Inputs, Value, flat, rebuilt
+from hloexec.values import Described, Inputs, Value, flat
 
 __all__ = ["Stepper", "step"]
 
@@ -362,9 +363,8 @@ class Stepper(Described):
         if isinstance(value, (bool, int, float, complex)) and isinstance(shape, ArrayShape) and shape.rank:
             (scalar,) = value_leaves(value, ArrayShape(shape.element_type, ()), what)
             value = np.broadcast_to(scalar, shape.dimensions)
-        leaves = (leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in value_leaves(value, shape, what))
-        elements = lambda part: part.elements if isinstance(part, TupleShape) else None  # noqa: E731
-        return rebuilt(shape, elements, lambda _: next(leaves))  # type: ignore[no-any-return]
+        leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in value_leaves(value, shape, what)]
+        return value_of(shape, lambda number, _: leaves[number])
 
     # The end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import hloexec
 from hloexec import literals
 from hloexec.cli import main
 from hloexec.exec.observers import Stage
+from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.triaging import Blamed, PolicyFound, TriagedModule, working
+from hloexec.triaging.blaming import blamed_on_xla
 from hloexec.triaging.grouping import groups_of
+from hloexec.triaging.settings import Settings
 from hloexec.triaging.storing import Store
 
 BEFORE = """HloModule m
@@ -215,6 +219,25 @@ def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path)
     first = cases_of(tmp_path / "modules", None, ())[0]
     assert Store(tmp_path, attrs.evolve(settings, seed=1)).key(first) != keys[0]
     assert Store(tmp_path, attrs.evolve(settings, timeout=99.0)).key(first) == keys[0]
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_the_first_value_that_xla_cpu_has_otherwise_is_to_blame(
+    is_wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    right, wrong = "subtract(%turned, %x)", "subtract(%x, %turned)"
+
+    def compiled(module: hloexec.Module, row: Sequence[Any]) -> Any:
+        text = hloexec.format(module)
+        assert text.count(right) == 1
+        return run_on_xla_cpu(hloexec.parse(text.replace(right, wrong) if is_wrong else text), row)
+
+    monkeypatch.setattr("hloexec.triaging.blaming.run_on_xla_cpu", compiled)
+    module = hloexec.parse(BEFORE)
+    settings = Settings("xla-cpu", "reference", 0, "zeros", "error", 120.0, 1 << 32)
+    found = blamed_on_xla(module, [hloexec.random_inputs(module)], settings)
+    assert (found and found.instruction) == ("difference" if is_wrong else None)
 
 
 def _module(name: str, opcode: str = "dot", policy: str = "", **changes: Any) -> TriagedModule:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,11 +79,10 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
 def _value(given: object, shape: Shape, what: str) -> Value:
     """A value from a script, checked against a shape; InputError, which calls it `what`, if it does not fit."""
     from hloexec.exec.arguments import value_leaves
-    from hloexec.plan.trees import map_shape, unflatten
+    from hloexec.inputs import value_of
 
-    numbers = count()
-    value: Value = unflatten(map_shape(shape, lambda _: next(numbers)), value_leaves(given, shape, what))
-    return value
+    leaves = value_leaves(given, shape, what)
+    return value_of(shape, lambda number, _: leaves[number])
 
 
 def _called(path: str, name: str, module: Module, seed: int) -> object:
