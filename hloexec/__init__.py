@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
     from hloexec.graphing import Graph, graph
     from hloexec.inputs import random_inputs
-    from hloexec.interop import from_jax
+    from hloexec.interop.lowering import from_jax
     from hloexec.ir import (
         ArrayShape,
         BufferShape,
@@ -325,7 +325,7 @@ _HOMES = {
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
-    "from_jax": "hloexec.interop",
+    "from_jax": "hloexec.interop.lowering",
     "graph": "hloexec.graphing",
     "load": "hloexec.loading",
     "load_buffer_assignment": "hloexec.buffers",

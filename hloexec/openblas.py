@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 __all__ = ["openblas_function", "openblas_kernels", "openblas_libraries"]
@@ -56,6 +55,7 @@ def openblas_libraries() -> list[str]:
     """The files of the OpenBLAS libraries that this process has loaded, in the order in which they lie in memory."""
     if sys.platform != "linux":
         return []
-    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    with open("/proc/self/maps", errors="surrogateescape") as file:
+        lines = file.read().splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in lines)
     return list(dict.fromkeys(path for path in paths if "openblas" in path.rpartition("/")[2]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 __all__ = ["available_bytes", "in_units", "memory_limit_bytes"]
 
@@ -26,9 +25,10 @@ def available_bytes() -> int | None:
 
 def _machine_bytes() -> int | None:
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
     try:
@@ -38,9 +38,9 @@ def _machine_bytes() -> int | None:
 
 
 def _cgroup_bytes() -> int | None:
-    root = Path("/sys/fs/cgroup")
     try:
-        return int((root / "memory.max").read_text()) - int((root / "memory.current").read_text())
+        with open("/sys/fs/cgroup/memory.max") as most, open("/sys/fs/cgroup/memory.current") as current:
+            return int(most.read()) - int(current.read())
     except (OSError, ValueError):
         return None
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError
-from hloexec.interop import from_jax, load_bytes, load_snapshot
+from hloexec.interop import load_bytes, load_snapshot
 from hloexec.interop.literals import literal_value
+from hloexec.interop.lowering import from_jax
 from hloexec.interop.wire import read
 
 xla = pytest.importorskip("conformance.xla")

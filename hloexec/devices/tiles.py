@@ -14,16 +14,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hloexec.devices.topology import MOST_DEVICES
 from hloexec.errors import UnsupportedError
 from hloexec.ir import AxisRef, Mesh, NamedSharding, Sharding, ShardingType, TileSharding, TupleSharding
 
-__all__ = ["MOST_DEVICES", "Tiles", "along_axes", "partitions_named", "places", "tiles_of", "untiled"]
+__all__ = ["Tiles", "along_axes", "partitions_named", "places", "tiles_of", "untiled"]
 
 Tiles: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 """Partition numbers, by tile and number of the copy."""
-
-MOST_DEVICES = 1 << 16
-"""Maximum number of devices of a run."""
 
 _COPIES = frozenset({ShardingType.REPLICATED, ShardingType.MANUAL})
 

@@ -13,13 +13,12 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.devices.tiles import MOST_DEVICES, partitions_named
 from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.ops.attributes import attribute_fields
-from hloexec.text.attributes.shardy import meshes_of
 
 __all__ = [
+    "MOST_DEVICES",
     "ONE_DEVICE",
     "Group",
     "Topology",
@@ -56,6 +55,8 @@ class Topology:
 
 
 ONE_DEVICE = Topology()
+MOST_DEVICES = 1 << 16
+"""Maximum number of devices of a run."""
 
 
 def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
@@ -168,12 +169,17 @@ def device_counts(module: Module) -> tuple[int, int]:
     counts = [module.replica_count, module.num_partitions]
     if counts != [1, 1]:
         return counts[0], counts[1]
-    # A mesh that cannot be read is an error where it is needed.
-    with suppress(ParseError):
-        counts[1] = max((mesh.device_count for mesh in meshes_of(module).values()), default=1)
+    if module.frontend_attributes:
+        from hloexec.text.attributes.shardy import meshes_of
+
+        # A mesh that cannot be read is an error where it is needed.
+        with suppress(ParseError):
+            counts[1] = max((mesh.device_count for mesh in meshes_of(module).values()), default=1)
     for computation in module:
         for instruction in computation:
             if instruction.sharding is not None:
+                from hloexec.devices.tiles import partitions_named
+
                 counts[1] = max(counts[1], partitions_named(instruction.sharding) or 1)
             named = _devices_named(instruction)
             if named:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from difflib import get_close_matches
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -36,7 +35,6 @@ from hloexec.exec.participation import require_devices
 from hloexec.ir import Computation, Module
 from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.random.rng import seeded
 from hloexec.plan.memory import require_memory
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.pipeline import Options
@@ -352,7 +350,11 @@ def _execute(
         from hloexec.exec.watching import WatchedMachine
 
         machine = WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts, limits=limits)
-    draws = seeded(int(seed)) if plan.has_draws else nullcontext()
+    draws: AbstractContextManager[object] = nullcontext()
+    if plan.has_draws:
+        from hloexec.ops.random.rng import seeded
+
+        draws = seeded(int(seed))
     with np.errstate(all="ignore"), draws, single_threaded_blas():
         results = machine.run(plan, arguments)
         try:
@@ -441,6 +443,8 @@ def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
     for name, _ in policy.overrides:
         home, _, own = name.rpartition("/")
         if name not in homes and home not in homes.get(own, []):
+            from difflib import get_close_matches
+
             # The names of computations count for nothing here: those that share a long one are not near.
             close = next(iter(get_close_matches(own, homes, 1, _NEAR)), None)
             if close is not None and home:

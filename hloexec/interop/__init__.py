@@ -6,18 +6,20 @@ the values in a snapshot are read without jaxlib.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from hloexec.errors import InputError
 from hloexec.interop.content import Format, decoded, detect, unpacked
-from hloexec.interop.lowering import from_jax
-from hloexec.interop.protos import ModuleFile, module_file
-from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir, text_of_proto
 from hloexec.ir import Module
 from hloexec.text import parse
 from hloexec.values import Value
 
-__all__ = ["Snapshot", "from_jax", "load_bytes", "load_recorded", "load_snapshot"]
+if TYPE_CHECKING:
+    from hloexec.interop.protos import ModuleFile
+
+__all__ = ["Snapshot", "load_bytes", "load_recorded", "load_snapshot"]
 
 
 _OTHERS = {
@@ -61,6 +63,8 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
         return _module(_module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
         return parse(decoded(data, filename), filename=filename, strict=strict)
+    from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir
+
     what = f"{filename} ({form.value})"
     is_bytecode = form is Format.MLIR_BYTECODE
     text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
@@ -91,6 +95,8 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
 
 
 def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:
+    from hloexec.interop.protos import module_file
+
     try:
         return module_file(data, with_values=with_values)
     except InputError as error:
@@ -100,6 +106,8 @@ def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> Mo
 
 
 def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
+    from hloexec.interop.through_jaxlib import text_of_proto
+
     text = text_of_proto(file.proto, f"{filename} (a protocol buffer)")
     module = parse(text, filename=_as_text(filename), strict=strict)
     # XLA's reader of protocol buffers forgets the device assignment, which a text dump shows in the header.

@@ -6,10 +6,12 @@ import enum
 import io
 import re
 import zlib
-from gzip import GzipFile
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from hloexec.errors import InputError, ResourceError
+
+if TYPE_CHECKING:
+    from gzip import GzipFile
 
 __all__ = ["Format", "decoded", "detect", "read_limited", "unpacked"]
 
@@ -64,6 +66,8 @@ def detect(data: bytes) -> Format:
 def unpacked(data: bytes, filename: str) -> bytes:
     """The bytes under any layers of gzip."""
     while data.startswith(_GZIP_MAGIC):
+        from gzip import GzipFile
+
         try:
             data = read_limited(GzipFile(fileobj=io.BytesIO(data)), filename)
         except (OSError, EOFError, zlib.error) as error:

@@ -1,32 +1,56 @@
-"""The operations: one entry per opcode, one package per family. Importing this package fills the registry."""
+"""The operations: one entry per opcode, one package per family.
 
-import hloexec.ops.collective.all_reduce
-import hloexec.ops.collective.permute
-import hloexec.ops.contraction.dot
-import hloexec.ops.contraction.ragged_dot
-import hloexec.ops.control.asynchronous
-import hloexec.ops.control.flow
-import hloexec.ops.convolution.convolution
-import hloexec.ops.elementwise.arithmetic
-import hloexec.ops.elementwise.complex_numbers
-import hloexec.ops.elementwise.convert
-import hloexec.ops.elementwise.functions
-import hloexec.ops.elementwise.integers
-import hloexec.ops.elementwise.map
-import hloexec.ops.elementwise.selection
-import hloexec.ops.indexing.dynamic_slice
-import hloexec.ops.indexing.gather
-import hloexec.ops.indexing.scatter
-import hloexec.ops.linalg.fourier
-import hloexec.ops.linalg.triangular
-import hloexec.ops.movement.assembly
-import hloexec.ops.movement.bitcast
-import hloexec.ops.movement.dynamic_shapes
-import hloexec.ops.movement.strided
-import hloexec.ops.random.rng
-import hloexec.ops.reduction.batch_norm
-import hloexec.ops.reduction.reduce
-import hloexec.ops.reduction.reduce_window
-import hloexec.ops.reduction.scan
-import hloexec.ops.reduction.select_and_scatter
-import hloexec.ops.sorting.sort
+`MODULES` says which module holds the entries of which opcodes, so that the registry can import a module when one of its
+opcodes is first asked for: most programs use a few families only.
+"""
+
+__all__ = ["MODULES"]
+
+MODULES = {
+    "elementwise.complex_numbers": "real imag complex",
+    "elementwise.integers": (
+        "and or xor not shift-left shift-right-arithmetic shift-right-logical mulhi popcnt count-leading-zeros"
+    ),
+    "elementwise.arithmetic": "add subtract multiply divide remainder power atan2 maximum minimum",
+    "collective.all_reduce": (
+        "all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done reduce-scatter"
+    ),
+    "collective.permute": (
+        "all-to-all ragged-all-to-all collective-broadcast collective-permute collective-permute-start "
+        "collective-permute-done partition-id replica-id"
+    ),
+    "elementwise.convert": "convert reduce-precision stochastic-convert",
+    "contraction.dot": "dot scaled-dot",
+    "contraction.ragged_dot": "ragged-dot",
+    "control.asynchronous": (
+        "async-start async-update async-done copy-start copy-done send send-done recv recv-done infeed outfeed"
+    ),
+    "control.flow": (
+        "parameter constant tuple get-tuple-element call fusion while conditional custom-call domain opt-barrier "
+        "add-dependency after-all"
+    ),
+    "convolution.convolution": "convolution",
+    "elementwise.functions": (
+        "acos acosh asin asinh atanh cosine cosh exponential exponential-minus-one log log-plus-one logistic rsqrt "
+        "sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even abs negate sign is-finite"
+    ),
+    "elementwise.map": "map",
+    "elementwise.selection": "compare clamp select",
+    "indexing.dynamic_slice": "dynamic-slice dynamic-update-slice",
+    "indexing.gather": "gather",
+    "sorting.sort": "sort topk",
+    "indexing.scatter": "scatter",
+    "linalg.fourier": "fft",
+    "linalg.triangular": "cholesky triangular-solve",
+    "movement.assembly": "concatenate pad iota",
+    "movement.strided": "broadcast reshape transpose slice reverse copy",
+    "movement.bitcast": "bitcast bitcast-convert",
+    "movement.dynamic_shapes": "get-dimension-size set-dimension-size dynamic-reshape",
+    "random.rng": "rng-bit-generator rng-get-and-update-state rng",
+    "reduction.batch_norm": "batch-norm-training batch-norm-inference batch-norm-grad",
+    "reduction.reduce": "reduce",
+    "reduction.reduce_window": "reduce-window",
+    "reduction.scan": "scan",
+    "reduction.select_and_scatter": "select-and-scatter",
+}
+"""The modules of this package that register opcodes, and which; an opcode that is not listed is never found."""

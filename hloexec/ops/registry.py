@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from importlib import import_module
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from hloexec.ir import Computation, Instruction, Shape
+from hloexec.ops import MODULES
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
 from hloexec.ops.rounding import Rounding, Summation
@@ -221,7 +223,57 @@ class Opcode:
         return self.role is not Role.KERNEL or self.evaluate is not None
 
 
-OPCODES: dict[str, Opcode] = {}
+class _Opcodes(dict[str, Opcode]):
+    """The entries by opcode. A module that holds some is imported when one of them is asked for, and all are by what
+    goes through the entries, in the order of `MODULES`."""
+
+    _is_complete = False
+
+    def __missing__(self, name: str) -> Opcode:
+        module = _HOMES.get(name)
+        if module is not None:
+            import_module(f"hloexec.ops.{module}")
+            found = dict.get(self, name)
+            if found is not None:
+                return found
+        raise KeyError(name)
+
+    def _completed(self) -> None:
+        if self._is_complete:
+            return
+        for module in MODULES:
+            import_module(f"hloexec.ops.{module}")
+        self._is_complete = True
+        known = {name: dict.pop(self, name) for name in (*_HOMES, *dict.keys(self)) if dict.__contains__(self, name)}
+        self.update(known)
+
+    def __iter__(self) -> Iterator[str]:
+        self._completed()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._completed()
+        return super().__len__()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (not self._is_complete and name in _HOMES)
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        self._completed()
+        return super().keys()
+
+    def values(self) -> ValuesView[Opcode]:  # type: ignore[override]
+        self._completed()
+        return super().values()
+
+    def items(self) -> ItemsView[str, Opcode]:  # type: ignore[override]
+        self._completed()
+        return super().items()
+
+
+_HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
+
+OPCODES: dict[str, Opcode] = _Opcodes()
 """Every opcode by its name in the text."""
 
 _Entry = TypeVar("_Entry", bound=type)
@@ -256,7 +308,7 @@ def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) 
 
 def register(entry: Opcode) -> None:
     """Make an entry known; for tables of opcodes that are one formula each."""
-    if entry.name in OPCODES:
+    if dict.__contains__(OPCODES, entry.name):
         raise ValueError(f"opcode {entry.name} has two entries")
     attribute_fields(entry.attributes)
     OPCODES[entry.name] = entry
@@ -264,12 +316,15 @@ def register(entry: Opcode) -> None:
 
 def find_opcode(name: str) -> Opcode | None:
     """The entry of an opcode, or None for one that this version does not know."""
-    return OPCODES.get(name)
+    try:
+        return OPCODES[name]
+    except KeyError:
+        return None
 
 
 def role_of(instruction: Instruction) -> Role | None:
     """The role of an instruction's opcode, or None where this version does not know it."""
-    entry = OPCODES.get(instruction.opcode)
+    entry = find_opcode(instruction.opcode)
     return None if entry is None else entry.role
 
 

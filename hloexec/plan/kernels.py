@@ -19,8 +19,6 @@ from hloexec.dtypes import ElementType
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.contraction.dot import MatrixProduct
-from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.excess import may_stay_wide, wide_shape
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
@@ -34,6 +32,7 @@ from hloexec.plan.trees import Leaf, fits
 from hloexec.values import flat
 
 if TYPE_CHECKING:
+    from hloexec.ops.contraction.dot import MatrixProduct
     from hloexec.ops.policies.random_rounding import RandomRounding
     from hloexec.plan.steps import Plan
 
@@ -66,6 +65,11 @@ class Kernel:
     @property
     def is_view(self) -> bool:
         """Whether the result usually shares the memory of the first operand."""
+        return False
+
+    @property
+    def may_multiply(self) -> bool:
+        """Whether it may be a sum of products, alone or with more."""
         return False
 
     @property
@@ -136,9 +140,18 @@ class InstructionKernel(Kernel):
         return self.result_types is None and not self.is_flushed
 
     @property
+    def may_multiply(self) -> bool:
+        return not isinstance(self.entry, Opcode) or self.entry.traits.sums is Sums.PRODUCTS
+
+    @property
     def product(self) -> MatrixProduct | None:
         """The matrix product that the kernel computes, if BLAS can compute it directly."""
-        return self.bound if isinstance(self.bound, MatrixProduct) and self.is_bare else None
+        if not self.is_bare or not self.may_multiply:
+            return None
+        # Imported late: most programs without contractions never need it.
+        from hloexec.ops.contraction.dot import MatrixProduct
+
+        return self.bound if isinstance(self.bound, MatrixProduct) else None
 
     @property
     def callees(self) -> tuple[Callee, ...]:
@@ -255,6 +268,8 @@ def library_kernel(
     zeros = None
     if isinstance(instruction.shape, TupleShape):
         zeros = partial(_and_zeros, function, tuple(shape for shape in results[1:] if isinstance(shape, ArrayShape)))
+    from hloexec.ops.contraction.product_sums import AddedProduct
+
     overwrites = 2 if isinstance(function, AddedProduct) else None
     return attrs.evolve(_assembled(entry, given, zeros or function, orders, overwrites=overwrites), bound=function)
 

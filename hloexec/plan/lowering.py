@@ -18,7 +18,6 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
-from hloexec.devices.manual_regions import crossings, is_boundary
 from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
@@ -309,6 +308,8 @@ class Lowering:
                     instruction.shape, lambda leaf: self.constant_slot(leaf, context.unknown_result(instruction, leaf))
                 ),
             )
+        from hloexec.devices.manual_regions import crossings, is_boundary
+
         if is_boundary(instruction):
             return boundary(self, instruction, crossings(module, computation, instruction))
         if entry.forwards is not None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hloexec.devices.manual_regions import Crossing
 from hloexec.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
 from hloexec.errors import VerificationError
 from hloexec.ir import Instruction, TupleShape
@@ -20,6 +19,7 @@ from hloexec.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.plan.trees import SlotTree, map_shape
 
 if TYPE_CHECKING:
+    from hloexec.devices.manual_regions import Crossing
     from hloexec.plan.lowering import Lowering
 
 __all__ = ["boundary", "copy_start", "device_number", "exchange", "part"]

@@ -49,6 +49,10 @@ def _has_large_values(plan: Plan) -> bool:
     return any(shape.byte_size >= LEAST_BYTES for shape in plan.slot_shapes)
 
 
+def _has_products(plan: Plan) -> bool:
+    return any(isinstance(step.flow, While) or (step.kernel and step.kernel.may_multiply) for step in plan.steps)
+
+
 @attrs.frozen
 class _Pass:
     """An optimization."""
@@ -104,7 +108,7 @@ def _watch_for_cycles(plan: Plan, _: Options) -> Plan:
 _PASSES = (
     _Pass("unroll", _unroll, _has_loops),
     _Pass("hoist", _hoist, _has_loops),
-    _Pass("accumulate", _accumulate, _has_large_values),
+    _Pass("accumulate", _accumulate, lambda plan: _has_products(plan) and _has_large_values(plan)),
     _Pass("fuse", _fuse, _has_large_values),
     _Pass("induction", _count, _has_loops),
     _Pass("buffers", _allocate_buffers, _has_loops),

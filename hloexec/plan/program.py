@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import attrs
 
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
-from hloexec.devices import manual_regions
 from hloexec.devices.transfers import TRANSFERS, reason_against
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Computation, Instruction, Module
@@ -129,6 +128,8 @@ def call_reason(
     module: Module, computation: Computation, instruction: Instruction, call: CustomCall, numerics: NumericsPolicy
 ) -> str | None:
     """Why a custom call cannot be run by its entry under a policy, as a clause; None where it can."""
+    from hloexec.devices import manual_regions
+
     if manual_regions.is_boundary(instruction):
         return manual_regions.reason_against(module, computation, instruction)
     return call.reason_against(instruction, numerics)

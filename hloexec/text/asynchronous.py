@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.control.asynchronous import start_of
-from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.text.state import ParserState, Scope
 
 if TYPE_CHECKING:
     from hloexec.text.operands import OperandParser
 
-__all__ = ["check_continued", "wrap", "wrapped_opcode"]
+__all__ = ["check_continued", "continues", "wrap", "wrapped_opcode"]
 
 _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 
@@ -32,6 +31,15 @@ def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
     return None
 
 
+def continues(entry: Opcode) -> bool:
+    """Whether an opcode goes on with what an async-start has begun."""
+    if entry.role is not Role.PART:
+        return False
+    from hloexec.ops.control.asynchronous import AsyncDoneAttributes
+
+    return entry.attributes is AsyncDoneAttributes
+
+
 def check_continued(
     state: ParserState, scope: Scope, instruction: Instruction, wrapped: Opcode | None, position: int
 ) -> None:
@@ -40,6 +48,8 @@ def check_continued(
     Where strict, it is a start of this computation, and what the update or done says of thread and computation is what
     the start does; else that is the verifier's business.
     """
+    from hloexec.ops.control.asynchronous import start_of
+
     begun = start_of(instruction, scope.by_name)
     if begun is None:
         if state.strict:

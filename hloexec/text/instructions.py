@@ -9,9 +9,8 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import Instruction, Shape, leaf_shapes
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.control.asynchronous import AsyncDoneAttributes, AsyncStartAttributes
 from hloexec.ops.registry import Opcode, Role, find_opcode
-from hloexec.text.asynchronous import check_continued, wrap, wrapped_opcode
+from hloexec.text.asynchronous import check_continued, continues, wrap, wrapped_opcode
 from hloexec.text.attributes.annotations import AnnotationParser
 from hloexec.text.attributes.instructions import InstructionAttributeParser
 from hloexec.text.attributes.values import AttributeParser
@@ -166,9 +165,9 @@ class InstructionParser:
                 entry.well_formed(*shapes, attributes=instruction.attributes, shape=instruction.shape)
             except ShapeError as error:
                 self._lexer.fail(error.message, start)
-        if entry.attributes is AsyncDoneAttributes:
+        if continues(entry):
             check_continued(self._state, scope, instruction, None, start)
-        elif entry.attributes is AsyncStartAttributes:
+        elif entry.role is Role.ASYNC_START:
             called = instruction.attributes.calls
             if called in self._state.started:
                 self._lexer.fail(f"another instruction starts the computation '{called}' already", start)
@@ -238,7 +237,7 @@ class InstructionParser:
             lexer.fail(f"the shape of {outer.name} must be given", start)
         operands = self._operands.operands(scope, outer, start)
         fields: dict[str, Any] = {}
-        is_start = outer.attributes is AsyncStartAttributes
+        is_start = outer.role is Role.ASYNC_START
         common, unknown, end = self._attributes.read(
             scope, outer, fields, lexer.start, start, also=wrapped if is_start else None
         )

@@ -12,9 +12,8 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.common import higher_precision
-from hloexec.ops.control.asynchronous import AsyncDoneAttributes, AsyncStartAttributes
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.text.asynchronous import check_continued, wrap, wrapped_opcode
+from hloexec.text.asynchronous import check_continued, continues, wrap, wrapped_opcode
 from hloexec.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ARRAY_PATTERN, MAXIMUM_SIZE, ShapeParser
@@ -221,13 +220,13 @@ class OperandParser:
         entry, wrapped, shape, start = head
         self.check_operand_count(entry, len(operands), start)
         fields: dict[str, Any] = {}
-        if wrapped is not None and entry.attributes is AsyncStartAttributes:
+        if wrapped is not None and entry.role is Role.ASYNC_START:
             fields["calls"] = wrap(self, self._state, scope, shape, wrapped, operands, {}, {}, start)
         attributes = self.make_attributes(entry, fields, operands, scope, start)
         if shape is None:
             shape = self.inferred_shape(scope, entry, operands, attributes, start)
         name = self._anonymous(scope, entry, shape, start, operands, attributes)
-        if entry.attributes is AsyncDoneAttributes:
+        if continues(entry):
             check_continued(self._state, scope, scope.by_name[name], wrapped, start)
         return name
 

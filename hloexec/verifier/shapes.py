@@ -10,7 +10,6 @@ from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
@@ -166,6 +165,8 @@ def _check_partner(
     base = instruction.opcode.rpartition("-")[0]
     before: Instruction | None = operands[0]
     if base == "async":
+        from hloexec.ops.control.asynchronous import start_of
+
         before = start_of(instruction, computation.by_name)
     if before is None:
         report.error(

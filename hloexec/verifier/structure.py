@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.asynchronous import AsyncStartAttributes
-from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
+from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode, role_of
 from hloexec.verifier.report import Report
 
 __all__ = ["check_calls", "check_computation", "check_computation_names", "has_attributes"]
@@ -101,7 +100,7 @@ def check_calls(report: Report) -> None:
                     called.append(name)
                 else:
                     report.error(f"the called computation '{name}' does not exist", computation, instruction)
-                if report.strict and isinstance(instruction.attributes, AsyncStartAttributes):
+                if report.strict and role_of(instruction) is Role.ASYNC_START:
                     if name in started:
                         report.error(f"another instruction starts '{name}' already", computation, instruction)
                     started.add(name)

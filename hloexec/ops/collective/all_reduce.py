@@ -7,6 +7,7 @@ rounded once at the end; any other reducer works step by step in the declared ty
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -31,7 +32,7 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, accumulation_dtype
 from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import Callee, ProgramShape, Role, opcode
-from hloexec.ops.relations import Axes, Relating, Value, leafwise
+from hloexec.ops.relations import Axes, Relating, leafwise
 from hloexec.ops.rounding import Sums
 from hloexec.ops.signatures import (
     called,
@@ -44,6 +45,9 @@ from hloexec.ops.signatures import (
 )
 from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
+
+if TYPE_CHECKING:
+    from hloexec.ops.relations import Value
 
 __all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
 

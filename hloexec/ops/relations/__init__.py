@@ -6,6 +6,8 @@ is the product of others; a dimension has at least a certain size, or divides ce
 stay as it is, for a reason. `resize` rules then fit attributes to the new sizes.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from hloexec.ops.relations.parts import (
     relate_bytes,
     relate_part,
@@ -14,9 +16,11 @@ from hloexec.ops.relations.parts import (
     relate_window_of,
     resized_start,
 )
-from hloexec.ops.relations.rules import RelateRule, Relating, ResizeRule, Resizing, leafwise, pointwise
-from hloexec.ops.relations.unknowns import Axes, Equation, Place, Position, Product, Relations, Value
+from hloexec.ops.relations.rules import Axes, Place, RelateRule, Relating, ResizeRule, Resizing, leafwise, pointwise
 from hloexec.ops.relations.windows import relate_convolution, relate_window, resized_convolution, resized_windows
+
+if TYPE_CHECKING:
+    from hloexec.ops.relations.unknowns import Equation, Position, Product, Relations, Value
 
 __all__ = [
     "Axes",
@@ -43,3 +47,12 @@ __all__ = [
     "resized_start",
     "resized_windows",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What only those need who collect the relations of a module, imported when they do."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hloexec.ops.relations import unknowns
+
+    return getattr(unknowns, name)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd, prod
 
-from hloexec.ops.relations.rules import Relating
-from hloexec.ops.relations.unknowns import Axes
+from hloexec.ops.relations.rules import Axes, Relating
 
 __all__ = [
     "matching_groups",

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from hloexec.ir import Shape, leaf_shapes
-from hloexec.ops.relations.unknowns import Axes, Equation, Place, Position, Product, Relations, Value, array_of
+from hloexec.ir import ArrayShape, BufferShape, Shape, leaf_shapes
 
-__all__ = ["RelateRule", "Relating", "ResizeRule", "Resizing", "leafwise", "pointwise"]
+if TYPE_CHECKING:
+    from hloexec.ops.relations.unknowns import Relations, Value
+
+__all__ = ["Axes", "Place", "RelateRule", "Relating", "ResizeRule", "Resizing", "array_of", "leafwise", "pointwise"]
+
+Axes: TypeAlias = tuple[int, ...]
+"""The dimensions of an array, by their numbers in `Relations`."""
+
+Place: TypeAlias = tuple[str, str]
+"""The names of a computation and of one of its instructions."""
 
 
 @attrs.frozen
@@ -56,7 +64,7 @@ class Relating:
         """The sum of dimensions times coefficients stays what it is."""
         found = tuple((dimension, count) for dimension, count in terms.items() if count)
         constant = sum(self.size(dimension) * count for dimension, count in found)
-        self.relations.equations.append(Equation(found, constant, self.where))
+        self.relations.add_equation(found, constant, self.where)
 
     def multiple(self, larger: int, smaller: int) -> None:
         """The quotient of two dimensions stays what it is."""
@@ -82,7 +90,7 @@ class Relating:
         if len(ours) == len(theirs) == 1 and self.size(ours[0]) == self.size(theirs[0]):
             self.relations.tie(ours[0], theirs[0])
         elif ours or theirs:
-            self.relations.products.append(Product(ours, theirs, self.where))
+            self.relations.add_product(ours, theirs, self.where)
 
     def at_least(self, dimension: int, size: int) -> None:
         self.relations.least.append((dimension, size))
@@ -104,7 +112,7 @@ class Relating:
 
     def positions(self, operand: int, dimensions: Axes) -> None:
         """The elements of an operand are positions along a dimension; several: it holds vectors of positions."""
-        self.relations.positions.append(Position(self.operands[operand].unit, dimensions))
+        self.relations.add_position(self.operands[operand].unit, dimensions)
 
     def starts_of(self, operand: int, whole: int, window: int) -> None:
         """The elements of an operand are positions along a dimension at which windows start."""
@@ -113,12 +121,12 @@ class Relating:
 
     def counts(self, dimension: int) -> None:
         """The elements of the result are positions along a dimension."""
-        self.relations.positions.append(Position(self.result.unit, (dimension,)))
+        self.relations.add_position(self.result.unit, (dimension,))
         self.relations.counted[self.where] = dimension
 
     def result_positions(self, leaf: int, dimension: int) -> None:
         """The elements of a leaf of the result are positions along a dimension."""
-        self.relations.positions.append(Position(self.result.units[(leaf,)], (dimension,)))
+        self.relations.add_position(self.result.units[(leaf,)], (dimension,))
 
     def sums_over(self, dimensions: Sequence[int]) -> None:
         """What is computed is a sum over dimensions of the operands."""
@@ -202,6 +210,10 @@ class Resizing:
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
     return next((array_of(leaf).dimensions for _, leaf in leaf_shapes(shape)), ())
+
+
+def array_of(leaf: ArrayShape | BufferShape) -> ArrayShape:
+    return leaf.element if isinstance(leaf, BufferShape) else leaf
 
 
 RelateRule: TypeAlias = Callable[[Relating], None]

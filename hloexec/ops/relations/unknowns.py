@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 
-from hloexec.ir import ArrayShape, BufferShape, Shape, leaf_shapes
+from hloexec.ir import ArrayShape, Shape, leaf_shapes
+from hloexec.ops.relations.rules import Axes, Place, array_of
 
 __all__ = [
-    "Axes",
     "Equation",
-    "Place",
     "Position",
     "Product",
     "Relations",
     "UnionFind",
     "Units",
     "Value",
-    "array_of",
 ]
-
-Axes: TypeAlias = tuple[int, ...]
-"""The dimensions of an array, by their numbers in `Relations`."""
-
-Place: TypeAlias = tuple[str, str]
-"""The names of a computation and of one of its instructions."""
 
 
 @attrs.frozen
@@ -159,6 +151,15 @@ class Relations:
         self.aligned.extend(len(numbers))
         return numbers
 
+    def add_equation(self, terms: tuple[tuple[int, int], ...], constant: int, where: Place) -> None:
+        self.equations.append(Equation(terms, constant, where))
+
+    def add_product(self, left: Axes, right: Axes, where: Place) -> None:
+        self.products.append(Product(left, right, where))
+
+    def add_position(self, unit: int, dimensions: Axes) -> None:
+        self.positions.append(Position(unit, dimensions))
+
     def split(self, whole: int, parts: Sequence[int], where: Place) -> None:
         """A dimension is the product of others, from major to minor."""
         found = tuple(part for part in parts if self.sizes[part] != 1)
@@ -218,7 +219,3 @@ class Value:
         """The elements of a tuple; else the value itself."""
         elements = getattr(self.shape, "elements", None)
         return (self,) if elements is None else tuple(self.part(number) for number in range(len(elements)))
-
-
-def array_of(leaf: ArrayShape | BufferShape) -> ArrayShape:
-    return leaf.element if isinstance(leaf, BufferShape) else leaf
