@@ -109,7 +109,7 @@ class ArrayShape:
         """Whether NumPy has no such arrays: it counts up to 2⁶³ bytes, even where another dimension is 0."""
         return math.prod(size or 1 for size in self.dimensions) * self.element_type.byte_size > sys.maxsize
 
-    @property
+    @cached_property
     def byte_size(self) -> int:
         """Bytes of a hloexec array of this shape."""
         return self.element_count * self.element_type.byte_size if self.is_array else 0

@@ -42,7 +42,7 @@ def without_calls(case: Case, side: str = "module") -> Case | None:
         if not names:
             break
         for name in names:
-            callee = next(computation_names(getattr(found, side).entry.by_name[name].attributes))
+            callee = computation_names(getattr(found, side).entry.by_name[name].attributes)[0]
             found = opened(found, name, [callee], side)
     return None if found is case else found
 

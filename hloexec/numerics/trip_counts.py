@@ -85,7 +85,7 @@ def loop_step(body: Computation, index: int, module: Module | None = None) -> in
     if module is not None:
         call = body.operands_of(grown)[0] if role_of(grown) is Role.GET_TUPLE_ELEMENT else grown
         if role_of(call) is Role.CALL:
-            computation = module.by_name[next(computation_names(call.attributes))]
+            computation = module.by_name[computation_names(call.attributes)[0]]
             is_tuple = role_of(computation.root) is Role.TUPLE and call is not grown
             grown = computation.operands_of(computation.root)[grown.attributes.index] if is_tuple else computation.root
     if grown.opcode != "add":

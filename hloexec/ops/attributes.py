@@ -138,14 +138,22 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
     return known
 
 
-def computation_names(attributes: object) -> Iterator[str]:
+_calling_by_class: dict[type, tuple[AttributeField, ...]] = {type(None): ()}
+"""The fields of an attributes class that name computations."""
+
+
+def computation_names(attributes: object) -> tuple[str, ...]:
     """The names of the computations that an instruction's attributes call, in the order of declaration."""
-    if attributes is None:
-        return
-    for entry in attribute_fields(type(attributes)).values():
-        if entry.grammar is Grammar.COMPUTATION:
-            value = getattr(attributes, entry.field)
-            if value is not None:
-                yield value
-        elif entry.grammar is Grammar.COMPUTATION_LIST:
-            yield from getattr(attributes, entry.field) or ()
+    calling = _calling_by_class.get(type(attributes))
+    if calling is None:
+        fields = attribute_fields(type(attributes)).values()
+        grammars = Grammar.COMPUTATION, Grammar.COMPUTATION_LIST
+        calling = _calling_by_class[type(attributes)] = tuple(entry for entry in fields if entry.grammar in grammars)
+    if not calling:
+        return ()
+    found: list[str] = []
+    for entry in calling:
+        value = getattr(attributes, entry.field)
+        if value is not None:
+            found += (value,) if entry.grammar is Grammar.COMPUTATION else value
+    return tuple(found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 from hloexec.plan.memory import annotate_peaks_within
 from hloexec.plan.steps import Plan, inner_plans
 
@@ -19,7 +17,7 @@ def with_lifetimes(plan: Plan, *, may_reuse: bool) -> Plan:
     Where arrays may be reused, a step also knows which operand's array it may write to (`Kernel.overwrites`): of one
     that dies with it, and occurs once. Whether anybody else holds that array only a run can tell.
     """
-    plan.steps = [copy.copy(step) for step in plan.steps]
+    plan.steps = [step.copied() for step in plan.steps]
     needed = set(plan.results) | plan.constants.keys()
     for step in reversed(plan.steps):
         touched = dict.fromkeys((*step.operands, *step.results))

@@ -24,7 +24,7 @@ from hloexec.errors import VerificationError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
+from hloexec.ops.registry import Callee, MemoryOrder, Opcode, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
 from hloexec.plan.kernels import Conversion, Forward, InstructionKernel, Kernel, instruction_kernel, library_kernel
 from hloexec.plan.lowering_exchange import boundary, copy_start, device_number, exchange, part
@@ -71,6 +71,9 @@ class LoweringContext(Protocol):
 
     def library_call(self, target: str) -> CustomCall | None:
         """The entry of a custom-call target."""
+
+    kernels: dict[Any, tuple[InstructionKernel, object]]
+    """The kernels of the program, by all that they depend on, and what has to live as long as they do."""
 
     def elided(self, instruction: Instruction, shape: Leaf) -> Any:
         """The value of a leaf of an elided constant."""
@@ -272,7 +275,7 @@ class Lowering:
         orders = [self.orders.get(slot) for slot in slots]
         is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
         computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
-        kernel = instruction_kernel(context, computation, computed, entry, shapes, orders)
+        kernel = self._kernel_of(computed, entry, numerics, shapes, orders)
         tree = map_shape(kernel.random.shape if kernel.random else computed.shape, self.new_slot)
         extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else self._copied_bytes(kernel, slots)
         is_wide = is_excess or (kernel.random is not None and numerics.keeps_formats)
@@ -295,6 +298,35 @@ class Lowering:
             if order != tuple(range(len(order))):
                 self.orders[tree] = order
         return tree
+
+    def _kernel_of(
+        self,
+        instruction: Instruction,
+        entry: Opcode,
+        numerics: NumericsPolicy,
+        shapes: list[Leaf],
+        orders: list[MemoryOrder | None],
+    ) -> InstructionKernel:
+        """The kernel of an instruction; one for all that are equal but for names, of which large programs are made."""
+        context, computation = self.context, self.computation
+        if not entry.is_pure or numerics.rounding_seed is not None:
+            return instruction_kernel(context, computation, instruction, entry, shapes, orders)
+        declared = [operand.shape for operand in computation.operands_of(instruction)]
+        met = [instruction.shape, *declared, *shapes]
+        key = (
+            instruction.opcode,
+            instruction.attributes,
+            instruction.backend_config,
+            id(numerics),
+            tuple(orders),
+            tuple(map(id, met)),
+        )
+        # What is met is kept, so that nothing else gets its identity.
+        known = context.kernels.get(key)
+        if known is None:
+            kernel = instruction_kernel(context, computation, instruction, entry, shapes, orders)
+            known = context.kernels[key] = kernel, met
+        return known[0]
 
     def custom_call(self, instruction: Instruction) -> SlotTree:
         context, computation = self.context, self.computation

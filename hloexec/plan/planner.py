@@ -23,6 +23,7 @@ from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.ops.registry import OPCODES, Role, role_of
 from hloexec.plan.callee import PlanCallee
 from hloexec.plan.float_widths import needs_conversion
+from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.lowering import Lowering
 from hloexec.plan.pipeline import Options, run_passes
 from hloexec.plan.program import Program, called_computation, require_supported
@@ -73,6 +74,7 @@ class _Planner:
         """The same, finished, by the identity of the lowered plan."""
         self.callees: dict[str, PlanCallee] = {}
         self.library_calls: dict[str, CustomCall | None] = {}
+        self.kernels: dict[Any, tuple[InstructionKernel, object]] = {}
         self.elided_names: dict[str, None] = {}
         self.unknown_targets: dict[str, None] = {}
         self.host_transfers: dict[HostTransfer, Step] = {}
@@ -80,7 +82,7 @@ class _Planner:
 
     def plan(self) -> Plan:
         program = self.program
-        live = {computation.name for computation in program.live_computations()}
+        live = {computation.name for computation in program.live_computations}
         order = [computation for computation in program.computations if computation.name in live]
         self.planned = self._planned(order)
         for computation in order:
@@ -92,11 +94,7 @@ class _Planner:
         plan.library_calls = self.library_calls
         plan.host_transfers = self.host_transfers
         plan.communication = self.communication
-        plan.has_draws = any(
-            not OPCODES[instruction.opcode].is_pure
-            for computation in order
-            for instruction in program.schedule(computation)
-        )
+        plan.has_draws = any(not OPCODES[name].is_pure for name in program.opcodes)
         return plan
 
     def _finished(self, lowered: Plan) -> Plan:
@@ -107,7 +105,7 @@ class _Planner:
         planned = {self.program.entry.name}
         call_sites: Counter[str] = Counter()
         for computation in order:
-            for instruction in self.program.schedule(computation):
+            for instruction in self.program.calling(computation):
                 callee = called_computation(instruction)
                 if callee is not None:
                     call_sites[callee] += 1
@@ -115,10 +113,10 @@ class _Planner:
                     planned.update(computation_names(instruction.attributes))
         sizes: dict[str, int] = {}
         for computation in order:
-            size = 0
-            for instruction in self.program.schedule(computation):
+            size = len(self.program.schedule(computation))
+            for instruction in self.program.calling(computation):
                 callee = called_computation(instruction)
-                size += 1 if callee is None or callee in planned else sizes[callee]
+                size += 0 if callee is None or callee in planned else sizes[callee] - 1
             sizes[computation.name] = size
             sites = call_sites[computation.name]
             if sites > 1 and sites * size > _INLINED_STEPS:

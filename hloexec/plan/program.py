@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import attrs
 
@@ -45,9 +46,9 @@ class Requirement:
 
 def called_computation(instruction: Instruction) -> str | None:
     """The computation that an instruction calls, if it is a call or a fusion, or starts one asynchronously."""
-    entry = find_opcode(instruction.opcode)
-    is_call = entry is not None and entry.role is Role.CALL
-    return next(computation_names(instruction.attributes), None) if is_call or starts(instruction) else None
+    if role_of(instruction) not in (Role.CALL, Role.ASYNC_START):
+        return None
+    return next(iter(computation_names(instruction.attributes)), None)
 
 
 def starts(instruction: Instruction) -> bool:
@@ -64,6 +65,7 @@ class Program:
         self.computations = callees_first(module, entry)
         self._effectful = effectful_computations(self.computations)
         self._schedules: dict[str, list[Instruction]] = {}
+        self._calling: dict[str, list[Instruction]] = {}
 
     def schedule(self, computation: Computation) -> list[Instruction]:
         """The instructions of a computation that run, in order."""
@@ -73,17 +75,43 @@ class Program:
             self._schedules[computation.name] = known
         return known
 
+    def calling(self, computation: Computation) -> list[Instruction]:
+        """Those of the instructions of a computation that run which name computations."""
+        known = self._calling.get(computation.name)
+        if known is None:
+            known = [entry for entry in self.schedule(computation) if computation_names(entry.attributes)]
+            self._calling[computation.name] = known
+        return known
+
+    @cached_property
     def live_computations(self) -> list[Computation]:
         """The computations that instructions which run name, the entry first."""
         found = {self.entry.name: self.entry}
         pending = [self.entry]
         while pending:
-            for instruction in self.schedule(pending.pop()):
+            for instruction in self.calling(pending.pop()):
                 for name in computation_names(instruction.attributes):
                     if name not in found:
                         found[name] = computation_named(self.module, name, instruction)
                         pending.append(found[name])
         return list(found.values())
+
+    @cached_property
+    def opcodes(self) -> frozenset[str]:
+        """The opcodes of all instructions that run."""
+        return frozenset(entry.opcode for computation in self.live_computations for entry in self.schedule(computation))
+
+    @cached_property
+    def plain_opcodes(self) -> frozenset[str]:
+        """Those of them that run whatever the instruction says."""
+        return frozenset(
+            name
+            for name in self.opcodes
+            if (entry := find_opcode(name)) is not None
+            and entry.is_supported
+            and entry.role is not Role.CUSTOM_CALL
+            and name not in TRANSFERS
+        )
 
 
 def unsupported(module: Module, computation: Computation | None = None) -> list[Requirement]:
@@ -113,8 +141,11 @@ def require_supported(program: Program, *, unknown: str, numerics: NumericsPolic
 
 def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:
     found: dict[tuple[str, str, str | None], Requirement] = {}
-    for computation in program.live_computations():
+    plain = program.plain_opcodes
+    for computation in program.live_computations:
         for instruction in program.schedule(computation):
+            if instruction.opcode in plain:
+                continue
             for key in _needs(program.module, computation, instruction, numerics):
                 known = found.get(key)
                 if known is None:

@@ -7,7 +7,8 @@ live.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from operator import is_
 
 from hloexec.errors import VerificationError
 from hloexec.ir import Computation, Instruction, Module
@@ -71,16 +72,14 @@ def effectful_computations(computations: Iterable[Computation]) -> frozenset[str
     return frozenset(effectful)
 
 
-def _has_effect(instruction: Instruction, effectful: Iterable[str]) -> bool:
+def _has_effect(instruction: Instruction, effectful: Collection[str]) -> bool:
     """Whether an instruction must run even where nothing needs its value."""
     entry = find_opcode(instruction.opcode)
-    if entry is None:
-        return True
-    if entry.role is Role.MACHINE:
+    if entry is None or entry.role is Role.MACHINE:
         return True
     if entry.role is Role.CUSTOM_CALL and instruction.attributes.custom_call_has_side_effect:
         return True
-    return any(name in effectful for name in computation_names(instruction.attributes))
+    return bool(effectful) and any(name in effectful for name in computation_names(instruction.attributes))
 
 
 def schedule(computation: Computation, effectful: frozenset[str], *, is_scheduled: bool) -> list[Instruction]:
@@ -92,14 +91,41 @@ def schedule(computation: Computation, effectful: frozenset[str], *, is_schedule
         raise VerificationError(
             f"computation {computation.name} has no instruction {computation.root_name} as its root"
         )
-    roots = [instruction for instruction in computation if _has_effect(instruction, effectful)]
-    roots.append(computation.root)
+    roots = [computation.root]
+    if computation.name in effectful:
+        roots = [*(instruction for instruction in computation if _has_effect(instruction, effectful)), *roots]
+    if is_scheduled and _is_in_order(computation):
+        return _needed(computation, roots)
     depth_first = after_dependencies(computation, roots)
     live = {instruction.name for instruction in depth_first}
     textual = after_dependencies(computation, [entry for entry in computation if entry.name in live])
-    if is_scheduled or _peak_bytes(textual, computation) <= _peak_bytes(depth_first, computation):
+    is_same = all(map(is_, textual, depth_first))
+    if is_scheduled or is_same or _peak_bytes(textual, computation) <= _peak_bytes(depth_first, computation):
         return textual
     return depth_first
+
+
+def _is_in_order(computation: Computation) -> bool:
+    """Whether each instruction of the text stands behind what it depends on."""
+    seen: set[str] = set()
+    for instruction in computation.instructions:
+        if not (seen.issuperset(instruction.operands) and seen.issuperset(instruction.control_predecessors)):
+            return False
+        seen.add(instruction.name)
+    return True
+
+
+def _needed(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:
+    """The roots and what they need, in the order of the text, in which each stands behind its dependencies."""
+    live = {root.name for root in roots}
+    order = []
+    for instruction in reversed(computation.instructions):
+        if instruction.name in live:
+            order.append(instruction)
+            live.update(instruction.operands)
+            live.update(instruction.control_predecessors)
+    order.reverse()
+    return order
 
 
 def _dependencies(computation: Computation, instruction: Instruction) -> list[Instruction]:

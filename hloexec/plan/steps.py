@@ -248,7 +248,7 @@ class Step:
         return self.kernel is not None and self.kernel.is_pure
 
     def __attrs_post_init__(self) -> None:
-        self.operands = tuple(slot for tree in self.operand_trees for slot in leaves(tree))
+        self.operands = leaves(self.operand_trees)
         self.results = leaves(self.tree)
         self.result = self.tree if isinstance(self.tree, int) else NO_SLOT
         self.function = None if self.kernel is None else self.kernel.function
@@ -258,6 +258,16 @@ class Step:
         else:
             start = self.operands[0] if self.operands else 0
             self.fetch = itemgetter(slice(start, start + len(self.operands)))
+
+    def copied(self) -> Step:
+        """A step of its own that is the same."""
+        new = Step.__new__(Step)
+        for name in _FIELDS:
+            setattr(new, name, getattr(self, name))
+        return new
+
+
+_FIELDS = tuple(field.name for field in attrs.fields(Step))
 
 
 class PartError(Exception):

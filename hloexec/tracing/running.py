@@ -167,7 +167,7 @@ def _declared_bytes(module: Module, entry: Computation, selection: Selection) ->
     program = Program(module, entry)
     runs = run_counts(module, entry.name)
     total = 0
-    for computation in program.live_computations():
+    for computation in program.live_computations:
         for instruction in program.schedule(computation):
             opcode = find_opcode(instruction.opcode)
             if opcode is None or is_renaming(instruction) or not selection.has(instruction):

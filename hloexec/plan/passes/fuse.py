@@ -73,6 +73,8 @@ class _Finder:
         """The position of the step that makes a slot."""
         self._region_at: dict[int, _Open] = {}
         """By unit."""
+        self._forms: dict[tuple[int, ...], RowForm | None] = {}
+        """How steps are computed by rows, by their kernels and the shapes of their slots."""
         self._scalar_of: dict[int, int] = {}
         """What broadcasts of scalars repeat."""
 
@@ -90,7 +92,7 @@ class _Finder:
             self.graph.add(needs)
             for slot in step.results:
                 self._maker[slot] = position
-            form = row_form(step, self._shapes) if self._may_matter(step) else None
+            form = self._form_of(step) if self._may_matter(step) else None
             if form is not None:
                 self._join(position, step, form)
         return self._region_at
@@ -111,6 +113,13 @@ class _Finder:
         return any(self._region_of(slot) is not None for slot in step.operands) or any(
             self._shapes[slot].byte_size >= LEAST_BYTES for slot in (*step.results, *step.operands)
         )
+
+    def _form_of(self, step: Step) -> RowForm | None:
+        """How a step is computed by rows; one for all with the same kernel."""
+        key = id(step.kernel), *(id(self._shapes[slot]) for slot in (*step.operands, *step.results))
+        if key not in self._forms:
+            self._forms[key] = row_form(step, self._shapes)
+        return self._forms[key]
 
     def _join(self, position: int, step: Step, form: RowForm) -> None:
         """Let a step join the regions of its operands, which become one, or begin a region."""
@@ -139,6 +148,8 @@ class _Finder:
     def _with_scalars(self, step: Step, form: RowForm) -> Step:
         """The step with scalars in place of their broadcasts, where other operands have the shape of the result."""
         operands = tuple(self._scalar_of.get(slot, slot) for slot in step.operands)
+        if operands == step.operands:
+            return step
         dimensions = getattr(self._shapes[step.result], "dimensions", ())
         if not form.is_elementwise or all(
             getattr(self._shapes[slot], "rank", 0) < len(dimensions) for slot in operands
