@@ -7,7 +7,8 @@ the printer each have one table from grammar to code, so neither knows opcodes, 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import attrs
@@ -21,6 +22,7 @@ __all__ = [
     "attribute_fields",
     "computation_names",
     "operand_precision",
+    "without_computations",
 ]
 
 
@@ -142,13 +144,26 @@ _calling_by_class: dict[type, tuple[AttributeField, ...]] = {type(None): ()}
 """The fields of an attributes class that name computations."""
 
 
+def _calling_fields(cls: type) -> tuple[AttributeField, ...]:
+    fields = attribute_fields(cls).values()
+    grammars = Grammar.COMPUTATION, Grammar.COMPUTATION_LIST
+    found = _calling_by_class[cls] = tuple(entry for entry in fields if entry.grammar in grammars)
+    return found
+
+
+@cache
+def without_computations(cls: type) -> Callable[[Any], tuple[object, ...]]:
+    """From an object of an attributes class, all that it says but the names of computations."""
+    named = {entry.field for entry in _calling_fields(cls)}
+    fields = [field.name for field in attrs.fields(cls) if field.name not in named]
+    return lambda attributes: tuple([getattr(attributes, field) for field in fields])
+
+
 def computation_names(attributes: object) -> tuple[str, ...]:
     """The names of the computations that an instruction's attributes call, in the order of declaration."""
     calling = _calling_by_class.get(type(attributes))
     if calling is None:
-        fields = attribute_fields(type(attributes)).values()
-        grammars = Grammar.COMPUTATION, Grammar.COMPUTATION_LIST
-        calling = _calling_by_class[type(attributes)] = tuple(entry for entry in fields if entry.grammar in grammars)
+        calling = _calling_fields(type(attributes))
     if not calling:
         return ()
     found: list[str] = []

@@ -99,10 +99,10 @@ def require_parameters(program: ProgramShape, operands: Sequence[Shape], what: s
         f"{what} takes {len(program.parameters)} parameters, but {len(operands)} operands are given",
     )
     for number, (parameter, operand) in enumerate(zip(program.parameters, operands, strict=True)):
-        require(
-            same_shape(parameter, operand),
-            f"parameter {number} of {what} has shape {parameter}, but the operand given has shape {operand}",
-        )
+        if not same_shape(parameter, operand):
+            raise ShapeError(
+                f"parameter {number} of {what} has shape {parameter}, but the operand given has shape {operand}"
+            )
 
 
 def require_scalar_comparison(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:
@@ -121,9 +121,11 @@ def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what:
     parameters, count = program.parameters, len(operands)
     require(len(parameters) == 2 * count, f"{what} must take {2 * count} parameters, but takes {len(parameters)}")
     scalars = all(isinstance(parameter, ArrayShape) and parameter.rank == 0 for parameter in parameters)
-    require(scalars, f"{what} must take scalars, but takes {', '.join(map(str, parameters))}")
+    if not scalars:
+        raise ShapeError(f"{what} must take scalars, but takes {', '.join(map(str, parameters))}")
     results = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
-    require(len(results) == count, f"{what} must return {count} results, but returns {program.result}")
+    if len(results) != count:
+        raise ShapeError(f"{what} must return {count} results, but returns {program.result}")
     for k, result in enumerate(results):
         require_same_shape(parameters[k], result, f"parameter {k} of {what}")
         require_same_shape(parameters[count + k], result, f"parameter {count + k} of {what}")

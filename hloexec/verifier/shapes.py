@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
-from hloexec.ops.attributes import computation_names
+from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
@@ -19,27 +19,56 @@ __all__ = ["check_shapes"]
 
 _OFFERED = ("attributes", "shape", "operand_shapes", "computations")
 """What a shape rule may ask for in addition to the operands' shapes."""
+_CONTINUATIONS = ("-done", "-update")
+"""How the names of opcodes end that go on with what another instruction has begun."""
 
 
 def check_shapes(report: Report, programs: Mapping[str, ProgramShape | None]) -> None:
-    sound: set[tuple[object, ...]] = set()
+    known = _Known(programs)
     for computation in report.module.computations:
-        _check_computation(report, computation, programs, sound)
+        _check_computation(report, computation, programs, known)
+
+
+class _Known:
+    """What has been found without fault; shapes count by identity, as those of one text are mostly shared."""
+
+    def __init__(self, programs: Mapping[str, ProgramShape | None]) -> None:
+        self.shapes: set[int] = set()
+        self.instructions: set[Hashable] = set()
+        self._signatures = {
+            name: None if program is None else (id(program.result), *map(id, program.parameters))
+            for name, program in programs.items()
+        }
+
+    def key(self, instruction: Instruction, entry: Opcode, operands: Sequence[Instruction]) -> Hashable:
+        """All that the checks of an instruction depend on, literals by identity; None where they look at more."""
+        opcode, attributes = instruction.opcode, instruction.attributes
+        if entry.role is Role.CONSTANT:
+            return opcode, type(attributes), id(getattr(attributes, "literal", None)), id(instruction.shape)
+        if entry.role is Role.CUSTOM_CALL or opcode.endswith(_CONTINUATIONS):
+            return None
+        shapes = [id(operand.shape) for operand in operands]
+        names = computation_names(attributes)
+        if not names:
+            return (opcode, attributes, id(instruction.shape), *shapes)
+        signatures = tuple([self._signatures.get(name) for name in names])
+        if None in signatures:
+            return None
+        return (opcode, without_computations(type(attributes))(attributes), signatures, id(instruction.shape), *shapes)
 
 
 def _check_computation(
-    report: Report,
-    computation: Computation,
-    programs: Mapping[str, ProgramShape | None],
-    sound: set[tuple[object, ...]],
+    report: Report, computation: Computation, programs: Mapping[str, ProgramShape | None], known: _Known
 ) -> None:
-    """Check the instructions of a computation; `sound` are the elementwise ones, opcode and shapes, without fault."""
+    """Check the instructions of a computation that are not equal, but for names, to one without fault."""
     by_name = computation.by_name
     for instruction in computation.instructions:
-        fault = _shape_fault(instruction.shape)
-        if fault is not None:
-            report.error(fault, computation, instruction)
-            continue
+        if id(instruction.shape) not in known.shapes:
+            fault = _shape_fault(instruction.shape)
+            if fault is not None:
+                report.error(fault, computation, instruction)
+                continue
+            known.shapes.add(id(instruction.shape))
         replication = instruction.parameter_replication
         if replication is not None and len(replication) != (leaves := sum(1 for _ in _arrays(instruction.shape))):
             report.error(
@@ -50,6 +79,12 @@ def _check_computation(
         entry = find_opcode(instruction.opcode)
         if entry is None or instruction.unknown_operands is not None:
             continue
+        key = None
+        operands = [by_name[name] for name in instruction.operands if name in by_name]
+        if len(operands) == len(instruction.operands):
+            key = known.key(instruction, entry, operands)
+            if key in known.instructions:
+                continue
         count = len(instruction.operands)
         if count < entry.minimum_operands or (entry.maximum_operands is not None and count > entry.maximum_operands):
             report.error(
@@ -59,19 +94,12 @@ def _check_computation(
         if not has_attributes(entry, instruction):
             report.error(f"{instruction.opcode} lacks its attributes", computation, instruction)
             continue
-        try:
-            operands = [by_name[name] for name in instruction.operands]
-        except KeyError:
+        if len(operands) < count:
             continue  # reported already
-        if entry.is_elementwise and entry.attributes is None:
-            key = (entry.name, instruction.shape, *[operand.shape for operand in operands])
-            if key not in sound:
-                before = report.findings
-                _check_instruction(report, computation, instruction, entry, operands, programs)
-                if report.findings == before:
-                    sound.add(key)
-        else:
-            _check_instruction(report, computation, instruction, entry, operands, programs)
+        before = report.findings
+        _check_instruction(report, computation, instruction, entry, operands, programs)
+        if key is not None and report.findings == before:
+            known.instructions.add(key)
 
 
 def _check_instruction(
@@ -160,7 +188,7 @@ def _check_partner(
     report: Report, computation: Computation, instruction: Instruction, operands: Sequence[Instruction]
 ) -> None:
     """An asynchronous operation goes on from its own start, on the same channel."""
-    if not instruction.opcode.endswith(("-done", "-update")):
+    if not instruction.opcode.endswith(_CONTINUATIONS):
         return
     base = instruction.opcode.rpartition("-")[0]
     before: Instruction | None = operands[0]

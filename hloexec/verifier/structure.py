@@ -24,20 +24,19 @@ def check_computation_names(report: Report) -> None:
 
 def check_computation(report: Report, computation: Computation) -> ProgramShape | None:
     """Check what a computation is by itself; its signature, or None where it has none."""
-    for instruction in _repeated(computation.instructions):
-        report.error("another instruction of the computation has this name already", computation, instruction)
     by_name = computation.by_name
+    if len(by_name) < len(computation.instructions):
+        for instruction in _repeated(computation.instructions):
+            report.error("another instruction of the computation has this name already", computation, instruction)
     in_order = True
     seen: set[str] = set()
     for instruction in computation.instructions:
-        for name in instruction.operands:
-            if name not in seen:
-                in_order = False
+        if not (seen.issuperset(instruction.operands) and seen.issuperset(instruction.control_predecessors)):
+            in_order = False
+            for name in instruction.operands:
                 if name not in by_name:
                     report.error(f"the operand '{name}' does not exist", computation, instruction)
-        for name in instruction.control_predecessors:
-            if name not in seen:
-                in_order = False
+            for name in instruction.control_predecessors:
                 if name not in by_name:
                     report.error(f"the control predecessor '{name}' does not exist", computation, instruction)
         seen.add(instruction.name)
@@ -65,9 +64,13 @@ def _check_parameters(report: Report, computation: Computation) -> tuple[Shape, 
     """The shapes of the parameters in the order of their numbers, or None where the numbers are not 0, 1, …"""
     numbered: dict[int, Instruction] = {}
     is_dense = True
+    found = {instruction.opcode for instruction in computation.instructions}
+    opcodes = {name for name in found if (entry := find_opcode(name)) is not None and entry.role is Role.PARAMETER}
     for instruction in computation.instructions:
+        if instruction.opcode not in opcodes:
+            continue
         entry = find_opcode(instruction.opcode)
-        if entry is None or entry.role is not Role.PARAMETER or not has_attributes(entry, instruction):
+        if entry is None or not has_attributes(entry, instruction):
             continue
         number = instruction.attributes.number
         if number in numbered:
