@@ -67,7 +67,8 @@ def is_scalar_of(shape: Shape, kind: Kind) -> bool:
 
 def require_same_shape(actual: Shape, expected: Shape, what: str) -> None:
     """Raise ShapeError unless the shapes agree; `what` names the first, e.g. `operand 0 of while`."""
-    require(same_shape(actual, expected), f"{what} has shape {actual}, expected {expected}")
+    if not same_shape(actual, expected):
+        raise ShapeError(f"{what} has shape {actual}, expected {expected}")
 
 
 def require_tuple(shape: Shape, minimum: int, what: str) -> tuple[Shape, ...]:

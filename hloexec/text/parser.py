@@ -28,6 +28,11 @@ from hloexec.text.state import ParserState, Scope
 __all__ = ["parse"]
 
 _DECLARATION = re.compile(rf"%?{NAME_PATTERN}: ({ARRAY_PATTERN})(?=[,)])")
+_SIGNATURE = re.compile(
+    rf"\((%?{NAME_PATTERN}: {ARRAY_PATTERN}(?:, %?{NAME_PATTERN}: {ARRAY_PATTERN})*+)\) -> ({ARRAY_PATTERN}) (?=\{{)"
+)
+"""Parameters and result of a computation where all are arrays."""
+_SHAPE_OF_PARAMETER = re.compile(rf": ({ARRAY_PATTERN})")
 
 
 def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Module:
@@ -239,7 +244,13 @@ class _ModuleParser:
             lexer.fail(f"the computation '{name}' is defined twice", start)
         declared: Shape | None = None
         declared_at = lexer.start
-        if lexer.at("("):
+        usual = _SIGNATURE.match(lexer.text, lexer.start)
+        if usual is not None and all(map(self._shapes.known, _SHAPE_OF_PARAMETER.findall(usual[1]))):
+            declared_at = usual.start(2)
+            declared = self._shapes.known(usual[2])
+        if usual is not None and declared is not None:
+            lexer.move_to(usual.end())
+        elif lexer.at("("):
             self._attributes.items("(", ")", "the parameters of a computation", self._parameter_declaration)
             lexer.expect("->", "before the result shape of a computation")
             declared_at = lexer.start

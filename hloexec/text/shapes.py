@@ -19,6 +19,8 @@ ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 """What the usual array shape looks like; `ShapeParser.known` says whether a text is one."""
 
 _SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1,3}(?:,[0-9]{1,3})*)\})?")
+_FLAT_TUPLE = re.compile(r"\([^()]++\)")
+"""A tuple without others within, most of which repeat."""
 _LAYOUT_START = re.compile(r"\s*[0-9:]")
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
 MAXIMUM_SIZE = (1 << 63) - 1
@@ -37,12 +39,13 @@ def parse_shape(text: str) -> Shape:
 class ShapeParser:
     """Reads shapes from a lexer."""
 
-    __slots__ = ("_known", "_layout_fields", "_lexer", "_strict")
+    __slots__ = ("_known", "_known_tuples", "_layout_fields", "_lexer", "_strict")
 
     def __init__(self, lexer: Lexer, *, strict: bool = False) -> None:
         self._lexer = lexer
         self._strict = strict
         self._known: dict[str, ArrayShape] = {}
+        self._known_tuples: dict[str, TupleShape] = {}
         number, unsigned = self._number, self._unsigned_type
         self._layout_fields: tuple[tuple[str, str, Callable[[], object]], ...] = (
             ("D", "dim_level_types", self._dim_level_types),
@@ -78,24 +81,33 @@ class ShapeParser:
         Tuples nest as deep as they like: the open ones are on a stack of our own.
         """
         lexer = self._lexer
-        open_tuples: list[list[Shape]] = []
+        open_tuples: list[tuple[list[Shape], re.Match[str] | None]] = []
         while True:
-            if lexer.take("("):
-                if lexer.take(")"):
-                    found: Shape = TupleShape(())
+            found: Shape | None
+            if lexer.at("("):
+                flat = _FLAT_TUPLE.match(lexer.text, lexer.start)
+                found = None if flat is None else self._known_tuples.get(flat[0])
+                if flat is not None and found is not None:
+                    lexer.move_to(flat.end())
                 else:
-                    open_tuples.append([])
-                    continue
+                    lexer.advance()
+                    if not lexer.take(")"):
+                        open_tuples.append(([], flat))
+                        continue
+                    found = TupleShape(())
             elif lexer.at_word("b") and lexer.text.startswith("(", lexer.end):
                 found = self._buffer()
             else:
                 found = self.array()
             while open_tuples:
-                open_tuples[-1].append(found)
+                open_tuples[-1][0].append(found)
                 if lexer.take(","):
                     break
                 lexer.expect(")", "at the end of a tuple shape")
-                found = TupleShape(tuple(open_tuples.pop()))
+                elements, flat = open_tuples.pop()
+                found = TupleShape(tuple(elements))
+                if flat is not None and not lexer.text[flat.end() : lexer.start].strip():
+                    self._known_tuples[flat[0]] = found
             else:
                 return found
 

@@ -77,7 +77,10 @@ class ParserState:
 
     def span(self, start: int, end: int) -> Span:
         """From `start` to `end`, without the space before it."""
-        return Span(start, start + len(self.lexer.text[start:end].rstrip()))
+        text = self.lexer.text
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        return Span(start, end)
 
     def computation_name(self, name: str) -> str:
         """`name`, or `name.1`, `name.2`, … if there is such a computation."""

@@ -17,6 +17,9 @@ _INT32 = range(-(1 << 31), 1 << 31)
 _METADATA_STRINGS = ("op_type", "op_name", "source_file", "deduplicated_name", "scheduling_name", "metadata_payload")
 _METADATA_INTEGERS = ("source_line", "source_end_line", "source_column", "source_end_column", "stack_frame_id")
 
+_MOST_KNOWN = 4096
+"""How many metadata are kept by their texts, as most of what repeats does so often."""
+
 _PLAIN_METADATA = re.compile(
     r"\{"
     r'(?:op_type="([^"\\]*+)" ?)?+(?:op_name="([^"\\]*+)" ?)?+(?:source_file="([^"\\]*+)" ?)?+'
@@ -31,13 +34,14 @@ _PLAIN_METADATA = re.compile(
 class AnnotationParser:
     """Reads annotations from a lexer."""
 
-    __slots__ = ("_attributes", "_known_strings", "_lexer", "_state")
+    __slots__ = ("_attributes", "_known_metadata", "_known_strings", "_lexer", "_state")
 
     def __init__(self, state: ParserState, attributes: AttributeParser) -> None:
         self._state = state
         self._lexer = state.lexer
         self._attributes = attributes
         self._known_strings: dict[str, str] = {}
+        self._known_metadata: dict[str, Metadata] = {}
 
     def frontend_attributes(self, what: str) -> tuple[tuple[str, str], ...]:
         """'{' [name '=' (string | dictionary) (',' …)*] '}'"""
@@ -147,6 +151,10 @@ class AnnotationParser:
     def metadata_at(self, position: int, what: str) -> tuple[Metadata, int]:
         """Metadata that begins at `position`, and where it ends; nearly all of it is plain and read as a whole."""
         lexer = self._lexer
+        end = lexer.text.find("}", position) + 1
+        known = self._known_metadata.get(lexer.text[position:end])
+        if known is not None:
+            return known, end
         plain = _PLAIN_METADATA.match(lexer.text, position)
         if plain is None:
             lexer.move_to(position)
@@ -167,6 +175,8 @@ class AnnotationParser:
             deduplicated_name,
             scheduling_name,
         )
+        if len(self._known_metadata) < _MOST_KNOWN:
+            self._known_metadata[plain[0]] = found
         return found, plain.end()
 
     def _metadata_by_parts(self) -> Metadata:
