@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import cache
 from itertools import count as counting
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
 _PIECE_ELEMENTS = 1 << 15
+_CONTROL_GROUP = Path("/sys/fs/cgroup/cpu.max")
 
 _Item = TypeVar("_Item")
 
@@ -34,10 +36,25 @@ _here = threading.local()
 
 @cache
 def core_count() -> int:
-    """How many threads this process may run at once."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many threads of this process work at once.
+
+    As many as the environment variable OMP_NUM_THREADS says, where its first number is positive; otherwise as many as
+    there are processors that this process may use, by its affinity and by the quota of its control group (Linux).
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(available, _quota()))
+
+
+def _quota() -> int:
+    """The processors whose time a container may use, rounded up; without a limit, more than any machine has."""
+    try:
+        quota, period = _CONTROL_GROUP.read_text().split()
+        return -(-int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return 1 << 16
 
 
 def in_blocks(function: Callable[[int, int], object], count: int, block: int) -> None:
@@ -73,8 +90,9 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
     try:
         work()
     finally:
-        # Even where this thread failed: nothing may write to the caller's arrays after its return.
-        errors = [other.exception() for other in others]
+        # A call that has not begun, as the pool works for other runs, is not waited for: nothing is left for it to do.
+        # The others are, even where this thread failed: nothing may write to the caller's arrays after its return.
+        errors = [other.exception() for other in others if not other.cancel()]
     for error in errors:
         if error is not None:
             raise error
