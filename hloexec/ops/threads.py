@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
 from itertools import count as counting
@@ -21,7 +22,7 @@ import numpy as np
 from hloexec.values import Array
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
 __all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
@@ -32,6 +33,9 @@ _Item = TypeVar("_Item")
 
 _here = threading.local()
 """`is_busy` on threads that are working on a block: blocks within blocks stay on their thread."""
+
+_callers: list[None] = []
+"""One element for each thread that is working on blocks with others of the pool."""
 
 
 @cache
@@ -60,11 +64,11 @@ def _quota() -> int:
 def in_blocks(function: Callable[[int, int], object], count: int, block: int) -> None:
     """Call `function(start, stop)` for ranges of up to `block` numbers that together are `range(count)`.
 
-    In any order, and on all cores; context variables (NumPy's error state among them) are the caller's. What a call
-    raises is raised here, after all threads have stopped.
+    In any order, and on all cores, which runs that work at the same time share; context variables (NumPy's error state
+    among them) are the caller's. What a call raises is raised here, after all threads have stopped.
     """
     starts = range(0, count, block)
-    threads = min(core_count(), len(starts))
+    threads = min(-(-core_count() // (1 + len(_callers))), len(starts))
     if threads < 2 or getattr(_here, "is_busy", False):
         for start in starts:
             function(start, min(start + block, count))
@@ -86,10 +90,15 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
         finally:
             _here.is_busy = False
 
-    others = [_pool().submit(copy_context().run, work) for _ in range(threads - 1)]
+    _callers.append(None)
+    others: list[Future[None]] = []
     try:
+        with suppress(RuntimeError):  # No thread can be started: the process is about to end, or has its limit of them.
+            for _ in range(threads - 1):
+                others.append(_pool().submit(copy_context().run, work))
         work()
     finally:
+        _callers.pop()
         # A call that has not begun, as the pool works for other runs, is not waited for: nothing is left for it to do.
         # The others are, even where this thread failed: nothing may write to the caller's arrays after its return.
         errors = [other.exception() for other in others if not other.cancel()]

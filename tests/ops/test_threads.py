@@ -86,6 +86,15 @@ def test_a_run_does_not_wait_for_threads_that_work_for_another(cores: int) -> No
         other.join()
 
 
+def test_blocks_are_worked_through_where_no_thread_can_be_started(cores: int) -> None:
+    in_blocks(lambda start, stop: None, 10, 1)
+    threads._pool().shutdown()
+    done: list[int] = []
+    in_blocks(lambda start, stop: done.append(start), 100, 1)
+    assert sorted(done) == list(range(100))
+    assert not threads._callers
+
+
 @pytest.mark.parametrize(
     ("variable", "quota", "expected"),
     [

@@ -23,7 +23,7 @@ _LEAST_PRODUCTS = 1 << 22
 """Number of multiplications worth another thread."""
 LEAST_SHARED = 2 * _LEAST_PRODUCTS
 """Products of fewer multiplications are one block."""
-_BLOCK_SIZE = 512
+_BLOCK_SIZE = 256
 """Number of rows or columns from which BLAS is about as fast, per row, as for many more."""
 _LEAST_SIZE = 64
 _ALIGNMENT = 16
