@@ -1,14 +1,14 @@
 """Matrix products that do not depend on BLAS: as if computed without error, and rounded once.
 
-Products of f32 numbers, or of narrower ones, are exact in f64, where the sum of nearly all elements of a result rounds to
-the same number in whatever order BLAS adds. The other elements, and products of wider numbers, take more digits.
+Products of f32 numbers, or of narrower ones, are exact in f64, and the sums of nearly all elements round to the same
+number in whatever order BLAS adds. The few others, and the products of wider numbers, take more digits.
 
-For these, operands are scaled, row by row and column by column, into (−1, 1) and cut into slices of `width` bits, whole numbers t
-with a = Σ tₛ 2^(−width (s + 1)). The width is such that any sum of `length` products of slices is a whole number below
-2^52: BLAS adds it up exactly in whatever order. Products of slices i and j with i + j = level weigh the same. Levels
-are added up, the heavy ones first, as pairs of f64, until what is left out cannot be seen in the result. Few elements
-that cancel too far for it are summed exactly one by one. Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, "Error-free
-transformations of matrix multiplication by using fast routines of matrix multiplication" (2012).
+For these, operands are scaled, row by row and column by column, into (−1, 1) and cut into slices of `width` bits, whole
+numbers t with a = Σ tₛ 2^(−width (s + 1)). The width is such that any sum of `length` products of slices is a whole
+number below 2^52: BLAS adds it up exactly in whatever order. Products of slices i and j with i + j = level weigh the
+same. Levels are added up, the heavy ones first, as pairs of f64, until what is left out cannot be seen in the result.
+Few elements that cancel too far for it are summed exactly one by one. Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump,
+"Error-free transformations of matrix multiplication by using fast routines of matrix multiplication" (2012).
 """
 
 from __future__ import annotations
