@@ -24,8 +24,8 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.policies.exact.certainty import can_be_certain, doubtful
-from hloexec.ops.policies.exact.doubled import Pair, scaled, two_product, two_sum
+from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
+from hloexec.ops.policies.exact.doubled import rounded_to_odd, scaled, two_product, two_sum
 from hloexec.ops.threads import for_each
 from hloexec.precision import part_type
 from hloexec.values import Array
@@ -131,25 +131,28 @@ def _real_product(lhs: Array, rhs: Array, bits: int, target: ElementType | None)
 
 
 def _certain_product(lhs: Array, rhs: Array, bits: int, target: ElementType) -> Array:
-    """The product of f32 numbers: each element rounds to the target as the sum without error, rounded to f64, does.
+    """The product of f32 numbers: each element rounds to the target as the sum without error does.
 
     Elements of `_finite_product` are off by less than the margin of `doubtful`.
     """
-    value, error = _plain_product(lhs, rhs)
-    again = doubtful(value, error, target)
+    value, size = _plain_product(lhs, rhs)
+    again = doubtful(value, size * (2.0**-52 * (min(lhs.shape[-1], _LENGTH) + 3)), target)
+    if again.any():
+        units = (units_of(x.astype(np.float32)).min(axis=axis, keepdims=True) for x, axis in ((lhs, -1), (rhs, -2)))
+        again &= ~(size < EXACT_UNITS * np.multiply(*units, dtype=np.float64))
     if np.count_nonzero(again) * _SUMMED_ALONE > _LEVELS * value.size:
         accurate = _finite_product(lhs, rhs, bits)
         value = np.where(again, accurate, value)
         again &= doubtful(accurate, 0.0, target)
-    _sum_alone(value, again, lhs, rhs)
+    _sum_alone(value, again, lhs, rhs, to_odd=True)
     return value
 
 
-def _plain_product(lhs: Array, rhs: Array) -> Pair:
-    """The product of f32 numbers in f64, and twice a bound on its error.
+def _plain_product(lhs: Array, rhs: Array) -> tuple[Array, Array]:
+    """The product of f32 numbers in f64, and a bound on the sum of the magnitudes of its terms.
 
-    BLAS adds up to `_LENGTH` terms, in any order: that is off by less than their number times 2⁻⁵³ times the sum of
-    their magnitudes, at most the product of the norms of the row and the column (Cauchy and Schwarz).
+    That is the product of the norms of the row and the column (Cauchy and Schwarz). BLAS adds up to `_LENGTH` terms, in
+    any order, which is off by less than their number times 2⁻⁵³ times the sum of their magnitudes.
     """
     length = lhs.shape[-1]
     value = matmul(lhs[..., :_LENGTH], rhs[..., :_LENGTH, :])
@@ -160,9 +163,9 @@ def _plain_product(lhs: Array, rhs: Array) -> Pair:
             value, error = two_sum(value, matmul(lhs[..., piece], rhs[..., piece, :]))
             low += error
         value += low
-    rows = np.sqrt(np.einsum("...ik,...ik->...i", lhs, lhs)) * (2.0**-52 * (min(length, _LENGTH) + 3))
+    rows = np.sqrt(np.einsum("...ik,...ik->...i", lhs, lhs))
     columns = np.sqrt(np.einsum("...kj,...kj->...j", rhs, rhs))
-    return value, rows[..., :, np.newaxis] * columns[..., np.newaxis, :]
+    return value, np.asarray(rows[..., :, np.newaxis] * columns[..., np.newaxis, :])
 
 
 def _product_of_limits(lhs: Array, rhs: Array) -> Array:
@@ -255,9 +258,13 @@ def _level_products(left: _Slices, right: _Slices, level: int) -> Iterator[Array
             yield total
 
 
-def _sum_alone(value: Array, doubtful: Array, lhs: Array, rhs: Array) -> None:
+def _sum_alone(value: Array, doubtful: Array, lhs: Array, rhs: Array, *, to_odd: bool = False) -> None:
     """Replace doubtful elements by the sums of their products, rounded once: `math.fsum` is exact."""
     for index in np.argwhere(doubtful).tolist():
         matrix, row, column = tuple(index[:-2]), index[-2], index[-1]
         product, rest = two_product(lhs[matrix][row], rhs[matrix][:, column])
-        value[tuple(index)] = math.fsum([*product, *rest])
+        terms = [*product, *rest]
+        total = math.fsum(terms)
+        if to_odd:
+            total = rounded_to_odd((np.array(total), math.fsum([*terms, -total]))).item()
+        value[tuple(index)] = total

@@ -80,7 +80,7 @@ def plain_error_function(x: Array) -> Array:
     j = np.rint(magnitude * _NODES_PER_UNIT)
     magnitude -= j * (1 / _NODES_PER_UNIT)
     index = j.astype(np.int64)
-    result = _COLUMNS[_PLAIN_TERMS - 1][0][index]
+    result: Array = _COLUMNS[_PLAIN_TERMS - 1][0][index]
     for column, _ in reversed(_COLUMNS[: _PLAIN_TERMS - 1]):
         result *= magnitude
         result += column[index]

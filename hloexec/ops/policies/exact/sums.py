@@ -16,8 +16,8 @@ from hloexec.dtypes import ElementType
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import doubled
-from hloexec.ops.policies.exact.certainty import can_be_certain, doubtful
-from hloexec.ops.policies.exact.doubled import Pair, scaled
+from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
+from hloexec.ops.policies.exact.doubled import Pair, rounded_to_odd, scaled
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type
 from hloexec.values import Array
@@ -69,6 +69,11 @@ _Operation: TypeAlias = tuple[Callable[[Array], Terms], _Combination, Callable[[
 
 _OPERATIONS: dict[str, _Operation] = {
     "add": (lambda array: (array, np.zeros_like(array)), add_pairs, lambda terms: terms[0] + terms[1]),
+    "add for f32": (
+        lambda array: (array, np.zeros_like(array)),
+        add_pairs,
+        lambda terms: rounded_to_odd((terms[0], terms[1])),
+    ),
     "multiply": (_product_terms, _multiply, _product_value),
 }
 
@@ -97,16 +102,18 @@ def _reduced(name: str, array: Array, dimensions: Sequence[int], init_value: Arr
     init = float(widen(init_value.reshape(1))[0])
     result = np.empty(prod(sizes))
     step = max(1, _CHUNK // max(1, length))
-    is_quick = name == "add" and can_be_certain(result_type) and array.dtype.itemsize <= 4
+    is_for_f32 = name == "add" and can_be_certain(result_type)
+    is_quick = is_for_f32 and array.dtype.itemsize <= 4
+    operation = _OPERATIONS["add for f32" if is_for_f32 else name]
 
     def reduce(start: int, stop: int) -> None:
         some = rows[start:stop]
         if is_quick:
             result[start:stop], again = _added_quickly(some, init, result_type)
             if again.size:
-                result[start + again] = _reduced_rows(_OPERATIONS[name], some[again], init)
+                result[start + again] = _reduced_rows(operation, some[again], init)
         else:
-            result[start:stop] = _reduced_rows(_OPERATIONS[name], some, init)
+            result[start:stop] = _reduced_rows(operation, some, init)
         if name == "add":
             _keep_negative_zeros(result[start:stop], some, init)
 
@@ -132,7 +139,9 @@ def _added_quickly(rows: Array, init: float, result_type: ElementType) -> tuple[
     error = size * ((_PIECE + count + 3) * 2.0**-51)
     again = doubtful(value, error, result_type)
     again |= np.isnan(value)
-    return value, np.flatnonzero(again)
+    places = np.flatnonzero(again)
+    units = units_of(rows[places]).min(axis=-1, initial=units_of(np.array([init], np.float32))[0])
+    return value, places[~(size[places] < EXACT_UNITS * units)]
 
 
 def _reduced_rows(operation: _Operation, rows: Array, init: float) -> Array:
