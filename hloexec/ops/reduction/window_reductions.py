@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
@@ -154,8 +153,7 @@ def _summed_quickly(
         parts = list(map(part_of_windows, array.shape, one, window.dimensions))
         dimensions = tuple(dimension for _, dimension in parts)
         seen = array[tuple(elements for elements, _ in parts)]
-        window = attrs.evolve(window, dimensions=dimensions)
-        value[tuple(place)] = _summed_windows(seen, init_value, window, result_type).item()
+        value[tuple(place)] = _summed_windows(seen, init_value, Window(dimensions), result_type).item()
     return value
 
 

@@ -207,6 +207,22 @@ def test_sums_next_to_the_middle_between_two_numbers_are_rounded_to_the_nearer(f
     assert np.array_equal(product, np.repeat(expected[:, None], 3, axis=1))
 
 
+@pytest.mark.parametrize(
+    "window", ["size=1x3", "size=1x3 stride=1x3 pad=0_0x1_1", "size=1x3 pad=0_0x2_2 rhs_dilate=1x2"]
+)
+def test_a_few_windows_next_to_the_middle_are_rounded_to_the_nearer(window: str) -> None:
+    array = _normal(28, 5, 3001).astype(np.float32)
+    dilation, stride = 1 + ("rhs" in window), 3 if "stride" in window else 1
+    pad = 0 if "pad" not in window else 2 if "rhs" in window else 1
+    places = [(row, 200 * row + 7) for row in range(5)]
+    for row, place in places:
+        for tap, term in enumerate((1, 2.0**-24, 2.0**-60 * (-1) ** row)):
+            array[row, place * stride - pad + tap * dilation] = term
+    count = (3001 + 2 * pad - (2 * dilation + 1)) // stride + 1
+    sums = _reduced("add", array, 0, "reduce-window", f"5,{count}", f"window={{{window}}}")
+    assert [sums[place] for place in places] == [1 + 2.0**-23 * (row % 2 == 0) for row, _ in places]
+
+
 @pytest.mark.parametrize("filling", [0, 1000])
 def test_products_next_to_the_middle_between_two_numbers_are_rounded_to_the_nearer(filling: int) -> None:
     rows, expected = _next_to_a_middle(filling)
