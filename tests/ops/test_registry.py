@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
-import hloexec.ops  # noqa: F401  (fills the registry)
+from hloexec.ops import MODULES
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, register
 
@@ -27,6 +29,33 @@ def _xla_opcode_names() -> set[str]:
     hlo = pytest.importorskip("jaxlib._hlo")
     members = (name[1:] for name in hlo.HloOpcode.__members__)
     return {_SPELLED_OTHERWISE.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in members}
+
+
+def _in_a_fresh_process(program: str) -> str:
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+
+def test_modules_are_imported_when_one_of_their_opcodes_is_asked_for() -> None:
+    program = """
+import sys
+from hloexec.ops.registry import OPCODES, find_opcode
+home = "hloexec.ops.linalg.fourier"
+print(home in sys.modules, "fft" in OPCODES, find_opcode("fftt"), home in sys.modules)
+print(find_opcode("fft").name, home in sys.modules, "hloexec.ops.sorting.sort" in sys.modules)
+"""
+    assert _in_a_fresh_process(program).split("\n")[:2] == ["False True None False", "fft True False"]
+
+
+def test_entries_are_found_in_the_modules_that_list_them_and_keep_one_order() -> None:
+    program = """
+from hloexec.ops import MODULES
+from hloexec.ops.registry import OPCODES, find_opcode
+for name in reversed([name for names in MODULES.values() for name in names.split()]):
+    assert find_opcode(name).name == name
+print(*OPCODES)
+"""
+    listed = [name for names in MODULES.values() for name in names.split()]
+    assert _in_a_fresh_process(program).split() == listed == list(OPCODES)
 
 
 def test_registry_covers_every_opcode_of_xla() -> None:

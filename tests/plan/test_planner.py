@@ -132,3 +132,40 @@ def test_modules_that_are_no_programs_are_refused_without_the_verifier(change, m
     module = attrs.evolve(module, computations=(entry,))
     with pytest.raises(VerificationError, match=message):
         build(module, entry, Options(REFERENCE))
+
+
+TWINS = """HloModule m, is_scheduled=true
+one { a = f32[2,3] parameter(0)
+  ROOT r = f32[3,2] transpose(a), dimensions={1,0} }
+two { other = f32[2,3] parameter(0)
+  ROOT s = f32[3,2] transpose(other), dimensions={1,0} }
+ENTRY e { x = f32[2,3] parameter(0)
+  y = f32[2,3] parameter(1)
+  p = f32[3,2] fusion(x), kind=kLoop, calls=one
+  q = f32[3,2] fusion(y), kind=kLoop, calls=two
+  first = f32[3,3] dot(p, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  second = f32[3,3] dot(q, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  third = f32[2,2] dot(q, y), lhs_contracting_dims={0}, rhs_contracting_dims={1}
+  ROOT t = (f32[3,3], f32[3,3], f32[2,2]) tuple(first, second, third) }
+"""
+
+
+def test_instructions_that_are_equal_but_for_names_share_a_kernel():
+    kernels = {step.instruction.name: step.kernel for step in plan_of(parsed(TWINS)).program}
+    assert kernels["r"] is kernels["s"]
+    assert kernels["first"] is kernels["second"]
+    assert kernels["second"] is not kernels["third"]
+
+
+def test_steps_with_one_kernel_keep_their_instructions_and_scopes():
+    steps = {step.instruction.name: step for step in plan_of(parsed(TWINS)).program}
+    assert [steps[name].scope.computation.name for name in ("r", "s")] == ["one", "two"]
+    assert [steps[name].scope.caller.name for name in ("r", "s")] == ["p", "q"]
+
+
+def test_instructions_under_other_policies_have_kernels_of_their_own():
+    x, y = np.full((2, 3), 1 + 2**-9, np.float32), np.full((2, 3), 1 + 2**-9, np.float32)
+    text = parsed(TWINS)
+    first, second, _ = run(text, x, y, numerics="reference,second=bf16")
+    assert first[0, 0] == np.float32(2 * (1 + 2**-9) ** 2)
+    assert second[0, 0] == 2

@@ -118,6 +118,46 @@ def test_fields_of_metadata_stand_in_any_order() -> None:
     )
 
 
+def test_metadata_with_braces_in_strings_is_not_taken_for_another() -> None:
+    texts = ['{op_name="a"}', '{op_name="a}b"}', '{op_name="a"}', '{op_name="a}b"}', '{op_name="a} op_type="}']
+    body = "\n".join(f"  v{number} = f32[2,3] negate(p), metadata={text}" for number, text in enumerate(texts))
+    found = _module(body, "  ROOT a = f32[2,3] negate(p)").entry.by_name
+    names = [found[f"v{number}"].op_name for number in range(len(texts))]
+    assert names == ["a", "a}b", "a", "a}b", "a} op_type="]
+
+
+def test_tuples_that_are_read_again_are_what_they_were() -> None:
+    shapes = [
+        "(f32[2], s8[])",
+        "(f32[2], s8[])",
+        "(f32[2],s8[])",
+        "((f32[2], s8[]), f32[2])",
+        "(f32[2], (f32[2], s8[]))",
+    ]
+    parameters = "\n".join(f"  p{number} = {shape} parameter({number})" for number, shape in enumerate(shapes))
+    entry = parse(
+        f"HloModule m\n\nENTRY e {{\n{parameters}\n  ROOT r = f32[2] get-tuple-element(p0), index=0\n}}\n"
+    ).entry
+    assert [str(shape) for shape in entry.parameter_shapes] == [shape.replace(",s", ", s") for shape in shapes]
+    assert entry.by_name["p0"].shape is entry.by_name["p1"].shape
+
+
+@pytest.mark.parametrize(
+    ("signature", "fault"),
+    [
+        ("(a: f32[2]) -> f32[3]", "f32[3]"),
+        ("(a: f32[2]) -> f33[2]", "f33[2]"),
+        ("(a: f33[2]) -> f32[2]", "f33[2]"),
+        ("(a: f32[2], b: f32[2,3]{0}) -> f32[2]", "{0}"),
+    ],
+)
+def test_faults_in_signatures_have_their_places(signature: str, fault: str) -> None:
+    line = f"%c {signature} {{"
+    with pytest.raises(ParseError) as raised:
+        parse(f"HloModule m\n\n{line}\n  a = f32[2] parameter(0)\n  ROOT r = f32[2] negate(a)\n}}\n")
+    assert (raised.value.line, raised.value.column) == (3, line.index(fault) + 1)
+
+
 def test_implied_computations_have_names_of_their_own() -> None:
     start = "((f32[2]), f32[2]) negate-start(p)"
     found = parse(

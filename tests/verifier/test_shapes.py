@@ -152,3 +152,24 @@ def test_equal_instructions_are_each_reported_where_they_stand() -> None:
     notes = verify(parsed(text))
     lines = [text[: text.index(name)].count("\n") + 1 for name in ("c = ", "ROOT d")]
     assert [note.place.partition(": ")[0].split(":")[1] for note in notes] == [str(line) for line in lines]
+
+
+def test_each_of_several_equal_faults_is_reported() -> None:
+    broken = module("a = f32[2] parameter(0)\nb = f32[3] copy(a)\nc = f32[3] copy(a)\nROOT d = f32[2] copy(a)")
+    message = fault(broken)
+    assert "instruction 'b'" in message
+    assert "instruction 'c'" in message
+    assert "instruction 'd'" not in message
+
+
+def test_calls_that_are_equal_but_for_the_computation_are_checked_against_their_own() -> None:
+    other = CALLED.replace("inner", "other").replace("[2]", "[3]")
+    body = "a = f32[2] parameter(0)\nb = f32[2] call(a), to_apply=inner\nROOT c = f32[2] call(b), to_apply=other"
+    message = fault(CALLED + other + module(body).partition("\n")[2])
+    assert "instruction 'c'" in message
+    assert "instruction 'b'" not in message
+
+
+def test_what_other_widths_cost_is_noted_for_each_of_equal_instructions() -> None:
+    mixed = "a = f32[2] parameter(0)\nb = bf16[2] parameter(1)\nc = f32[2] add(a, b)\nROOT d = f32[2] add(a, b)"
+    assert [note.place.rpartition("instruction ")[2] for note in verify(parsed(module(mixed)))] == ["'c'", "'d'"]
