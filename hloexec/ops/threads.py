@@ -14,7 +14,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
 from itertools import count as counting
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
 _PIECE_ELEMENTS = 1 << 15
-_CONTROL_GROUP = Path("/sys/fs/cgroup/cpu.max")
+_CONTROL_GROUP = "/sys/fs/cgroup/cpu.max"
 
 _Item = TypeVar("_Item")
 
@@ -55,7 +54,8 @@ def core_count() -> int:
 def _quota() -> int:
     """The processors whose time a container may use, rounded up; without a limit, more than any machine has."""
     try:
-        quota, period = _CONTROL_GROUP.read_text().split()
+        with open(_CONTROL_GROUP) as file:
+            quota, period = file.read().split()
         return -(-int(quota) // int(period))
     except (OSError, ValueError, ZeroDivisionError):
         return 1 << 16

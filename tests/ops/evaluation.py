@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-import hloexec.ops  # noqa: F401  (fills the registry)
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names

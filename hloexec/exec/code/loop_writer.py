@@ -17,7 +17,6 @@ from hloexec.dtypes import DType
 from hloexec.exec.code.code import Code, Line
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
-from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Counter, Limit, Plan, Step, While
 from hloexec.values import Array
@@ -71,6 +70,9 @@ class LoopWriter(Writer):
         look = self._begin_looks()
         self._make_buffers()
         for leaf, maker in self._sums.items():
+            # Imported late: few loops add up products.
+            from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
+
             assert maker.kernel is not None and isinstance(maker.kernel.function, AddedProduct)
             begin = self.known_as("product_sum", partial(ProductSum, maker.kernel.function))
             self.write(f"{self._names[leaf]} = {begin}({self._names[leaf]})")

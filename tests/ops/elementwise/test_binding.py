@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hloexec.ops  # noqa: F401  (fills the registry)
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import hloexec.ops  # noqa: F401  (fills the registry)
 from hloexec.dtypes import element_type
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, Shape, TupleShape
