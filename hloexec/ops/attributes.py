@@ -21,6 +21,7 @@ __all__ = [
     "attribute",
     "attribute_fields",
     "computation_names",
+    "has_numbers",
     "operand_precision",
     "without_computations",
 ]
@@ -149,6 +150,13 @@ def _calling_fields(cls: type) -> tuple[AttributeField, ...]:
     grammars = Grammar.COMPUTATION, Grammar.COMPUTATION_LIST
     found = _calling_by_class[cls] = tuple(entry for entry in fields if entry.grammar in grammars)
     return found
+
+
+@cache
+def has_numbers(cls: type) -> bool:
+    """Whether attributes may hold floats or literals: those that compare equal may still differ, as 0 and −0 do."""
+    fields = {} if cls is type(None) else attribute_fields(cls)
+    return any(field.grammar in (Grammar.FLOAT, Grammar.LITERAL) for field in fields.values())
 
 
 @cache

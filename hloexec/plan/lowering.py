@@ -22,6 +22,7 @@ from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
+from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode, Role, find_opcode
@@ -309,7 +310,7 @@ class Lowering:
     ) -> InstructionKernel:
         """The kernel of an instruction; one for all that are equal but for names, of which large programs are made."""
         context, computation = self.context, self.computation
-        if not entry.is_pure or numerics.rounding_seed is not None:
+        if not entry.is_pure or numerics.rounding_seed is not None or has_numbers(type(instruction.attributes)):
             return instruction_kernel(context, computation, instruction, entry, shapes, orders)
         declared = [operand.shape for operand in computation.operands_of(instruction)]
         met = [instruction.shape, *declared, *shapes]
@@ -322,7 +323,11 @@ class Lowering:
             tuple(map(id, met)),
         )
         # What is met is kept, so that nothing else gets its identity.
-        known = context.kernels.get(key)
+        try:
+            known = context.kernels.get(key)
+        except TypeError:
+            # Attributes of modules that a program has made may hold lists.
+            return instruction_kernel(context, computation, instruction, entry, shapes, orders)
         if known is None:
             kernel = instruction_kernel(context, computation, instruction, entry, shapes, orders)
             known = context.kernels[key] = kernel, met

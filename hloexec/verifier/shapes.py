@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -34,11 +35,23 @@ class _Known:
 
     def __init__(self, programs: Mapping[str, ProgramShape | None]) -> None:
         self.shapes: set[int] = set()
-        self.instructions: set[Hashable] = set()
+        self._instructions: set[Hashable] = set()
         self._signatures = {
             name: None if program is None else (id(program.result), *map(id, program.parameters))
             for name, program in programs.items()
         }
+
+    def is_sound(self, key: Hashable) -> bool:
+        """Whether an instruction with this key has been found without fault."""
+        try:
+            return key in self._instructions
+        except TypeError:
+            return False  # attributes of modules that a program has made may hold lists
+
+    def add(self, key: Hashable) -> None:
+        if key is not None:
+            with suppress(TypeError):
+                self._instructions.add(key)
 
     def key(self, instruction: Instruction, entry: Opcode, operands: Sequence[Instruction]) -> Hashable:
         """All that the checks of an instruction depend on, literals by identity; None where they look at more."""
@@ -83,7 +96,7 @@ def _check_computation(
         operands = [by_name[name] for name in instruction.operands if name in by_name]
         if len(operands) == len(instruction.operands):
             key = known.key(instruction, entry, operands)
-            if key in known.instructions:
+            if known.is_sound(key):
                 continue
         count = len(instruction.operands)
         if count < entry.minimum_operands or (entry.maximum_operands is not None and count > entry.maximum_operands):
@@ -98,8 +111,8 @@ def _check_computation(
             continue  # reported already
         before = report.findings
         _check_instruction(report, computation, instruction, entry, operands, programs)
-        if key is not None and report.findings == before:
-            known.instructions.add(key)
+        if report.findings == before:
+            known.add(key)
 
 
 def _check_instruction(

@@ -169,3 +169,15 @@ def test_instructions_under_other_policies_have_kernels_of_their_own():
     first, second, _ = run(text, x, y, numerics="reference,second=bf16")
     assert first[0, 0] == np.float32(2 * (1 + 2**-9) ** 2)
     assert second[0, 0] == 2
+
+
+def test_zeros_of_either_sign_in_attributes_are_not_the_same():
+    text = """HloModule m
+ENTRY e { x = f32[2] parameter(0)
+  one = f32[2] parameter(1)
+  a = (f32[2], f32[2], f32[2]) batch-norm-training(x, one, one), epsilon=0.0, feature_index=0
+  b = (f32[2], f32[2], f32[2]) batch-norm-training(x, one, one), epsilon=-0.0, feature_index=0
+  ROOT t = ((f32[2], f32[2], f32[2]), (f32[2], f32[2], f32[2])) tuple(a, b) }
+"""
+    kernels = {step.instruction.name: step.kernel for step in plan_of(parsed(text)).program}
+    assert kernels["a"] is not kernels["b"]

@@ -173,3 +173,11 @@ def test_calls_that_are_equal_but_for_the_computation_are_checked_against_their_
 def test_what_other_widths_cost_is_noted_for_each_of_equal_instructions() -> None:
     mixed = "a = f32[2] parameter(0)\nb = bf16[2] parameter(1)\nc = f32[2] add(a, b)\nROOT d = f32[2] add(a, b)"
     assert [note.place.rpartition("instruction ")[2] for note in verify(parsed(module(mixed)))] == ["'c'", "'d'"]
+
+
+def test_attributes_that_hold_lists_are_checked_too() -> None:
+    text = module("a = f32[2,3] parameter(0)\nb = f32[3,2] transpose(a), dimensions={1,0}\nROOT c = f32[3,2] copy(b)")
+    attributes = parsed(text).entry.by_name["b"].attributes
+    right, wrong = (attrs.evolve(attributes, dimensions=dimensions) for dimensions in ([1, 0], [0, 1]))
+    assert verify(edited(text, "b", attributes=right)) == []
+    assert "transpose is declared f32[3,2]" in fault(edited(text, "b", attributes=wrong))
