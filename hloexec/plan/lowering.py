@@ -310,7 +310,8 @@ class Lowering:
     ) -> InstructionKernel:
         """The kernel of an instruction; one for all that are equal but for names, of which large programs are made."""
         context, computation = self.context, self.computation
-        if not entry.is_pure or numerics.rounding_seed is not None or has_numbers(type(instruction.attributes)):
+        kind: type = type(instruction.attributes)
+        if not entry.is_pure or numerics.rounding_seed is not None or has_numbers(kind):
             return instruction_kernel(context, computation, instruction, entry, shapes, orders)
         declared = [operand.shape for operand in computation.operands_of(instruction)]
         met = [instruction.shape, *declared, *shapes]

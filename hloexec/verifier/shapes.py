@@ -67,7 +67,8 @@ class _Known:
         signatures = tuple([self._signatures.get(name) for name in names])
         if None in signatures:
             return None
-        return (opcode, without_computations(type(attributes))(attributes), signatures, id(instruction.shape), *shapes)
+        kind: type = type(attributes)
+        return (opcode, without_computations(kind)(attributes), signatures, id(instruction.shape), *shapes)
 
 
 def _check_computation(
