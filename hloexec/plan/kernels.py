@@ -43,6 +43,7 @@ __all__ = [
     "InstructionKernel",
     "Kernel",
     "KernelContext",
+    "View",
     "bound",
     "instruction_kernel",
     "library_kernel",
@@ -98,6 +99,15 @@ class Forward(Kernel):
     """Hands on an array as it is, to a slot of its own."""
 
     function: Callable[..., Any] = attrs.field(default=lambda value: value, init=False)
+
+    @property
+    def is_view(self) -> bool:
+        return True
+
+
+@attrs.frozen(eq=False)
+class View(Kernel):
+    """A view of an array that several instructions together make; `function` is an Indexing."""
 
     @property
     def is_view(self) -> bool:
@@ -351,7 +361,8 @@ def _assembled(
     if result_types is not None:
         function = partial(_as_declared, Conversion.to(result_types).function, function)
     if orders:
-        function = partial(_in_orders, function, orders)
+        is_pair = isinstance(entry, Opcode) and len(orders) == 2
+        function = _pair_in_orders(function, *orders) if is_pair else partial(_in_orders, function, orders)
     return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
 
 
@@ -371,6 +382,11 @@ def _in_orders(
         ],
         **out,
     )
+
+
+def _pair_in_orders(kernel: Callable[..., Any], first: Any, second: Any) -> Callable[..., Any]:
+    """What `_in_orders` makes of a kernel of two arrays."""
+    return lambda lhs, rhs, **out: kernel(in_order(lhs, first), in_order(rhs, second), **out)
 
 
 def _result_types(

@@ -49,6 +49,10 @@ def _has_large_values(plan: Plan) -> bool:
     return any(shape.byte_size >= LEAST_BYTES for shape in plan.slot_shapes)
 
 
+def _has_movements(plan: Plan) -> bool:
+    return any(step.kernel is not None and step.kernel.is_view for step in plan.steps)
+
+
 @attrs.frozen
 class _Pass:
     """An optimization."""
@@ -83,6 +87,12 @@ def _fuse(plan: Plan, options: Options) -> Plan:
     return with_regions(plan, options.numerics)
 
 
+def _compose_views(plan: Plan, _: Options) -> Plan:
+    from hloexec.plan.passes.views import with_views_composed
+
+    return with_views_composed(plan)
+
+
 def _count(plan: Plan, _: Options) -> Plan:
     from hloexec.plan.passes.induction import with_counters
 
@@ -106,6 +116,7 @@ _PASSES = (
     _Pass("hoist", _hoist, _has_loops),
     _Pass("accumulate", _accumulate, _has_large_values),
     _Pass("fuse", _fuse, _has_large_values),
+    _Pass("views", _compose_views, _has_movements),
     _Pass("induction", _count, _has_loops),
     _Pass("buffers", _allocate_buffers, _has_loops),
     _Pass("cycles", _watch_for_cycles, _has_loops),

@@ -7,6 +7,7 @@ extents) work like any others. Source of the rules: XLA, "Operation semantics".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -79,6 +80,15 @@ class Concatenate:
         sizes[axis] = sum(operand.shape[axis] for operand in operands)
         result = np.empty(sizes, shape.element_type.storage)
         return np.concatenate([in_type(operand, shape.element_type) for operand in operands], axis, out=result)
+
+    @staticmethod
+    def bind(
+        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array] | None:
+        if any(operand.element_type is not shape.element_type for operand in operand_shapes):
+            return None
+        axis, sizes, storage = attributes.dimension, shape.dimensions, shape.element_type.storage
+        return lambda *operands: np.concatenate(operands, axis, out=np.empty(sizes, storage))
 
     @staticmethod
     def by_rows(
