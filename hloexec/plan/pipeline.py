@@ -49,6 +49,10 @@ def _has_large_values(plan: Plan) -> bool:
     return any(shape.byte_size >= LEAST_BYTES for shape in plan.slot_shapes)
 
 
+def _has_constants(plan: Plan) -> bool:
+    return any(plan.constants.keys() >= {*step.operands} for step in plan.steps if step.kernel is not None)
+
+
 def _has_movements(plan: Plan) -> bool:
     return any(step.kernel is not None and step.kernel.is_view for step in plan.steps)
 
@@ -87,6 +91,12 @@ def _fuse(plan: Plan, options: Options) -> Plan:
     return with_regions(plan, options.numerics)
 
 
+def _fold(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.fold import with_constants_folded
+
+    return plan if options.is_observed or options.numerics.rounding_seed is not None else with_constants_folded(plan)
+
+
 def _compose_views(plan: Plan, _: Options) -> Plan:
     from hloexec.plan.passes.views import with_views_composed
 
@@ -116,6 +126,7 @@ _PASSES = (
     _Pass("hoist", _hoist, _has_loops),
     _Pass("accumulate", _accumulate, _has_large_values),
     _Pass("fuse", _fuse, _has_large_values),
+    _Pass("fold", _fold, _has_constants),
     _Pass("views", _compose_views, _has_movements),
     _Pass("induction", _count, _has_loops),
     _Pass("buffers", _allocate_buffers, _has_loops),
