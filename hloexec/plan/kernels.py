@@ -7,6 +7,7 @@ shapes, computations and the numerics policy. Fused regions (`hloexec.plan.regio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -68,6 +69,11 @@ class Kernel:
     def is_view(self) -> bool:
         """Whether the result usually shares the memory of the first operand."""
         return False
+
+    @property
+    def numbers_from(self) -> float:
+        """The operand from which on Python's integers do where arrays without dimensions are declared."""
+        return math.inf
 
     @property
     def ufunc(self) -> np.ufunc | None:
@@ -144,6 +150,11 @@ class InstructionKernel(Kernel):
     def is_bare(self) -> bool:
         """Whether nothing but the order of operands comes between them and the entry's own function."""
         return self.result_types is None and not self.is_flushed
+
+    @property
+    def numbers_from(self) -> float:
+        first = self.entry.numbers_from if isinstance(self.entry, Opcode) else None
+        return math.inf if first is None or not self.is_bare else first
 
     @property
     def product(self) -> MatrixProduct | None:

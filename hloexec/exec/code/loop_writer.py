@@ -15,6 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import DType
 from hloexec.exec.code.code import Code, Line
+from hloexec.exec.code.scalars import expression_of, is_scalar
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
 from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
@@ -44,6 +45,7 @@ class LoopWriter(Writer):
         self._condition = Values(self._flow.condition)
         self._names: list[str] = []
         """The variables of the carried leaves."""
+        self._scalars: frozenset[int] = frozenset()
         self._buffers: list[str] = []
         body = self._flow.body
         self._sums = {
@@ -60,6 +62,7 @@ class LoopWriter(Writer):
         self._names = [self._state.names[slot] for slot in body.parameters]
         self._condition.names = dict(zip(flow.condition.parameters, self._names, strict=True))
         self._condition.kept = frozenset(flow.condition.parameters)
+        self._scalars = self._carried_scalars()
         self._first, self._count = self.fresh("first"), self.fresh("count")
         results = [self._counted(leaf) for leaf in range(len(self._names))]
         self.unpack(self._names, "state")
@@ -68,6 +71,7 @@ class LoopWriter(Writer):
             self.write(f"{self._first} = iteration")
         if flow.limit is not None:
             self.write(f"{self._count} = int({self._names[flow.limit.leaf]})")
+        self._begin_scalars()
         look = self._begin_looks()
         self._make_buffers()
         for leaf, maker in self._sums.items():
@@ -81,7 +85,9 @@ class LoopWriter(Writer):
         self._write_end(results, "True")
         self.indent = "        "
         if flow.limit is not None and flow.counters[flow.limit.leaf].is_read:
-            self.write(f"{self._names[flow.limit.leaf]} = {results[flow.limit.leaf]}")
+            slot = body.parameters[flow.limit.leaf]
+            del self._state.names[slot]
+            self._state.counts[slot] = self._count, results[flow.limit.leaf]
         self._write_body()
         if flow.limit is not None:
             self.write(f"{self._count} += {flow.limit.increment}")
@@ -100,6 +106,8 @@ class LoopWriter(Writer):
     def _counted(self, leaf: int) -> str:
         """The expression for a carried value where the loop ends."""
         counter, limit = self._flow.counters.get(leaf), self._flow.limit
+        if leaf in self._scalars:
+            return f"{self.known_as('asarray', np.asarray)}({self._names[leaf]})"
         if counter is None:
             return self._names[leaf]
         if limit is not None and leaf == limit.leaf:
@@ -122,7 +130,9 @@ class LoopWriter(Writer):
         self.loop = self._step, condition
         for step in condition.steps:
             self.step(self._condition, step)
-        self.write(f"if not {self.value(self._condition, condition.results[0])}:")
+        (asked,) = condition.results
+        again = self._condition.scalars.get(asked) or self.value(self._condition, asked)
+        self.write(f"if not {again}:")
         self.loop = None
 
     def _write_body(self) -> None:
@@ -142,7 +152,10 @@ class LoopWriter(Writer):
         changed = [
             leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._flow.counters
         ]
-        moves = {names[leaf]: self.value(state, body.results[leaf]) for leaf in changed}
+        moves = {
+            names[leaf]: (self.scalar if leaf in self._scalars else self.value)(state, body.results[leaf])
+            for leaf in changed
+        }
         buffers = self._flow.buffers
         if buffers is not None:
             moves |= {self._buffers[buffer]: self._buffers[after] for buffer, after in enumerate(buffers.following)}
@@ -151,6 +164,36 @@ class LoopWriter(Writer):
             self.write(f"{', '.join(moves)} = {', '.join(moves.values())}")
         kept = {*self._lasting(), *body.constants, *body.parameters}
         self.clear(state.names[slot] for slot in body.results if slot not in kept and slot in state.names)
+
+    # Scalars
+
+    def _carried_scalars(self) -> frozenset[int]:
+        """The carried leaves that are NumPy's scalars from one iteration to the next."""
+        flow, body = self._flow, self._flow.body
+        return frozenset(
+            leaf
+            for leaf, slot in enumerate(body.parameters)
+            if is_scalar(body.slot_shapes[slot])
+            and not body.is_invariant(leaf)
+            and leaf not in flow.counters
+            and is_scalar(body.slot_shapes[body.results[leaf]])
+        )
+
+    def _begin_scalars(self) -> None:
+        """Take the elements out of carried arrays without dimensions; those that stay arrays get a scalar besides where
+        operators read them."""
+        for plan, values in ((self._flow.body, self._state), (self._flow.condition, self._condition)):
+            read = {
+                slot for step in plan.steps if expression_of(step, plan.slot_shapes) is not None for slot in step.operands
+            }
+            for leaf, slot in enumerate(plan.parameters):
+                if leaf in self._scalars:
+                    values.scalars[slot] = values.names.pop(slot)
+                elif slot in read and leaf not in self._flow.counters:
+                    values.scalars[slot] = name = self.fresh(self._names[leaf])
+                    self.write(f"{name} = {self._names[leaf]}[()]")
+        for leaf in sorted(self._scalars):
+            self.write(f"{self._names[leaf]} = {self._names[leaf]}[()]")
 
     # Buffers and sums
 

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec.exec.code.code import KEY, Code, Line
+from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
 from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
 from hloexec.ir import leaf_shapes
+from hloexec.ops.movement.strided import Indexing
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT
@@ -33,6 +36,10 @@ class Values:
 
     plan: Plan
     names: dict[int, str] = attrs.field(factory=dict)
+    scalars: dict[int, str] = attrs.field(factory=dict)
+    """Those that hold NumPy's scalars; a slot may have one of either kind."""
+    counts: dict[int, tuple[str, str]] = attrs.field(factory=dict)
+    """Python's integers in the place of slots, and the expressions that make arrays of them."""
     kept: frozenset[int] = frozenset()
     """Slots that the plan may neither drop nor overwrite, though it does not need them any more."""
 
@@ -66,6 +73,8 @@ class Writer:
             "is_own": is_own,
         }
         self._names_of_objects: dict[int, str] = {}
+        self._scalar_constants: dict[int, Any] = {}
+        """By the identities of the arrays."""
         self._taken = {"arguments", "branch", "callee", "iteration", "state", "until", *self._namespace}
         self.name = self.fresh(name)
 
@@ -78,7 +87,8 @@ class Writer:
         self.drop(values, plan.dead_on_entry)
         for step in plan.steps:
             self.step(values, step)
-        self.write(f"return [{', '.join(self.value(values, slot) for slot in plan.results)}]")
+        results = ", ".join([self.value(values, slot) for slot in plan.results])
+        self.write(f"return [{results}]")
         return self.compiled("arguments")
 
     def compiled(self, parameters: str) -> Code:
@@ -137,7 +147,13 @@ class Writer:
         """Write the line of a kernel."""
         kernel = step.kernel
         assert kernel is not None
-        given = ", ".join(self.value(values, slot) for slot in step.operands)
+        if self._scalar_kernel(values, step):
+            return
+        numbers_from = kernel.numbers_from
+        given = ", ".join(
+            values.counts[slot][0] if slot in values.counts and place >= numbers_from else self.value(values, slot)
+            for place, slot in enumerate(step.operands)
+        )
         ufunc = kernel.ufunc
         function = self.known_as(step.instruction.opcode if ufunc is None else ufunc.__name__, kernel.function)
         call = f"{function}({given})"
@@ -153,17 +169,40 @@ class Writer:
         else:
             self.unpack(targets, f"{self.known_as('flat', flat)}({call})")
 
+    def _scalar_kernel(self, values: Values, step: Step) -> bool:
+        """Write the line of a kernel that gives, or reads, single elements as operators do; whether it is one."""
+        shapes = values.plan.slot_shapes
+        index = step.function.index if isinstance(step.function, Indexing) else None
+        if index is not None:
+            text = index_text(index)
+            operand = self.value(values, step.operands[0])
+            if is_scalar(shapes[step.result]) and None not in index:
+                values.scalars[step.result] = name = self.fresh(step.instruction.name)
+            else:
+                text = f"{text}, ..." if ... in index else text
+                (name,) = self.targets(values, step)
+            self.write(f"{name} = {operand}[{text}]")
+            return True
+        expression = expression_of(step, shapes)
+        if expression is None:
+            return False
+        found = expression.format(*(self.scalar(values, slot) for slot in step.operands))
+        values.scalars[step.result] = name = self.fresh(step.instruction.name)
+        self.write(f"{name} = {found}")
+        return True
+
     def _call(self, values: Values, step: Step, call: str) -> None:
         """Write the list of a callee's arguments, to which alone those belong then that die, and the call."""
-        self.write(f"arguments = [{', '.join(self.value(values, slot) for slot in step.operands)}]")
+        arguments = ", ".join([self.value(values, slot) for slot in step.operands])
+        self.write(f"arguments = [{arguments}]")
         self._drop_operands(values, step)
         self.unpack(self.targets(values, step), call)
 
     def _conditional(self, values: Values, step: Step, flow: Conditional) -> None:
-        selector = self.value(values, step.operands[0])
+        selector, *operands = (self.value(values, slot) for slot in step.operands)
         self.write(f"branch = {self.known_as('select', _selection(flow))}({selector})")
         for number, branch in enumerate(flow.branches):
-            given = ", ".join(self.value(values, slot) for slot in step.operands[branch.start : branch.stop])
+            given = ", ".join(operands[branch.start - 1 : branch.stop - 1])
             callee = self._callee(self.code_of(branch.plan))
             self.write(f"{'elif' if number else 'if'} branch == {number}:")
             self.write(f"    callee, arguments = {callee}, [{given}]")
@@ -175,7 +214,7 @@ class Writer:
 
     def drop(self, values: Values, slots: Sequence[int]) -> None:
         """Delete the values of slots."""
-        self.clear(values.names[slot] for slot in slots if slot not in values.kept)
+        self.clear(values.names[slot] for slot in slots if slot not in values.kept and slot in values.names)
 
     def clear(self, names: Iterable[str]) -> None:
         """Delete the values of variables."""
@@ -202,10 +241,30 @@ class Writer:
         return [values.names[slot] for slot in step.results]
 
     def value(self, values: Values, slot: int) -> str:
-        """The expression for a slot: its variable, or the name of a constant."""
+        """The expression for a slot's array: its variable, or the name of a constant."""
         if slot in values.names:
             return values.names[slot]
-        return self.known_as("constant", values.plan.constants[slot])
+        if slot not in values.scalars and slot not in values.counts:
+            return self.known_as("constant", values.plan.constants[slot])
+        if slot in values.counts:
+            base, found = values.counts[slot]
+        else:
+            base = values.scalars[slot]
+            found = f"{self.known_as('asarray', np.asarray)}({base})"
+        values.names[slot] = name = self.fresh(base)
+        self.write(f"{name} = {found}")
+        return name
+
+    def scalar(self, values: Values, slot: int) -> str:
+        """The expression for a slot's only element."""
+        if slot not in values.scalars:
+            if slot in values.plan.constants:
+                array = values.plan.constants[slot]
+                return self.known_as("constant", self._scalar_constants.setdefault(id(array), array[()]))
+            array = self.value(values, slot)
+            values.scalars[slot] = name = self.fresh(array)
+            self.write(f"{name} = {array}[()]")
+        return values.scalars[slot]
 
     def _callee(self, code: Code | None) -> str:
         if code is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
@@ -33,7 +34,7 @@ class DynamicSliceAttributes:
     dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,))
+@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,), numbers_from=1)
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
 
@@ -90,7 +91,7 @@ class DynamicSlice:
         return order
 
 
-@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True)
+@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True, numbers_from=2)
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 
@@ -215,7 +216,7 @@ def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[
 
 def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tuple[int, ...]) -> tuple[slice, ...]:
     """Where a window of an array lies after clamping."""
-    is_vector = len(start_indices) == 1 and start_indices[0].ndim == 1
+    is_vector = len(start_indices) == 1 and np.ndim(start_indices[0]) == 1
     starts = start_indices[0] if is_vector else start_indices
     found = []
     for start, size, extent in zip(starts, sizes, window, strict=True):
