@@ -367,7 +367,8 @@ def _assembled(
     is_flushed: bool = False,
     random: RandomRounding | None = None,
 ) -> InstructionKernel:
-    function = Flushing(bound) if is_flushed else bound
+    quick = bound.quick if isinstance(bound, MatrixProduct) else None
+    function = Flushing(bound) if is_flushed else quick or bound
     orders = None if orders is None else tuple(orders)
     if result_types is not None:
         function = partial(_as_declared, Conversion.to(result_types).function, function)

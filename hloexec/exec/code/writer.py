@@ -15,6 +15,8 @@ from hloexec.exec.code.code import KEY, Code, Line
 from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
 from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
 from hloexec.ir import leaf_shapes
+from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
+from hloexec.ops.movement.assembly import Joining
 from hloexec.ops.movement.strided import Indexing
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
@@ -38,6 +40,8 @@ class Values:
     names: dict[int, str] = attrs.field(factory=dict)
     scalars: dict[int, str] = attrs.field(factory=dict)
     """Those that hold NumPy's scalars; a slot may have one of either kind."""
+    units: dict[int, str] = attrs.field(factory=dict)
+    """The variables of scalars in the place of arrays of one dimension and element."""
     counts: dict[int, tuple[str, str]] = attrs.field(factory=dict)
     """Python's integers in the place of slots, and the expressions that make arrays of them."""
     kept: frozenset[int] = frozenset()
@@ -75,7 +79,7 @@ class Writer:
         self._names_of_objects: dict[int, str] = {}
         self._scalar_constants: dict[int, Any] = {}
         """By the identities of the arrays."""
-        self._taken = {"arguments", "branch", "callee", "iteration", "state", "until", *self._namespace}
+        self._taken = {"arguments", "branch", "callee", "iteration", "place", "state", "until", *self._namespace}
         self.name = self.fresh(name)
 
     def of_plan(self, plan: Plan) -> Code:
@@ -128,7 +132,8 @@ class Writer:
                 self.write(f"{targets[0]} = {call}")
             else:
                 self.unpack(targets, call)
-        self.lines[-1] = (f"{self.lines[-1][0]}  # {self.note(step)}", None)
+        if len(self.lines) > first:
+            self.lines[-1] = (f"{self.lines[-1][0]}  # {self.note(step)}", None)
         line = Line(step, *(self.loop or (None, None)))
         self.lines[first:] = [(text, line) for text, _ in self.lines[first:]]
         # Steps that run other plans have given up their operands before.
@@ -175,6 +180,10 @@ class Writer:
         index = step.function.index if isinstance(step.function, Indexing) else None
         if index is not None:
             text = index_text(index)
+            if index == (None,) and step.operands[0] in values.scalars:
+                # Mostly it will be put together with others.
+                values.units[step.result] = values.scalars[step.operands[0]]
+                return True
             operand = self.value(values, step.operands[0])
             if is_scalar(shapes[step.result]) and None not in index:
                 values.scalars[step.result] = name = self.fresh(step.instruction.name)
@@ -183,6 +192,15 @@ class Writer:
                 (name,) = self.targets(values, step)
             self.write(f"{name} = {operand}[{text}]")
             return True
+        function = step.function
+        if isinstance(function, (WindowReader, WindowWriter)) and isinstance(function.index, Moving):
+            self._window(values, step, function, function.index)
+            return True
+        if isinstance(function, Joining) and all(slot in values.units for slot in step.operands):
+            elements = ", ".join(values.units[slot] for slot in step.operands)
+            (name,) = self.targets(values, step)
+            self.write(f"{name} = {self.known_as('array', np.array)}([{elements}], '{function.storage}')")
+            return True
         expression = expression_of(step, shapes)
         if expression is None:
             return False
@@ -190,6 +208,32 @@ class Writer:
         values.scalars[step.result] = name = self.fresh(step.instruction.name)
         self.write(f"{name} = {found}")
         return True
+
+    def _window(self, values: Values, step: Step, function: WindowReader | WindowWriter, window: Moving) -> None:
+        """Write the lines of a slice, or the update of one, that moves along one dimension."""
+        kernel = step.kernel
+        assert kernel is not None
+        first = int(kernel.numbers_from) + window.axis
+        slot = step.operands[first]
+        if slot in values.counts:
+            place, start = "place", values.counts[slot][0]
+        else:
+            place = start = "place"
+            self.write(f"place = int({values.scalars.get(slot) or self.value(values, slot)})")
+        clamped = f"0 if {start} < 0 else {window.last} if {start} > {window.last} else {start}"
+        index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
+        operand, *others = (self.value(values, slot) for slot in step.operands[: 1 + isinstance(function, WindowWriter)])
+        self.write(f"place = {clamped}")
+        if isinstance(function, WindowReader):
+            (name,) = self.targets(values, step)
+            self.write(f"{name} = {operand}[{index}]")
+            return
+        copy = f"{self.known_as('writeable', function.writeable)}({operand})"
+        if step.reused != NO_SLOT and step.reused not in values.kept:
+            copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
+        (name,) = self.targets(values, step)
+        self.write(f"{name} = {copy}")
+        self.write(f"{name}[{index}] = {others[0]}")
 
     def _call(self, values: Values, step: Step, call: str) -> None:
         """Write the list of a callee's arguments, to which alone those belong then that die, and the call."""
@@ -244,6 +288,10 @@ class Writer:
         """The expression for a slot's array: its variable, or the name of a constant."""
         if slot in values.names:
             return values.names[slot]
+        if slot in values.units:
+            values.names[slot] = name = self.fresh(values.units[slot])
+            self.write(f"{name} = {self.known_as('asarray', np.asarray)}({values.units[slot]})[None]")
+            return name
         if slot not in values.scalars and slot not in values.counts:
             return self.known_as("constant", values.plan.constants[slot])
         if slot in values.counts:

@@ -29,6 +29,7 @@ from hloexec.ops.contraction.matrix_product import (
     operand_split,
 )
 from hloexec.ops.contraction.plain_products import is_one_call, plain_matrix_product
+from hloexec.ops.contraction.small_products import small_product
 from hloexec.ops.policies.exact.products import ExactMultiplier
 from hloexec.ops.policies.narrow_sums import is_narrow_sum, products_added_stepwise
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -117,7 +118,8 @@ class Dot:
             return _views_multiplied(attributes, shape, *operand_shapes)
         rows, columns = shape.dimensions
         terms = operand_shapes[0].dimensions[contracting[0]]
-        return MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
+        general = MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
+        return attrs.evolve(general, quick=_quick_where_small(general, attributes, *operand_shapes))
 
     @staticmethod
     def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: object) -> Summation:
@@ -163,6 +165,8 @@ class MatrixProduct:
     transposes_rhs: bool
     is_one_call: bool
     """Whether it takes a single call of BLAS."""
+    quick: Callable[..., Array] | None = None
+    """The same with less before the call, where there is such a kernel."""
 
     def __call__(self, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
         multiply = matmul if self.is_one_call else plain_matrix_product
@@ -332,11 +336,30 @@ def _views_multiplied(
     lhs_sizes, rhs_sizes, sizes = (*items, rows, terms), (*items, terms, columns), shape.dimensions
     multiply = matmul if not batch and is_one_call(rows, terms, columns) else plain_matrix_product
 
-    def multiplied(lhs: Array, rhs: Array) -> Array:
+    def multiplied(lhs: Array, rhs: Array, _: Array | None = None) -> Array:
         product = multiply(_viewed(lhs, lhs_order, lhs_sizes), _viewed(rhs, rhs_order, rhs_sizes))
         return product.reshape(sizes)
 
-    return multiplied
+    is_flat = not batch and lhs.rank <= 2 and rhs.rank <= 2
+    return (_quick_where_small(multiplied, numbers, lhs, rhs) if is_flat else None) or multiplied
+
+
+def _quick_where_small(
+    general: Callable[..., Array], numbers: DotAttributes, lhs: ArrayShape, rhs: ArrayShape
+) -> Callable[..., Array] | None:
+    """The kernel for small matrices and vectors of one type that BLAS multiplies along one dimension."""
+    turns_lhs = lhs.rank == 2 and numbers.lhs_contracting_dims == (0,)
+    turns_rhs = rhs.rank == 2 and numbers.rhs_contracting_dims == (1,)
+
+    def of_turned(lhs: Array, rhs: Array, out: Array | None = None) -> Array:
+        return general(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs, out)
+
+    ours = lhs.dimensions[::-1] if turns_lhs else lhs.dimensions
+    theirs = rhs.dimensions[::-1] if turns_rhs else rhs.dimensions
+    quick = small_product(of_turned, ours, theirs, lhs.element_type.storage)
+    if quick is None or not (turns_lhs or turns_rhs):
+        return quick
+    return lambda lhs, rhs, out=None: quick(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs, out)
 
 
 def _viewed(array: Array, order: tuple[int, ...], sizes: tuple[int, ...]) -> Array:

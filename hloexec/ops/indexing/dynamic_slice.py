@@ -24,7 +24,7 @@ from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
 from hloexec.values import Array
 
-__all__ = ["DynamicSliceAttributes"]
+__all__ = ["DynamicSliceAttributes", "Moving", "WindowReader", "WindowWriter"]
 
 
 @attrs.frozen
@@ -84,7 +84,7 @@ class DynamicSlice:
     ) -> Callable[..., Array]:
         operand, *starts = operand_shapes
         index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
-        return lambda operand, *start_indices: operand[index(start_indices)]
+        return WindowReader(index)
 
     @staticmethod
     def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
@@ -164,14 +164,34 @@ class DynamicUpdateSlice:
             return None
         if update.dimensions == operand.dimensions:
             return lambda operand, update, *start_indices, out=None: update
-        index = _bound_window(operand.dimensions, starts, update.dimensions)
+        return WindowWriter(_bound_window(operand.dimensions, starts, update.dimensions))
 
-        def evaluate(operand: Array, update: Array, *start_indices: Array, out: Array | None = None) -> Array:
-            result = _writeable(operand) if out is None else out
-            result[index(start_indices)] = update
-            return result
 
-        return evaluate
+@attrs.frozen
+class WindowReader:
+    """The kernel of dynamic-slice."""
+
+    index: Callable[[Sequence[Any]], Any]
+
+    def __call__(self, operand: Array, *start_indices: Any) -> Array:
+        result: Array = operand[self.index(start_indices)]
+        return result
+
+
+@attrs.frozen
+class WindowWriter:
+    """The kernel of dynamic-update-slice."""
+
+    index: Callable[[Sequence[Any]], Any]
+
+    def __call__(self, operand: Array, update: Array, *start_indices: Any, out: Array | None = None) -> Array:
+        result = self.writeable(operand) if out is None else out
+        result[self.index(start_indices)] = update
+        return result
+
+    def writeable(self, operand: Array) -> Array:
+        """A copy of the operand."""
+        return _writeable(operand)
 
 
 def _writeable(operand: Array) -> Array:
@@ -234,16 +254,23 @@ def _bound_window(
     if is_vector or len(moving) != 1:
         return lambda start_indices: (*_window(sizes, start_indices, window), ...)
     (axis,) = moving
-    extent, last = window[axis], sizes[axis] - window[axis]
-    before = (slice(None),) * axis
+    return Moving(axis, window[axis], sizes[axis] - window[axis])
 
-    def index(start_indices: tuple[Array, ...]) -> slice | tuple[slice, ...]:
-        first = int(start_indices[axis])
-        first = 0 if first < 0 else last if first > last else first
-        where = slice(first, first + extent)
-        return (*before, where) if before else where
 
-    return index
+@attrs.frozen
+class Moving:
+    """The index of a window that moves along one dimension: from start indices to what that takes."""
+
+    axis: int
+    extent: int
+    last: int
+    """The highest index at which it may begin."""
+
+    def __call__(self, start_indices: Sequence[Any]) -> slice | tuple[slice, ...]:
+        first = int(start_indices[self.axis])
+        first = 0 if first < 0 else self.last if first > self.last else first
+        where = slice(first, first + self.extent)
+        return (*(slice(None),) * self.axis, where) if self.axis else where
 
 
 def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> None:

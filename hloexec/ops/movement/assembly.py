@@ -13,7 +13,7 @@ from functools import partial
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.dtypes import DType, ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
@@ -35,6 +35,18 @@ class ConcatenateAttributes:
     """The dimension along which the operands follow one another."""
 
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
+
+
+@attrs.frozen
+class Joining:
+    """The kernel that puts arrays of one type one after the other, into a new one in row-major order."""
+
+    axis: int
+    sizes: tuple[int, ...]
+    storage: DType
+
+    def __call__(self, *operands: Array) -> Array:
+        return np.concatenate(operands, self.axis, out=np.empty(self.sizes, self.storage))
 
 
 @opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True, moves=ALL_OPERANDS)
@@ -88,7 +100,7 @@ class Concatenate:
         if any(operand.element_type is not shape.element_type for operand in operand_shapes):
             return None
         axis, sizes, storage = attributes.dimension, shape.dimensions, shape.element_type.storage
-        return lambda *operands: np.concatenate(operands, axis, out=np.empty(sizes, storage))
+        return Joining(axis, sizes, storage)
 
     @staticmethod
     def by_rows(
