@@ -53,6 +53,10 @@ def _has_constants(plan: Plan) -> bool:
     return any(plan.constants.keys() >= {*step.operands} for step in plan.steps if step.kernel is not None)
 
 
+def _has_several(plan: Plan) -> bool:
+    return len(plan.steps) > 1
+
+
 def _has_movements(plan: Plan) -> bool:
     return any(step.kernel is not None and step.kernel.is_view for step in plan.steps)
 
@@ -97,6 +101,12 @@ def _fold(plan: Plan, options: Options) -> Plan:
     return plan if options.is_observed or options.numerics.rounding_seed is not None else with_constants_folded(plan)
 
 
+def _share(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.cse import with_values_shared
+
+    return plan if options.is_observed or options.numerics.overrides else with_values_shared(plan)
+
+
 def _compose_views(plan: Plan, _: Options) -> Plan:
     from hloexec.plan.passes.views import with_views_composed
 
@@ -128,6 +138,7 @@ _PASSES = (
     _Pass("fuse", _fuse, _has_large_values),
     _Pass("fold", _fold, _has_constants),
     _Pass("views", _compose_views, _has_movements),
+    _Pass("cse", _share, _has_several),
     _Pass("induction", _count, _has_loops),
     _Pass("buffers", _allocate_buffers, _has_loops),
     _Pass("cycles", _watch_for_cycles, _has_loops),

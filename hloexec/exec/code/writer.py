@@ -16,7 +16,7 @@ from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
 from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
 from hloexec.ir import leaf_shapes
 from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
-from hloexec.ops.movement.assembly import Joining
+from hloexec.ops.movement.assembly import Stacking
 from hloexec.ops.movement.strided import Indexing
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
@@ -40,8 +40,6 @@ class Values:
     names: dict[int, str] = attrs.field(factory=dict)
     scalars: dict[int, str] = attrs.field(factory=dict)
     """Those that hold NumPy's scalars; a slot may have one of either kind."""
-    units: dict[int, str] = attrs.field(factory=dict)
-    """The variables of scalars in the place of arrays of one dimension and element."""
     counts: dict[int, tuple[str, str]] = attrs.field(factory=dict)
     """Python's integers in the place of slots, and the expressions that make arrays of them."""
     kept: frozenset[int] = frozenset()
@@ -180,10 +178,6 @@ class Writer:
         index = step.function.index if isinstance(step.function, Indexing) else None
         if index is not None:
             text = index_text(index)
-            if index == (None,) and step.operands[0] in values.scalars:
-                # Mostly it will be put together with others.
-                values.units[step.result] = values.scalars[step.operands[0]]
-                return True
             operand = self.value(values, step.operands[0])
             if is_scalar(shapes[step.result]) and None not in index:
                 values.scalars[step.result] = name = self.fresh(step.instruction.name)
@@ -196,10 +190,8 @@ class Writer:
         if isinstance(function, (WindowReader, WindowWriter)) and isinstance(function.index, Moving):
             self._window(values, step, function, function.index)
             return True
-        if isinstance(function, Joining) and all(slot in values.units for slot in step.operands):
-            elements = ", ".join(values.units[slot] for slot in step.operands)
-            (name,) = self.targets(values, step)
-            self.write(f"{name} = {self.known_as('array', np.array)}([{elements}], '{function.storage}')")
+        if isinstance(function, Stacking):
+            self._stack(values, step, function)
             return True
         expression = expression_of(step, shapes)
         if expression is None:
@@ -208,6 +200,19 @@ class Writer:
         values.scalars[step.result] = name = self.fresh(step.instruction.name)
         self.write(f"{name} = {found}")
         return True
+
+    def _stack(self, values: Values, step: Step, function: Stacking) -> None:
+        """Write the lines that put arrays, or scalars, side by side."""
+        if len(function.sizes) == 1 and all(is_scalar(values.plan.slot_shapes[slot]) for slot in step.operands):
+            elements = ", ".join([self.scalar(values, slot) for slot in step.operands])
+            (name,) = self.targets(values, step)
+            self.write(f"{name} = {self.known_as('array', np.array)}([{elements}], '{function.storage}')")
+            return
+        operands = [self.value(values, slot) for slot in step.operands]
+        (name,) = self.targets(values, step)
+        self.write(f"{name} = {self.known_as('empty', np.empty)}({function.sizes}, '{function.storage}')")
+        for place, operand in enumerate(operands):
+            self.write(f"{name}[{':, ' * function.axis}{place}] = {operand}")
 
     def _window(self, values: Values, step: Step, function: WindowReader | WindowWriter, window: Moving) -> None:
         """Write the lines of a slice, or the update of one, that moves along one dimension."""
@@ -222,7 +227,10 @@ class Writer:
             self.write(f"place = int({values.scalars.get(slot) or self.value(values, slot)})")
         clamped = f"0 if {start} < 0 else {window.last} if {start} > {window.last} else {start}"
         index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
-        operand, *others = (self.value(values, slot) for slot in step.operands[: 1 + isinstance(function, WindowWriter)])
+        operand = self.value(values, step.operands[0])
+        update = ""
+        if isinstance(function, WindowWriter):
+            update = values.scalars.get(step.operands[1]) or self.value(values, step.operands[1])
         self.write(f"place = {clamped}")
         if isinstance(function, WindowReader):
             (name,) = self.targets(values, step)
@@ -233,7 +241,7 @@ class Writer:
             copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
         (name,) = self.targets(values, step)
         self.write(f"{name} = {copy}")
-        self.write(f"{name}[{index}] = {others[0]}")
+        self.write(f"{name}[{index}] = {update}")
 
     def _call(self, values: Values, step: Step, call: str) -> None:
         """Write the list of a callee's arguments, to which alone those belong then that die, and the call."""
@@ -288,10 +296,6 @@ class Writer:
         """The expression for a slot's array: its variable, or the name of a constant."""
         if slot in values.names:
             return values.names[slot]
-        if slot in values.units:
-            values.names[slot] = name = self.fresh(values.units[slot])
-            self.write(f"{name} = {self.known_as('asarray', np.asarray)}({values.units[slot]})[None]")
-            return name
         if slot not in values.scalars and slot not in values.counts:
             return self.known_as("constant", values.plan.constants[slot])
         if slot in values.counts:

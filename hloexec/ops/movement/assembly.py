@@ -49,6 +49,22 @@ class Joining:
         return np.concatenate(operands, self.axis, out=np.empty(self.sizes, self.storage))
 
 
+@attrs.frozen
+class Stacking:
+    """The kernel that puts arrays of one type side by side along a new dimension, in a new one in row-major order."""
+
+    axis: int
+    sizes: tuple[int, ...]
+    storage: DType
+
+    def __call__(self, *operands: Array) -> Array:
+        result = np.empty(self.sizes, self.storage)
+        before = (slice(None),) * self.axis
+        for place, operand in enumerate(operands):
+            result[(*before, place)] = operand
+        return result
+
+
 @opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True, moves=ALL_OPERANDS)
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""

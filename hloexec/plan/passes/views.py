@@ -13,10 +13,13 @@ from typing import Any
 
 import attrs
 
+from hloexec.ir import ArrayShape
+from hloexec.ops.indexing.dynamic_slice import WindowWriter
+from hloexec.ops.movement.assembly import Joining, Stacking
 from hloexec.ops.movement.strided import Indexing, Spreading
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
-from hloexec.plan.kernels import InstructionKernel, View
+from hloexec.plan.kernels import InstructionKernel, Kernel, View
 from hloexec.plan.steps import Plan, Step
 
 __all__ = ["with_views_composed"]
@@ -29,8 +32,10 @@ def with_views_composed(plan: Plan) -> Plan:
     steps: list[Step] = []
     for step in plan.steps:
         found = _composed(step, makers) or step
-        for view in _unspread(found, makers, plan):
-            steps.append(view)
+        if isinstance(found.function, WindowWriter):
+            found = _without_new_dimensions(found, makers)
+        made = _stacked(found, makers, plan) if isinstance(found.function, Joining) else _unspread(found, makers, plan)
+        steps += made
         makers[found.result] = steps[-1]
     after = Counter(slot for step in steps for slot in step.operands)
     unused = {slot for slot in before if before[slot] and not after[slot]}
@@ -91,6 +96,50 @@ def _one_after_the_other(first: Iterable[Any], then: Iterable[Any]) -> tuple[Any
     return tuple(found) if any(not isinstance(entry, int) for entry in found) else (*found, ...)
 
 
+def _without_new_dimensions(step: Step, makers: Mapping[int, Step]) -> Step:
+    """An update of a window with a value as it was before it got dimensions in front: assignment gives it those."""
+    update = makers.get(step.operands[1])
+    indexing = _movement(update, Indexing)
+    if update is None or indexing is None or None not in indexing.index:
+        return step
+    kept = [entry for entry in indexing.index if entry is not None]
+    if any(entry not in (slice(None), ...) for entry in kept) or None in indexing.index[-len(kept) :][: len(kept)]:
+        return step
+    operand, _, *starts = step.operand_trees
+    return attrs.evolve(step, operand_trees=(operand, update.operands[0], *starts))
+
+
+def _stacked(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
+    """Arrays of one element along a dimension put one after the other, as arrays without it side by side."""
+    joining = step.function
+    assert isinstance(joining, Joining)
+    axis, shapes = joining.axis, [plan.slot_shapes[slot] for slot in step.operands]
+    if joining.sizes[axis] != len(shapes) or any(
+        not isinstance(shape, ArrayShape) or shape.dimensions[axis] != 1 for shape in shapes
+    ):
+        return [step]
+    before: list[Step] = []
+    operands = []
+    for slot, shape in zip(step.operands, shapes, strict=True):
+        assert isinstance(shape, ArrayShape)
+        without = tuple(0 if place == axis else slice(None) for place in range(shape.rank))
+        maker = makers.get(slot)
+        first = _movement(maker, Indexing)
+        index = None if first is None else _one_after_the_other(first.index, without)
+        source = slot if maker is None or index is None else maker.operands[0]
+        index = index or (without if shape.rank > 1 else (0, ...))
+        if all(entry in (slice(None), ...) for entry in index):
+            operands.append(source)
+            continue
+        sizes = tuple(size for place, size in enumerate(shape.dimensions) if place != axis)
+        result = plan.new_slot(ArrayShape(shape.element_type, sizes))
+        view = attrs.evolve(step, operand_trees=(source,), tree=result, kernel=View(Indexing(index)), is_silent=True)
+        before.append(view)
+        operands.append(result)
+    kernel = Kernel(Stacking(axis, joining.sizes, joining.storage))
+    return [*before, attrs.evolve(step, operand_trees=tuple(operands), kernel=kernel)]
+
+
 def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
     """A function of elements with operands as they were before they were broadcast, where NumPy does that itself, and
     the view before it that makes one of them fit."""
@@ -113,9 +162,13 @@ def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
         before: list[Step] = []
         slot = maker.operands[0]
         if None in fill:
+            source = plan.slot_shapes[slot]
+            assert isinstance(source, ArrayShape)
+            sizes = iter(source.dimensions)
+            aligned = tuple(1 if entry is None else next(sizes) for entry in fill)
             view = attrs.evolve(
                 maker,
-                tree=plan.new_slot(plan.slot_shapes[slot]),
+                tree=plan.new_slot(ArrayShape(source.element_type, aligned)),
                 kernel=View(Indexing(fill)),
                 is_silent=True,
             )
