@@ -259,7 +259,7 @@ def _run_on(
         inputs = [_random_inputs(module, seed, options)]
     attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
     parties: Sequence[Sequence[Any]] = ()
-    if not infeed is outfeed is host_transfers is None:
+    if infeed is not None or outfeed is not None or host_transfers is not None:
         parties = (
             _per_device("infeed", infeed, topology),
             _per_device("outfeed", outfeed, topology),

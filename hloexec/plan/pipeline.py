@@ -107,10 +107,11 @@ def _share(plan: Plan, options: Options) -> Plan:
     return plan if options.is_observed or options.numerics.overrides else with_values_shared(plan)
 
 
-def _compose_views(plan: Plan, _: Options) -> Plan:
+def _compose_views(plan: Plan, options: Options) -> Plan:
     from hloexec.plan.passes.views import with_views_composed
 
-    return with_views_composed(plan)
+    # Observers want each value as it is written.
+    return plan if options.is_observed else with_views_composed(plan)
 
 
 def _count(plan: Plan, _: Options) -> Plan:

@@ -18,8 +18,8 @@ from hloexec.exec.code.code import Code, Line
 from hloexec.exec.code.scalars import expression_of, is_scalar
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
-from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
+from hloexec.ops.elementwise.choosing import choose
 from hloexec.plan.passes.cse import Numbering
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Counter, Limit, Plan, Step, While
@@ -210,7 +210,10 @@ class LoopWriter(Writer):
         operators read them."""
         for plan, values in ((self._flow.body, self._state), (self._flow.condition, self._condition)):
             read = {
-                slot for step in plan.steps if expression_of(step, plan.slot_shapes) is not None for slot in step.operands
+                slot
+                for step in plan.steps
+                if expression_of(step, plan.slot_shapes) is not None
+                for slot in step.operands
             }
             for leaf, slot in enumerate(plan.parameters):
                 if leaf in self._scalars:

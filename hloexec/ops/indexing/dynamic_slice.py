@@ -34,7 +34,9 @@ class DynamicSliceAttributes:
     dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,), numbers_from=1)
+@opcode(
+    "dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,), numbers_from=1
+)
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
 
@@ -91,7 +93,9 @@ class DynamicSlice:
         return order
 
 
-@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True, numbers_from=2)
+@opcode(
+    "dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True, numbers_from=2
+)
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 
@@ -234,7 +238,7 @@ def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[
         )
 
 
-def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tuple[int, ...]) -> tuple[slice, ...]:
+def _window(sizes: tuple[int, ...], start_indices: Sequence[Any], window: tuple[int, ...]) -> tuple[slice, ...]:
     """Where a window of an array lies after clamping."""
     is_vector = len(start_indices) == 1 and np.ndim(start_indices[0]) == 1
     starts = start_indices[0] if is_vector else start_indices
@@ -247,7 +251,7 @@ def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tu
 
 def _bound_window(
     sizes: tuple[int, ...], starts: Sequence[ArrayShape], window: tuple[int, ...]
-) -> Callable[[tuple[Array, ...]], Any]:
+) -> Callable[[Sequence[Any]], Any]:
     """From start indices to an index, what `_window` gives for arrays of these sizes; mostly one dimension moves."""
     is_vector = len(starts) == 1 and starts[0].rank == 1
     moving = [axis for axis, size in enumerate(sizes) if window[axis] != size]

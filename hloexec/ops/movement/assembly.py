@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import attrs
 import numpy as np
@@ -59,7 +60,7 @@ class Stacking:
 
     def __call__(self, *operands: Array) -> Array:
         result = np.empty(self.sizes, self.storage)
-        before = (slice(None),) * self.axis
+        before: tuple[Any, ...] = (slice(None),) * self.axis
         for place, operand in enumerate(operands):
             result[(*before, place)] = operand
         return result

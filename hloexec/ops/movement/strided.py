@@ -41,8 +41,8 @@ _COPIED_BYTES = 1 << 12
 
 @attrs.frozen
 class Indexing:
-    """The kernel operand[index], a view: the index holds slices, 0 where a dimension of one element goes, and None where
-    one comes."""
+    """The kernel operand[index], a view: of slices, integers where a dimension of one element goes, None where one
+    comes."""
 
     index: tuple[Any, ...]
 

@@ -100,7 +100,9 @@ def _allocated(body: Plan, own: frozenset[int]) -> Buffers:
         dying = [slot for slot in dict.fromkeys(step.operands) if slot in step.dead and slot in own]
         if step.result in own:
             kind = _kind(body.slot_shapes[step.result])
-            fitting = [buffer_of[slot] for slot in dying if _kind(body.slot_shapes[slot]) == kind]
+            # A select takes least time over what it keeps where pred is false: the last operand.
+            inputs = dying[::-1] if step.function is choose else dying
+            fitting = [buffer_of[slot] for slot in inputs if _kind(body.slot_shapes[slot]) == kind]
             if not fitting:
                 fitting = [free[kind].pop() if free[kind] else new_buffer(step.result)]
             buffer_of[step.result] = fitting[0]

@@ -22,7 +22,7 @@ from hloexec.plan.trees import map_tree
 __all__ = ["Numbering", "with_values_shared"]
 
 _SHARED_BYTES = 1 << 16
-_LITTLE_BYTES = 64
+_LITTLE_BYTES = 1 << 12
 """Constants of so few bytes are compared by value."""
 
 
@@ -85,7 +85,9 @@ class Numbering:
 
 def _shape_key(plan: Plan, slot: int) -> Hashable:
     shape = plan.slot_shapes[slot]
-    return (shape.element_type.name, shape.dimensions, shape.dynamic_dimensions) if isinstance(shape, ArrayShape) else None
+    return (
+        (shape.element_type.name, shape.dimensions, shape.dynamic_dimensions) if isinstance(shape, ArrayShape) else None
+    )
 
 
 def _constant_key(value: Any) -> Hashable:
@@ -103,6 +105,6 @@ def _kernel_key(step: Step) -> Hashable:
         return None
     if not isinstance(kernel.entry, Opcode) or kernel.callees:
         return None
-    numerics = kernel.given.get("numerics")
-    how = (kernel.orders, kernel.result_types and tuple(map(str, kernel.result_types)), kernel.is_flushed, numerics)
+    types = None if kernel.result_types is None else tuple(map(str, kernel.result_types))
+    how = kernel.orders, types, kernel.is_flushed, kernel.given.get("numerics")
     return kernel.entry.name, step.instruction.attributes, how

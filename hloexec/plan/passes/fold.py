@@ -65,12 +65,11 @@ def _folded(plan: Plan, step: Step, constants: dict[int, Any]) -> Any:
     except Exception:
         # A run says so, if it gets there.
         return None
-    if not isinstance(value, np.ndarray) or value.shape != shapes[-1].dimensions:
+    if not isinstance(value, np.ndarray) or value.shape != getattr(shapes[-1], "dimensions", None):
         return None
-    if not value.flags.c_contiguous:
+    if not value.flags.c_contiguous and not all(value.strides):
         # NumPy is faster on memory without zero strides; any other order is what the plan says of the slot.
-        if not all(value.strides):
-            value = np.ascontiguousarray(value)
+        value = np.ascontiguousarray(value)
     value = value.view()
     value.flags.writeable = False
     return value

@@ -156,7 +156,7 @@ def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
         spreading = _movement(maker, Spreading)
         other = step.operands[1 - place]
         is_alone = other == step.operands[place] or plan.slot_shapes[other].byte_size == 0
-        if maker is None or spreading is None or is_alone or getattr(shape, "dynamic_dimensions", ()):
+        if maker is None or spreading is None or is_alone or bool(getattr(shape, "dynamic_dimensions", False)):
             continue
         fill = spreading.fill[next((k for k, entry in enumerate(spreading.fill) if entry is not None), 0) :]
         before: list[Step] = []
