@@ -83,8 +83,10 @@ def _one_after_the_other(first: Iterable[Any], then: Iterable[Any]) -> tuple[Any
         if entry == slice(None):
             found.append(old)
         elif old is None:
-            if entry != 0:
+            count = 1 if isinstance(entry, int) else len(range(*entry.indices(1)))
+            if not count:
                 return None
+            found += [] if isinstance(entry, int) else [None]
         elif isinstance(entry, int):
             found.append(old.start or 0)
         elif old == slice(None):
