@@ -92,8 +92,8 @@ def _shape_key(plan: Plan, slot: int) -> Hashable:
 
 def _constant_key(value: Any) -> Hashable:
     if not isinstance(value, np.ndarray) or value.nbytes > _LITTLE_BYTES:
-        return "constant", id(value)
-    return "constant", value.dtype.str, value.dtype.name, value.shape, value.tobytes()
+        return "known", id(value)
+    return "known", value.dtype.str, value.dtype.name, value.shape, value.tobytes()
 
 
 def _kernel_key(step: Step) -> Hashable:
