@@ -23,6 +23,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.contraction.dot import MatrixProduct
 from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.movement.copying import in_order
+from hloexec.ops.movement.strided import Spreading
 from hloexec.ops.policies.excess import may_stay_wide, wide_shape
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import Flushing, flushes
@@ -144,6 +145,8 @@ class InstructionKernel(Kernel):
 
     @property
     def is_view(self) -> bool:
+        if isinstance(self.bound, Spreading) and self.bound.is_copied:
+            return False
         return isinstance(self.entry, Opcode) and self.entry.may_be_view and self.result_types is None
 
     @property
