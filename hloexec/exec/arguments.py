@@ -15,7 +15,7 @@ from hloexec.arguments import described, wrong
 from hloexec.devices.varying import Varying, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
-from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
@@ -56,6 +56,11 @@ def device_arguments(computation: Computation, inputs: object, count: int) -> li
             f"there must be one list of inputs per device, {count}, or a single one for all, but {len(given)} were "
             "given"
         )
+    if count == 1:
+        (values,) = given
+        found = _plain_leaves(computation.parameters, values)
+        if found is not None:
+            return found
     known: dict[Any, list[Any]] = {}
     rows = []
     for device, values in enumerate(given):
@@ -157,6 +162,25 @@ def parameter_numbers(computation: Computation, inputs: Mapping[Any, Any]) -> di
         if number in found:
             raise InputError(f"inputs give parameter {number} ({list(names)[number]}) twice")
         found[number] = value
+    return found
+
+
+def _plain_leaves(parameters: Sequence[Instruction], inputs: Sequence[object]) -> list[Any] | None:
+    """What `_argument_leaves` gives for arrays as parameters mostly take them; None where one is anything else."""
+    if len(inputs) != len(parameters):
+        return None
+    found = []
+    for parameter, value in zip(parameters, inputs, strict=True):
+        shape = parameter.shape
+        if type(value) is not np.ndarray or type(shape) is not ArrayShape or shape.dynamic_dimensions:
+            return None
+        if value.shape != shape.dimensions or value.dtype != shape.element_type.storage:
+            return None
+        if not value.flags.c_contiguous or min(value.strides, default=0) < 0 or not shape.is_array:
+            return None
+        view = value.view()
+        view.flags.writeable = False
+        found.append(view)
     return found
 
 

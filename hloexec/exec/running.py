@@ -58,6 +58,8 @@ class _Known:
     is_verified: bool = False
     plans: dict[Any, Plan] = attrs.field(factory=dict)
     """By options."""
+    usual: dict[Any, Plan] = attrs.field(factory=dict)
+    """The same for what most runs are given, by that as it is given."""
 
 
 _NEAR = 0.8
@@ -254,11 +256,13 @@ def _run_on(
     if inputs is None:
         inputs = [_random_inputs(module, seed, options)]
     attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
-    parties = (
-        _per_device("infeed", infeed, topology),
-        _per_device("outfeed", outfeed, topology),
-        _per_device("host_transfers", host_transfers, topology),
-    )
+    parties: Sequence[Sequence[Any]] = ()
+    if infeed is not None or outfeed is not None or host_transfers is not None:
+        parties = (
+            _per_device("infeed", infeed, topology),
+            _per_device("outfeed", outfeed, topology),
+            _per_device("host_transfers", host_transfers, topology),
+        )
 
     def execute(*, planner: bool) -> list[Value]:
         plan = plan_of(
@@ -344,6 +348,7 @@ def _execute(
     require_memory(plan, memory_limit, spread)
     hosts: list[Host] = []
     if plan.host_transfers or any(party is not None for given in parties for party in given):
+        parties = parties or [[None] * topology.count] * 3
         hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
     machine = Machine(topology, hosts)
     if check or statistics is not None or limits is not None or attached.see_instructions or attached.see_progress:
@@ -407,6 +412,13 @@ def plan_of(
 
     `planner=False` leaves out all optimizations, `last_pass` those behind the one that it names.
     """
+    is_usual = verify is True and planner is True and computation is memory_limit is last_pass is None
+    is_usual = is_usual and type(numerics) is type(elided) is type(unknown) is str
+    usual = numerics, elided, unknown, is_observed, is_controlled
+    if is_usual:
+        plan = _known_of(module).usual.get(usual) if isinstance(module, Module) else None
+        if plan is not None and _is_current(plan):
+            return plan
     if not isinstance(module, Module):
         require_module(module)
     if verify is not True or planner is not True:
@@ -427,7 +439,10 @@ def plan_of(
         verify_module(module)
         known.is_verified = True
     if verify:
-        return _kept_plan(known, entry, options, limit)
+        plan = _kept_plan(known, entry, options, limit)
+        if is_usual:
+            known.usual[usual] = plan
+        return plan
     from hloexec.verifier import explained
 
     with explained(module):
@@ -461,9 +476,15 @@ def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int |
         return build(module, entry, options, limit)
     key = entry.name, options
     plan = known.plans.get(key)
-    if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
+    if plan is None or not _is_current(plan):
         plan = known.plans[key] = build(module, entry, options, limit)
     return plan
+
+
+def _is_current(plan: Plan) -> bool:
+    """Whether the library calls that a plan was made of are still the ones there are."""
+    calls = plan.library_calls
+    return not calls or all(find_custom_call(target) is call for target, call in calls.items())
 
 
 def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:

@@ -140,6 +140,8 @@ class Opcode:
     overwrites: int | None = None
     """The operand whose array may be given as `out`, where `evaluate` and what `bind` gives take that: the kernel may
     write the result there, and return it."""
+    numbers_from: int | None = None
+    """The operand from which on Python's integers do where integers without dimensions are declared."""
     gives_same: bool = False
     """Collectives only: whether all members of a group get one result."""
     rounding: Rounding = attrs.field()

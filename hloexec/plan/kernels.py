@@ -7,6 +7,7 @@ shapes, computations and the numerics policy. Fused regions (`hloexec.plan.regio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import in_order
+from hloexec.ops.movement.strided import Spreading
 from hloexec.ops.policies.excess import may_stay_wide, wide_shape
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import Flushing, flushes
@@ -42,6 +44,7 @@ __all__ = [
     "InstructionKernel",
     "Kernel",
     "KernelContext",
+    "View",
     "bound",
     "instruction_kernel",
     "library_kernel",
@@ -71,6 +74,11 @@ class Kernel:
     def may_multiply(self) -> bool:
         """Whether it may be a sum of products, alone or with more."""
         return False
+
+    @property
+    def numbers_from(self) -> float:
+        """The operand from which on Python's integers do where arrays without dimensions are declared."""
+        return math.inf
 
     @property
     def ufunc(self) -> np.ufunc | None:
@@ -109,6 +117,15 @@ class Forward(Kernel):
 
 
 @attrs.frozen(eq=False)
+class View(Kernel):
+    """A view of an array that several instructions together make; `function` is an Indexing."""
+
+    @property
+    def is_view(self) -> bool:
+        return True
+
+
+@attrs.frozen(eq=False)
 class InstructionKernel(Kernel):
     """What an opcode or a library call computes."""
 
@@ -132,6 +149,8 @@ class InstructionKernel(Kernel):
 
     @property
     def is_view(self) -> bool:
+        if isinstance(self.bound, Spreading) and self.bound.is_copied:
+            return False
         return isinstance(self.entry, Opcode) and self.entry.may_be_view and self.result_types is None
 
     @property
@@ -142,6 +161,11 @@ class InstructionKernel(Kernel):
     @property
     def may_multiply(self) -> bool:
         return not isinstance(self.entry, Opcode) or self.entry.traits.sums is Sums.PRODUCTS
+
+    @property
+    def numbers_from(self) -> float:
+        first = self.entry.numbers_from if isinstance(self.entry, Opcode) else None
+        return math.inf if first is None or not self.is_bare else first
 
     @property
     def product(self) -> MatrixProduct | None:
@@ -361,12 +385,15 @@ def _assembled(
     is_flushed: bool = False,
     random: RandomRounding | None = None,
 ) -> InstructionKernel:
-    function = Flushing(bound) if is_flushed else bound
+    # Asked by name, as most programs without contractions never need the class that has it.
+    quick: Callable[..., Any] | None = getattr(bound, "quick", None)
+    function = Flushing(bound) if is_flushed else quick or bound
     orders = None if orders is None else tuple(orders)
     if result_types is not None:
         function = partial(_as_declared, Conversion.to(result_types).function, function)
     if orders:
-        function = partial(_in_orders, function, orders)
+        is_pair = isinstance(entry, Opcode) and len(orders) == 2
+        function = _pair_in_orders(function, *orders) if is_pair else partial(_in_orders, function, orders)
     return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
 
 
@@ -386,6 +413,11 @@ def _in_orders(
         ],
         **out,
     )
+
+
+def _pair_in_orders(kernel: Callable[..., Any], first: Any, second: Any) -> Callable[..., Any]:
+    """What `_in_orders` makes of a kernel of two arrays."""
+    return lambda lhs, rhs, **out: kernel(in_order(lhs, first), in_order(rhs, second), **out)
 
 
 def _result_types(

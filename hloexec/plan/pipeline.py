@@ -53,6 +53,18 @@ def _has_products(plan: Plan) -> bool:
     return any(isinstance(step.flow, While) or (step.kernel and step.kernel.may_multiply) for step in plan.steps)
 
 
+def _has_constants(plan: Plan) -> bool:
+    return any(plan.constants.keys() >= {*step.operands} for step in plan.steps if step.kernel is not None)
+
+
+def _has_several(plan: Plan) -> bool:
+    return len(plan.steps) > 1
+
+
+def _has_movements(plan: Plan) -> bool:
+    return any(step.kernel is not None and step.kernel.is_view for step in plan.steps)
+
+
 @attrs.frozen
 class _Pass:
     """An optimization."""
@@ -87,6 +99,25 @@ def _fuse(plan: Plan, options: Options) -> Plan:
     return with_regions(plan, options.numerics)
 
 
+def _fold(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.fold import with_constants_folded
+
+    return plan if options.is_observed or options.numerics.rounding_seed is not None else with_constants_folded(plan)
+
+
+def _share(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.cse import with_values_shared
+
+    return plan if options.is_observed or options.numerics.overrides else with_values_shared(plan)
+
+
+def _compose_views(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.views import with_views_composed
+
+    # Observers want each value as it is written.
+    return plan if options.is_observed else with_views_composed(plan)
+
+
 def _count(plan: Plan, _: Options) -> Plan:
     from hloexec.plan.passes.induction import with_counters
 
@@ -110,6 +141,9 @@ _PASSES = (
     _Pass("hoist", _hoist, _has_loops),
     _Pass("accumulate", _accumulate, lambda plan: _has_products(plan) and _has_large_values(plan)),
     _Pass("fuse", _fuse, _has_large_values),
+    _Pass("fold", _fold, _has_constants),
+    _Pass("views", _compose_views, _has_movements),
+    _Pass("cse", _share, _has_several),
     _Pass("induction", _count, _has_loops),
     _Pass("buffers", _allocate_buffers, _has_loops),
     _Pass("cycles", _watch_for_cycles, _has_loops),

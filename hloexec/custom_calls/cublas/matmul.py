@@ -258,7 +258,9 @@ class Gemm(Product):
             return None
         result = result_shapes(shape, "the gemm")[0]
         product = Dot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
-        return AddedProduct(product) if product is not None and config.beta else product
+        if not isinstance(product, MatrixProduct):
+            return None
+        return AddedProduct(product) if config.beta else product
 
 
 def relate_product(use: Relating, config: GemmConfig) -> None:

@@ -35,9 +35,10 @@ _LONGEST = 20_000
 
 def can_be_code(what: Plan | While, arguments: Sequence[object]) -> bool:
     """Whether a plan or a loop can run as code on these arguments."""
-    plans = (what,) if isinstance(what, Plan) else (what.condition, what.body)
-    is_small = all(plan.depth is not None and plan.depth < _DEEPEST and len(plan.steps) < _LONGEST for plan in plans)
-    return is_small and Varying not in map(type, arguments)
+    for plan in (what,) if isinstance(what, Plan) else (what.condition, what.body):
+        if plan.depth is None or plan.depth >= _DEEPEST or len(plan.steps) >= _LONGEST:
+            return False
+    return Varying not in map(type, arguments)
 
 
 def is_long(flow: While, state: Sequence[object]) -> bool:

@@ -15,8 +15,11 @@ import numpy as np
 
 from hloexec.dtypes import DType
 from hloexec.exec.code.code import Code, Line
+from hloexec.exec.code.scalars import expression_of, is_scalar
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
+from hloexec.ops.elementwise.choosing import choose
+from hloexec.plan.passes.cse import Numbering
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Counter, Limit, Plan, Step, While
 from hloexec.values import Array
@@ -43,6 +46,9 @@ class LoopWriter(Writer):
         self._condition = Values(self._flow.condition)
         self._names: list[str] = []
         """The variables of the carried leaves."""
+        self._scalars: frozenset[int] = frozenset()
+        self._shared: dict[int, int] = {}
+        """The slots of the body whose values the condition has computed just before, and their slots there."""
         self._buffers: list[str] = []
         body = self._flow.body
         self._sums = {
@@ -58,7 +64,9 @@ class LoopWriter(Writer):
         self.name_parameters(self._state)
         self._names = [self._state.names[slot] for slot in body.parameters]
         self._condition.names = dict(zip(flow.condition.parameters, self._names, strict=True))
-        self._condition.kept = frozenset(flow.condition.parameters)
+        self._shared = self._values_of_both()
+        self._condition.kept = frozenset((*flow.condition.parameters, *self._shared.values()))
+        self._scalars = self._carried_scalars()
         self._first, self._count = self.fresh("first"), self.fresh("count")
         results = [self._counted(leaf) for leaf in range(len(self._names))]
         self.unpack(self._names, "state")
@@ -67,6 +75,7 @@ class LoopWriter(Writer):
             self.write(f"{self._first} = iteration")
         if flow.limit is not None:
             self.write(f"{self._count} = int({self._names[flow.limit.leaf]})")
+        self._begin_scalars()
         look = self._begin_looks()
         self._make_buffers()
         for leaf, maker in self._sums.items():
@@ -83,7 +92,9 @@ class LoopWriter(Writer):
         self._write_end(results, "True")
         self.indent = "        "
         if flow.limit is not None and flow.counters[flow.limit.leaf].is_read:
-            self.write(f"{self._names[flow.limit.leaf]} = {results[flow.limit.leaf]}")
+            slot = body.parameters[flow.limit.leaf]
+            del self._state.names[slot]
+            self._state.counts[slot] = self._count, results[flow.limit.leaf]
         self._write_body()
         if flow.limit is not None:
             self.write(f"{self._count} += {flow.limit.increment}")
@@ -102,6 +113,8 @@ class LoopWriter(Writer):
     def _counted(self, leaf: int) -> str:
         """The expression for a carried value where the loop ends."""
         counter, limit = self._flow.counters.get(leaf), self._flow.limit
+        if leaf in self._scalars:
+            return f"{self.known_as('asarray', np.asarray)}({self._names[leaf]})"
         if counter is None:
             return self._names[leaf]
         if limit is not None and leaf == limit.leaf:
@@ -124,7 +137,9 @@ class LoopWriter(Writer):
         self.loop = self._step, condition
         for step in condition.steps:
             self.step(self._condition, step)
-        self.write(f"if not {self.value(self._condition, condition.results[0])}:")
+        (asked,) = condition.results
+        again = self._condition.scalars.get(asked) or self.value(self._condition, asked)
+        self.write(f"if not {again}:")
         self.loop = None
 
     def _write_body(self) -> None:
@@ -144,7 +159,10 @@ class LoopWriter(Writer):
         changed = [
             leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._flow.counters
         ]
-        moves = {names[leaf]: self.value(state, body.results[leaf]) for leaf in changed}
+        moves = {
+            names[leaf]: (self.scalar if leaf in self._scalars else self.value)(state, body.results[leaf])
+            for leaf in changed
+        }
         buffers = self._flow.buffers
         if buffers is not None:
             moves |= {self._buffers[buffer]: self._buffers[after] for buffer, after in enumerate(buffers.following)}
@@ -153,6 +171,60 @@ class LoopWriter(Writer):
             self.write(f"{', '.join(moves)} = {', '.join(moves.values())}")
         kept = {*self._lasting(), *body.constants, *body.parameters}
         self.clear(state.names[slot] for slot in body.results if slot not in kept and slot in state.names)
+
+    def _values_of_both(self) -> dict[int, int]:
+        """What the body computes as the condition does; a loop that `jax.vmap` makes asks there which items go on."""
+        flow, numbering = self._flow, Numbering()
+        if flow.limit is not None:
+            return {}
+        known: list[dict[int, int]] = []
+        for plan in (flow.condition, flow.body):
+            numbers = numbering.of_constants(plan)
+            numbers |= {slot: numbering.number(("leaf", leaf)) for leaf, slot in enumerate(plan.parameters)}
+            for step in plan.steps:
+                number = numbering.of_step(plan, step, numbers)
+                if number is not None:
+                    numbers[step.result] = number
+            known.append(numbers)
+        asked = {known[0][step.result]: step.result for step in flow.condition.steps if step.result in known[0]}
+        return {
+            step.result: asked[known[1][step.result]]
+            for step in flow.body.steps
+            if known[1].get(step.result) in asked and step.result not in flow.body.results
+        }
+
+    # Scalars
+
+    def _carried_scalars(self) -> frozenset[int]:
+        """The carried leaves that are NumPy's scalars from one iteration to the next."""
+        flow, body = self._flow, self._flow.body
+        return frozenset(
+            leaf
+            for leaf, slot in enumerate(body.parameters)
+            if is_scalar(body.slot_shapes[slot])
+            and not body.is_invariant(leaf)
+            and leaf not in flow.counters
+            and is_scalar(body.slot_shapes[body.results[leaf]])
+        )
+
+    def _begin_scalars(self) -> None:
+        """Take the elements out of carried arrays without dimensions; those that stay arrays get a scalar besides where
+        operators read them."""
+        for plan, values in ((self._flow.body, self._state), (self._flow.condition, self._condition)):
+            read = {
+                slot
+                for step in plan.steps
+                if expression_of(step, plan.slot_shapes) is not None
+                for slot in step.operands
+            }
+            for leaf, slot in enumerate(plan.parameters):
+                if leaf in self._scalars:
+                    values.scalars[slot] = values.names.pop(slot)
+                elif slot in read and leaf not in self._flow.counters:
+                    values.scalars[slot] = name = self.fresh(self._names[leaf])
+                    self.write(f"{name} = {self._names[leaf]}[()]")
+        for leaf in sorted(self._scalars):
+            self.write(f"{self._names[leaf]} = {self._names[leaf]}[()]")
 
     # Buffers and sums
 
@@ -182,6 +254,12 @@ class LoopWriter(Writer):
 
     def kernel(self, values: Values, step: Step) -> None:
         buffers = self._flow.buffers
+        if values is self._state and step.result in self._shared:
+            asked = self._shared[step.result]
+            for ours, theirs in ((values.names, self._condition.names), (values.scalars, self._condition.scalars)):
+                if asked in theirs:
+                    ours[step.result] = theirs[asked]
+            return
         if values is self._state and step in self._sums.values():
             lhs, rhs, total = (self.value(values, slot) for slot in step.operands)
             self.write(f"{total}.add({lhs}, {rhs})")
@@ -190,14 +268,29 @@ class LoopWriter(Writer):
         if values is not self._state or buffers is None or step.result not in buffers.written:
             super().kernel(values, step)
             return
-        assert step.kernel is not None and step.kernel.ufunc is not None
         buffer = self._buffers[buffers.written[step.result]]
+        values.names[step.result] = buffer
+        if step.function is choose:
+            self._choose(buffer, *(self.value(values, slot) for slot in step.operands))
+            return
+        assert step.kernel is not None and step.kernel.ufunc is not None
         ufunc = step.kernel.ufunc
         given = ", ".join(self.value(values, slot) for slot in step.operands)
         # NumPy wants the last argument of these two named; for others its place is faster.
         out = f"out={buffer}" if ufunc in (np.maximum, np.minimum) else buffer
         self.write(f"{self.known_as(ufunc.__name__, ufunc)}({given}, {out})")
-        values.names[step.result] = buffer
+
+    def _choose(self, buffer: str, pred: str, on_true: str, on_false: str) -> None:
+        """Write a select into a buffer, which may be that of an operand."""
+        put = self.known_as("putmask", np.putmask)
+        if buffer == pred:
+            self.write(f"{buffer}[...] = {self.known_as('where', np.where)}({pred}, {on_true}, {on_false})")
+        elif buffer == on_true:
+            self.write(f"{put}({buffer}, {self.known_as('logical_not', np.logical_not)}({pred}), {on_false})")
+        else:
+            if buffer != on_false:
+                self.write(f"{self.known_as('copyto', np.copyto)}({buffer}, {on_false})")
+            self.write(f"{put}({buffer}, {pred}, {on_true})")
 
     def note(self, step: Step) -> str:
         shape = super().note(step)

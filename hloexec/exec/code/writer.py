@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec.exec.code.code import KEY, Code, Line
+from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
 from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
 from hloexec.ir import leaf_shapes
+from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
+from hloexec.ops.movement.assembly import Stacking
+from hloexec.ops.movement.strided import Indexing
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT
@@ -33,6 +38,10 @@ class Values:
 
     plan: Plan
     names: dict[int, str] = attrs.field(factory=dict)
+    scalars: dict[int, str] = attrs.field(factory=dict)
+    """Those that hold NumPy's scalars; a slot may have one of either kind."""
+    counts: dict[int, tuple[str, str]] = attrs.field(factory=dict)
+    """Python's integers in the place of slots, and the expressions that make arrays of them."""
     kept: frozenset[int] = frozenset()
     """Slots that the plan may neither drop nor overwrite, though it does not need them any more."""
 
@@ -66,7 +75,9 @@ class Writer:
             "is_own": is_own,
         }
         self._names_of_objects: dict[int, str] = {}
-        self._taken = {"arguments", "branch", "callee", "iteration", "state", "until", *self._namespace}
+        self._scalar_constants: dict[int, Any] = {}
+        """By the identities of the arrays."""
+        self._taken = {"arguments", "branch", "callee", "iteration", "place", "state", "until", *self._namespace}
         self.name = self.fresh(name)
 
     def of_plan(self, plan: Plan) -> Code:
@@ -78,7 +89,8 @@ class Writer:
         self.drop(values, plan.dead_on_entry)
         for step in plan.steps:
             self.step(values, step)
-        self.write(f"return [{', '.join(self.value(values, slot) for slot in plan.results)}]")
+        results = ", ".join([self.value(values, slot) for slot in plan.results])
+        self.write(f"return [{results}]")
         return self.compiled("arguments")
 
     def compiled(self, parameters: str) -> Code:
@@ -118,7 +130,8 @@ class Writer:
                 self.write(f"{targets[0]} = {call}")
             else:
                 self.unpack(targets, call)
-        self.lines[-1] = (f"{self.lines[-1][0]}  # {self.note(step)}", None)
+        if len(self.lines) > first:
+            self.lines[-1] = (f"{self.lines[-1][0]}  # {self.note(step)}", None)
         line = Line(step, *(self.loop or (None, None)))
         self.lines[first:] = [(text, line) for text, _ in self.lines[first:]]
         # Steps that run other plans have given up their operands before.
@@ -137,7 +150,13 @@ class Writer:
         """Write the line of a kernel."""
         kernel = step.kernel
         assert kernel is not None
-        given = ", ".join(self.value(values, slot) for slot in step.operands)
+        if self._scalar_kernel(values, step):
+            return
+        numbers_from = kernel.numbers_from
+        given = ", ".join(
+            values.counts[slot][0] if slot in values.counts and place >= numbers_from else self.value(values, slot)
+            for place, slot in enumerate(step.operands)
+        )
         ufunc = kernel.ufunc
         function = self.known_as(step.instruction.opcode if ufunc is None else ufunc.__name__, kernel.function)
         call = f"{function}({given})"
@@ -153,17 +172,89 @@ class Writer:
         else:
             self.unpack(targets, f"{self.known_as('flat', flat)}({call})")
 
+    def _scalar_kernel(self, values: Values, step: Step) -> bool:
+        """Write the line of a kernel that gives, or reads, single elements as operators do; whether it is one."""
+        shapes = values.plan.slot_shapes
+        index = step.function.index if isinstance(step.function, Indexing) else None
+        if index is not None:
+            text = index_text(index)
+            operand = self.value(values, step.operands[0])
+            if is_scalar(shapes[step.result]) and None not in index:
+                values.scalars[step.result] = name = self.fresh(step.instruction.name)
+            else:
+                text = f"{text}, ..." if ... in index else text
+                (name,) = self.targets(values, step)
+            self.write(f"{name} = {operand}[{text}]")
+            return True
+        function = step.function
+        if isinstance(function, (WindowReader, WindowWriter)) and isinstance(function.index, Moving):
+            self._window(values, step, function, function.index)
+            return True
+        if isinstance(function, Stacking):
+            self._stack(values, step, function)
+            return True
+        expression = expression_of(step, shapes)
+        if expression is None:
+            return False
+        found = expression.format(*(self.scalar(values, slot) for slot in step.operands))
+        values.scalars[step.result] = name = self.fresh(step.instruction.name)
+        self.write(f"{name} = {found}")
+        return True
+
+    def _stack(self, values: Values, step: Step, function: Stacking) -> None:
+        """Write the lines that put arrays, or scalars, side by side."""
+        if len(function.sizes) == 1 and all(is_scalar(values.plan.slot_shapes[slot]) for slot in step.operands):
+            elements = ", ".join([self.scalar(values, slot) for slot in step.operands])
+            (name,) = self.targets(values, step)
+            self.write(f"{name} = {self.known_as('array', np.array)}([{elements}], '{function.storage}')")
+            return
+        operands = [self.value(values, slot) for slot in step.operands]
+        (name,) = self.targets(values, step)
+        self.write(f"{name} = {self.known_as('empty', np.empty)}({function.sizes}, '{function.storage}')")
+        for place, operand in enumerate(operands):
+            self.write(f"{name}[{':, ' * function.axis}{place}] = {operand}")
+
+    def _window(self, values: Values, step: Step, function: WindowReader | WindowWriter, window: Moving) -> None:
+        """Write the lines of a slice, or the update of one, that moves along one dimension."""
+        kernel = step.kernel
+        assert kernel is not None
+        first = int(kernel.numbers_from) + window.axis
+        slot = step.operands[first]
+        if slot in values.counts:
+            place, start = "place", values.counts[slot][0]
+        else:
+            place = start = "place"
+            self.write(f"place = int({values.scalars.get(slot) or self.value(values, slot)})")
+        clamped = f"0 if {start} < 0 else {window.last} if {start} > {window.last} else {start}"
+        index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
+        operand = self.value(values, step.operands[0])
+        update = ""
+        if isinstance(function, WindowWriter):
+            update = values.scalars.get(step.operands[1]) or self.value(values, step.operands[1])
+        self.write(f"place = {clamped}")
+        if isinstance(function, WindowReader):
+            (name,) = self.targets(values, step)
+            self.write(f"{name} = {operand}[{index}]")
+            return
+        copy = f"{self.known_as('writeable', function.writeable)}({operand})"
+        if step.reused != NO_SLOT and step.reused not in values.kept:
+            copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
+        (name,) = self.targets(values, step)
+        self.write(f"{name} = {copy}")
+        self.write(f"{name}[{index}] = {update}")
+
     def _call(self, values: Values, step: Step, call: str) -> None:
         """Write the list of a callee's arguments, to which alone those belong then that die, and the call."""
-        self.write(f"arguments = [{', '.join(self.value(values, slot) for slot in step.operands)}]")
+        arguments = ", ".join([self.value(values, slot) for slot in step.operands])
+        self.write(f"arguments = [{arguments}]")
         self._drop_operands(values, step)
         self.unpack(self.targets(values, step), call)
 
     def _conditional(self, values: Values, step: Step, flow: Conditional) -> None:
-        selector = self.value(values, step.operands[0])
+        selector, *operands = (self.value(values, slot) for slot in step.operands)
         self.write(f"branch = {self.known_as('select', _selection(flow))}({selector})")
         for number, branch in enumerate(flow.branches):
-            given = ", ".join(self.value(values, slot) for slot in step.operands[branch.start : branch.stop])
+            given = ", ".join(operands[branch.start - 1 : branch.stop - 1])
             callee = self._callee(self.code_of(branch.plan))
             self.write(f"{'elif' if number else 'if'} branch == {number}:")
             self.write(f"    callee, arguments = {callee}, [{given}]")
@@ -175,7 +266,7 @@ class Writer:
 
     def drop(self, values: Values, slots: Sequence[int]) -> None:
         """Delete the values of slots."""
-        self.clear(values.names[slot] for slot in slots if slot not in values.kept)
+        self.clear(values.names[slot] for slot in slots if slot not in values.kept and slot in values.names)
 
     def clear(self, names: Iterable[str]) -> None:
         """Delete the values of variables."""
@@ -202,10 +293,30 @@ class Writer:
         return [values.names[slot] for slot in step.results]
 
     def value(self, values: Values, slot: int) -> str:
-        """The expression for a slot: its variable, or the name of a constant."""
+        """The expression for a slot's array: its variable, or the name of a constant."""
         if slot in values.names:
             return values.names[slot]
-        return self.known_as("constant", values.plan.constants[slot])
+        if slot not in values.scalars and slot not in values.counts:
+            return self.known_as("constant", values.plan.constants[slot])
+        if slot in values.counts:
+            base, found = values.counts[slot]
+        else:
+            base = values.scalars[slot]
+            found = f"{self.known_as('asarray', np.asarray)}({base})"
+        values.names[slot] = name = self.fresh(base)
+        self.write(f"{name} = {found}")
+        return name
+
+    def scalar(self, values: Values, slot: int) -> str:
+        """The expression for a slot's only element."""
+        if slot not in values.scalars:
+            if slot in values.plan.constants:
+                array = values.plan.constants[slot]
+                return self.known_as("constant", self._scalar_constants.setdefault(id(array), array[()]))
+            array = self.value(values, slot)
+            values.scalars[slot] = name = self.fresh(array)
+            self.write(f"{name} = {array}[()]")
+        return values.scalars[slot]
 
     def _callee(self, code: Code | None) -> str:
         if code is None:

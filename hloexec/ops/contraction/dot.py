@@ -8,7 +8,7 @@ then the free ones of lhs, then those of rhs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -29,6 +29,7 @@ from hloexec.ops.contraction.matrix_product import (
     operand_split,
 )
 from hloexec.ops.contraction.plain_products import is_one_call, plain_matrix_product
+from hloexec.ops.contraction.small_products import small_product
 from hloexec.ops.policies.exact.products import ExactMultiplier
 from hloexec.ops.policies.narrow_sums import is_narrow_sum, products_added_stepwise
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -106,18 +107,19 @@ class Dot:
     @staticmethod
     def bind(
         *, attributes: DotAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> MatrixProduct | None:
-        """The kernel for two matrices of one type that BLAS multiplies; None for all others."""
+    ) -> Callable[..., Array] | None:
+        """The kernel for operands of one type that BLAS multiplies along one dimension; None for all others."""
         types = {operand.element_type for operand in (*operand_shapes, shape)}
         contracting = (*attributes.lhs_contracting_dims, *attributes.rhs_contracting_dims)
         is_usual = attributes.algorithm == "unset" and "packed_nibble" not in attributes.operand_precision
         if len(types) > 1 or next(iter(types)).name not in ("f32", "f64") or not is_usual or len(contracting) != 2:
             return None
         if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
-            return None
+            return _views_multiplied(attributes, shape, *operand_shapes)
         rows, columns = shape.dimensions
         terms = operand_shapes[0].dimensions[contracting[0]]
-        return MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
+        general = MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
+        return attrs.evolve(general, quick=_quick_where_small(general, attributes, *operand_shapes))
 
     @staticmethod
     def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: object) -> Summation:
@@ -163,6 +165,8 @@ class MatrixProduct:
     transposes_rhs: bool
     is_one_call: bool
     """Whether it takes a single call of BLAS."""
+    quick: Callable[..., Array] | None = None
+    """The same with less before the call, where there is such a kernel."""
 
     def __call__(self, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
         multiply = matmul if self.is_one_call else plain_matrix_product
@@ -308,6 +312,61 @@ def _matrices(array: Array, batch: Sequence[int], rows: Sequence[int], columns: 
     # BLAS wants neighbours in one of the two dimensions; without, older NumPy multiplies in a slow loop of its own.
     has_neighbours = array.itemsize in matrices.strides[-2:]
     return matrices if has_neighbours else np.ascontiguousarray(matrices)
+
+
+def _views_multiplied(
+    numbers: DotAttributes, shape: ArrayShape, lhs: ArrayShape, rhs: ArrayShape
+) -> Callable[[Array, Array], Array]:
+    """What `contract` does with operands of these shapes, of a type that BLAS multiplies, and one contracting pair."""
+    batch = len(numbers.lhs_batch_dims)
+    lhs_order = (
+        *numbers.lhs_batch_dims,
+        *free_dimensions(lhs.rank, numbers.lhs_batch_dims, numbers.lhs_contracting_dims),
+        *numbers.lhs_contracting_dims,
+    )
+    rhs_order = (
+        *numbers.rhs_batch_dims,
+        *numbers.rhs_contracting_dims,
+        *free_dimensions(rhs.rank, numbers.rhs_batch_dims, numbers.rhs_contracting_dims),
+    )
+    items = tuple(lhs.dimensions[dim] for dim in numbers.lhs_batch_dims)
+    terms = lhs.dimensions[numbers.lhs_contracting_dims[0]]
+    rows = math.prod(lhs.dimensions[dim] for dim in lhs_order[batch:-1])
+    columns = math.prod(rhs.dimensions[dim] for dim in rhs_order[batch + 1 :])
+    lhs_sizes, rhs_sizes, sizes = (*items, rows, terms), (*items, terms, columns), shape.dimensions
+    multiply = matmul if not batch and is_one_call(rows, terms, columns) else plain_matrix_product
+
+    def multiplied(lhs: Array, rhs: Array, _: Array | None = None) -> Array:
+        product = multiply(_viewed(lhs, lhs_order, lhs_sizes), _viewed(rhs, rhs_order, rhs_sizes))
+        return product.reshape(sizes)
+
+    is_flat = not batch and lhs.rank <= 2 and rhs.rank <= 2
+    return (_quick_where_small(multiplied, numbers, lhs, rhs) if is_flat else None) or multiplied
+
+
+def _quick_where_small(
+    general: Callable[..., Array], numbers: DotAttributes, lhs: ArrayShape, rhs: ArrayShape
+) -> Callable[..., Array] | None:
+    """The kernel for small matrices and vectors of one type that BLAS multiplies along one dimension."""
+    turns_lhs = lhs.rank == 2 and numbers.lhs_contracting_dims == (0,)
+    turns_rhs = rhs.rank == 2 and numbers.rhs_contracting_dims == (1,)
+
+    def of_turned(lhs: Array, rhs: Array, out: Array | None = None) -> Array:
+        return general(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs, out)
+
+    ours = lhs.dimensions[::-1] if turns_lhs else lhs.dimensions
+    theirs = rhs.dimensions[::-1] if turns_rhs else rhs.dimensions
+    quick = small_product(of_turned, ours, theirs, lhs.element_type.storage)
+    if quick is None or not (turns_lhs or turns_rhs):
+        return quick
+    return lambda lhs, rhs, out=None: quick(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs, out)
+
+
+def _viewed(array: Array, order: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
+    """The array with its dimensions in another order, and then merged; a view where strides allow."""
+    matrices = array.transpose(order).reshape(sizes) if len(order) > 1 else array.reshape(sizes)
+    # As in `_matrices`.
+    return matrices if array.itemsize in matrices.strides[-2:] else np.ascontiguousarray(matrices)
 
 
 def _mergeable_order(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[tuple[int, ...], tuple[int, ...]]:

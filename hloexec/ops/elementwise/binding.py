@@ -19,7 +19,7 @@ from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patt
 from hloexec.ops.rows import same
 from hloexec.values import Array
 
-__all__ = ["around_formula"]
+__all__ = ["around_formula", "ufunc_of_scalars"]
 
 Function = Callable[..., Any]
 _HAS_ELLIPSIS = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
@@ -45,6 +45,12 @@ def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequenc
 def _keeping_arrays(ufunc: np.ufunc) -> Function:
     """A NumPy function that gives arrays for arrays without dimensions, too, instead of scalars."""
     return partial(ufunc, out=...) if _HAS_ELLIPSIS else lambda *operands: np.asarray(ufunc(*operands))
+
+
+def ufunc_of_scalars(function: Function) -> np.ufunc | None:
+    """The NumPy function that a kernel of arrays without dimensions is, but for the array that it gives."""
+    is_one = isinstance(function, partial) and isinstance(function.func, np.ufunc) and function.keywords == {"out": ...}
+    return function.func if is_one else None  # type: ignore[attr-defined]
 
 
 def _widening(element_type: ElementType) -> Function | None:

@@ -19,8 +19,8 @@ _FEW = 1024
 
 def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
     """on_true where pred, else on_false, of one type; either may be one element, for all of them."""
-    mask_dtype = mask_type(on_true.dtype)
-    if pred.size < _FEW or mask_dtype is None or on_true.dtype != on_false.dtype:
+    mask_dtype = None if pred.size < _FEW else mask_type(on_true.dtype)
+    if mask_dtype is None or on_true.dtype != on_false.dtype:
         return np.where(pred, on_true, on_false)
     if any(operand.size != 1 and operand.shape != pred.shape for operand in (on_true, on_false)):
         return np.where(pred, on_true, on_false)

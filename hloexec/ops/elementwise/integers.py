@@ -23,8 +23,10 @@ __all__ = ["divide_integers", "integer_power", "remainder_integers"]
 
 def divide_integers(lhs: Array, rhs: Array) -> Array:
     """⌊|lhs / rhs|⌋ with the sign of the quotient; x / 0 = −1 (all ones); INT_MIN / −1 = INT_MIN (it wraps)."""
-    zero = rhs == 0
-    divisor = np.where(zero, np.ones_like(rhs), rhs)
+    divisor, zero = rhs, None
+    if np.count_nonzero(rhs) != rhs.size:
+        zero = rhs == 0
+        divisor = np.where(zero, np.ones_like(rhs), rhs)
     if lhs.itemsize <= 4:
         # Far faster, and exact: a quotient that is not whole is 2^-32 or more away from the next whole number, and
         # smaller than 2^32, so that an f64 of 53 bits does not round onto it. INT_MIN / -1 wraps in the second cast.
@@ -32,11 +34,14 @@ def divide_integers(lhs: Array, rhs: Array) -> Array:
     else:
         # NumPy rounds down; a multiple of the divisor needs no rounding.
         quotient = (lhs - np.fmod(lhs, divisor)) // divisor
-    return np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
+    return quotient if zero is None else np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
 
 
 def remainder_integers(lhs: Array, rhs: Array) -> Array:
     """lhs − rhs · (lhs / rhs), which has the sign of lhs; x rem 0 = x; INT_MIN rem −1 = 0."""
+    if np.count_nonzero(rhs) == rhs.size:
+        result: Array = np.fmod(lhs, rhs)
+        return result
     zero = rhs == 0
     return np.where(zero, lhs, np.fmod(lhs, np.where(zero, np.ones_like(rhs), rhs)))
 

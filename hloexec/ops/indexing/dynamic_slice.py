@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
@@ -23,7 +24,7 @@ from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
 from hloexec.values import Array
 
-__all__ = ["DynamicSliceAttributes"]
+__all__ = ["DynamicSliceAttributes", "Moving", "WindowReader", "WindowWriter"]
 
 
 @attrs.frozen
@@ -33,7 +34,9 @@ class DynamicSliceAttributes:
     dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,))
+@opcode(
+    "dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,), numbers_from=1
+)
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
 
@@ -83,14 +86,16 @@ class DynamicSlice:
     ) -> Callable[..., Array]:
         operand, *starts = operand_shapes
         index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
-        return lambda operand, *start_indices: operand[index(start_indices)]
+        return WindowReader(index)
 
     @staticmethod
     def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
         return order
 
 
-@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True)
+@opcode(
+    "dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True, numbers_from=2
+)
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 
@@ -163,14 +168,34 @@ class DynamicUpdateSlice:
             return None
         if update.dimensions == operand.dimensions:
             return lambda operand, update, *start_indices, out=None: update
-        index = _bound_window(operand.dimensions, starts, update.dimensions)
+        return WindowWriter(_bound_window(operand.dimensions, starts, update.dimensions))
 
-        def evaluate(operand: Array, update: Array, *start_indices: Array, out: Array | None = None) -> Array:
-            result = _writeable(operand) if out is None else out
-            result[index(start_indices)] = update
-            return result
 
-        return evaluate
+@attrs.frozen
+class WindowReader:
+    """The kernel of dynamic-slice."""
+
+    index: Callable[[Sequence[Any]], Any]
+
+    def __call__(self, operand: Array, *start_indices: Any) -> Array:
+        result: Array = operand[self.index(start_indices)]
+        return result
+
+
+@attrs.frozen
+class WindowWriter:
+    """The kernel of dynamic-update-slice."""
+
+    index: Callable[[Sequence[Any]], Any]
+
+    def __call__(self, operand: Array, update: Array, *start_indices: Any, out: Array | None = None) -> Array:
+        result = self.writeable(operand) if out is None else out
+        result[self.index(start_indices)] = update
+        return result
+
+    def writeable(self, operand: Array) -> Array:
+        """A copy of the operand."""
+        return _writeable(operand)
 
 
 def _writeable(operand: Array) -> Array:
@@ -213,9 +238,9 @@ def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[
         )
 
 
-def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tuple[int, ...]) -> tuple[slice, ...]:
+def _window(sizes: tuple[int, ...], start_indices: Sequence[Any], window: tuple[int, ...]) -> tuple[slice, ...]:
     """Where a window of an array lies after clamping."""
-    is_vector = len(start_indices) == 1 and start_indices[0].ndim == 1
+    is_vector = len(start_indices) == 1 and np.ndim(start_indices[0]) == 1
     starts = start_indices[0] if is_vector else start_indices
     found = []
     for start, size, extent in zip(starts, sizes, window, strict=True):
@@ -226,23 +251,30 @@ def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tu
 
 def _bound_window(
     sizes: tuple[int, ...], starts: Sequence[ArrayShape], window: tuple[int, ...]
-) -> Callable[[tuple[Array, ...]], Any]:
+) -> Callable[[Sequence[Any]], Any]:
     """From start indices to an index, what `_window` gives for arrays of these sizes; mostly one dimension moves."""
     is_vector = len(starts) == 1 and starts[0].rank == 1
     moving = [axis for axis, size in enumerate(sizes) if window[axis] != size]
     if is_vector or len(moving) != 1:
         return lambda start_indices: (*_window(sizes, start_indices, window), ...)
     (axis,) = moving
-    extent, last = window[axis], sizes[axis] - window[axis]
-    before = (slice(None),) * axis
+    return Moving(axis, window[axis], sizes[axis] - window[axis])
 
-    def index(start_indices: tuple[Array, ...]) -> slice | tuple[slice, ...]:
-        first = int(start_indices[axis])
-        first = 0 if first < 0 else last if first > last else first
-        where = slice(first, first + extent)
-        return (*before, where) if before else where
 
-    return index
+@attrs.frozen
+class Moving:
+    """The index of a window that moves along one dimension: from start indices to what that takes."""
+
+    axis: int
+    extent: int
+    last: int
+    """The highest index at which it may begin."""
+
+    def __call__(self, start_indices: Sequence[Any]) -> slice | tuple[slice, ...]:
+        first = int(start_indices[self.axis])
+        first = 0 if first < 0 else self.last if first > self.last else first
+        where = slice(first, first + self.extent)
+        return (*(slice(None),) * self.axis, where) if self.axis else where
 
 
 def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> None:

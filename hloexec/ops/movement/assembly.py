@@ -7,12 +7,14 @@ extents) work like any others. Source of the rules: XLA, "Operation semantics".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.dtypes import DType, ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
@@ -34,6 +36,34 @@ class ConcatenateAttributes:
     """The dimension along which the operands follow one another."""
 
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
+
+
+@attrs.frozen
+class Joining:
+    """The kernel that puts arrays of one type one after the other, into a new one in row-major order."""
+
+    axis: int
+    sizes: tuple[int, ...]
+    storage: DType
+
+    def __call__(self, *operands: Array) -> Array:
+        return np.concatenate(operands, self.axis, out=np.empty(self.sizes, self.storage))
+
+
+@attrs.frozen
+class Stacking:
+    """The kernel that puts arrays of one type side by side along a new dimension, in a new one in row-major order."""
+
+    axis: int
+    sizes: tuple[int, ...]
+    storage: DType
+
+    def __call__(self, *operands: Array) -> Array:
+        result = np.empty(self.sizes, self.storage)
+        before: tuple[Any, ...] = (slice(None),) * self.axis
+        for place, operand in enumerate(operands):
+            result[(*before, place)] = operand
+        return result
 
 
 @opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True, moves=ALL_OPERANDS)
@@ -79,6 +109,15 @@ class Concatenate:
         sizes[axis] = sum(operand.shape[axis] for operand in operands)
         result = np.empty(sizes, shape.element_type.storage)
         return np.concatenate([in_type(operand, shape.element_type) for operand in operands], axis, out=result)
+
+    @staticmethod
+    def bind(
+        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array] | None:
+        if any(operand.element_type is not shape.element_type for operand in operand_shapes):
+            return None
+        axis, sizes, storage = attributes.dimension, shape.dimensions, shape.element_type.storage
+        return Joining(axis, sizes, storage)
 
     @staticmethod
     def by_rows(

@@ -86,6 +86,8 @@ def in_order(array: Array, order: Sequence[int] | None = None) -> Array:
     What depends on the order of memory, as sums and products do, takes operands through here, so that it depends on
     the order that is asked for and not on how an operand came to be.
     """
+    if order is None and array.flags.c_contiguous and 1 not in array.shape:
+        return array
     transposed = array if order is None else array.transpose(order)
     if not transposed.flags.c_contiguous:
         transposed = row_major(transposed)

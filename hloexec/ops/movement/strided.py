@@ -9,6 +9,7 @@ semantics".
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -24,7 +25,65 @@ from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, re
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
 from hloexec.values import Array
 
-__all__ = ["BroadcastAttributes", "ReshapeAttributes", "ReverseAttributes", "SliceAttributes", "TransposeAttributes"]
+__all__ = [
+    "BroadcastAttributes",
+    "Indexing",
+    "ReshapeAttributes",
+    "ReverseAttributes",
+    "SliceAttributes",
+    "Spreading",
+    "TransposeAttributes",
+]
+
+_COPIED_BYTES = 1 << 12
+"""Broadcasts to no more than this are copies: they take less time than NumPy's views."""
+
+
+@attrs.frozen
+class Indexing:
+    """The kernel operand[index], a view: of slices, integers where a dimension of one element goes, None where one
+    comes."""
+
+    index: tuple[Any, ...]
+
+    def __call__(self, operand: Array) -> Array:
+        result: Array = operand[self.index]
+        return result
+
+
+@attrs.frozen
+class Spreading:
+    """The kernel that repeats operand[fill] along dimensions of one element."""
+
+    fill: tuple[Any, ...]
+    """What makes the operand's dimensions those of the result, or of one element."""
+    sizes: tuple[int, ...]
+    is_copied: bool
+
+    def __call__(self, operand: Array) -> Array:
+        if not self.is_copied:
+            return np.broadcast_to(operand[self.fill], self.sizes)
+        result = np.empty(self.sizes, operand.dtype)
+        result[...] = operand[self.fill]
+        return result
+
+
+def _without_units(sizes: tuple[int, ...], others: tuple[int, ...]) -> tuple[Any, ...]:
+    """The index that gives an array of some sizes others that differ in dimensions of one element only."""
+    index: list[Any] = []
+    place = 0
+    for size in others:
+        while place < len(sizes) and sizes[place] == 1 and size != 1:
+            index.append(0)
+            place += 1
+        if place < len(sizes) and sizes[place] == size:
+            index.append(slice(None))
+            place += 1
+        else:
+            index.append(None)
+    index += [0] * (len(sizes) - place)
+    # A last `...` keeps an array where all dimensions go.
+    return tuple(index) if slice(None) in index or None in index else (*index, ...)
 
 
 @attrs.frozen
@@ -96,6 +155,16 @@ class Broadcast:
         return np.broadcast_to(aligned[fill], sizes)
 
     @staticmethod
+    def bind(
+        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[[Array], Array] | None:
+        dimensions, sizes = attributes.dimensions, shape.dimensions
+        if not sizes or list(dimensions) != sorted(dimensions):
+            return None
+        fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
+        return Spreading(fill if dimensions else (), sizes, shape.byte_size <= _COPIED_BYTES)
+
+    @staticmethod
     def by_rows(
         *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
     ) -> RowForm | None:
@@ -165,7 +234,9 @@ class Reshape:
     def bind(
         *, attributes: ReshapeAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> Callable[[Array], Array] | None:
-        sizes = shape.dimensions
+        sizes, kept = shape.dimensions, [size for size in shape.dimensions if size != 1]
+        if kept == [size for size in operand_shapes[0].dimensions if size != 1]:
+            return Indexing(_without_units(operand_shapes[0].dimensions, sizes))
         if not sizes:
             return None
         return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
@@ -288,7 +359,7 @@ class Slice:
         *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> Callable[[Array], Array] | None:
         index = tuple(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice)
-        return (lambda operand: operand[index]) if index else None
+        return Indexing(index) if index else None
 
     @staticmethod
     def by_rows(

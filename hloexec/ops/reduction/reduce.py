@@ -149,6 +149,8 @@ class Reduce:
         if names is None or len(operand_shapes) != 2:
             return None
         reducer = KNOWN_REDUCERS[names[0]]
+        if element_type.kind is Kind.PRED and len(dimensions) == operand_shapes[0].rank and names[0] in ("and", "or"):
+            return _all if names[0] == "and" else _any
         return lambda array, init_value: reduce_known(array, dimensions, init_value, reducer, element_type)
 
     @staticmethod
@@ -222,6 +224,16 @@ class Reduce:
             return None
         largest = max(kept, key=lambda dimension: operand.dimensions[dimension])
         return largest, kept.index(largest)
+
+
+def _any(array: Array, init_value: Array) -> Array:
+    """Whether any of these truth values is true."""
+    return np.array(np.count_nonzero(array) > 0 or bool(init_value))
+
+
+def _all(array: Array, init_value: Array) -> Array:
+    """Whether all of these truth values are true."""
+    return np.array(np.count_nonzero(array) == array.size and bool(init_value))
 
 
 def _reduce_by_calling(

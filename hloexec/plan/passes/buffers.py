@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 import attrs
 
 from hloexec.ir import ArrayShape
+from hloexec.ops.elementwise.choosing import choose
 from hloexec.plan.steps import Buffers, Plan, Step, While
 from hloexec.plan.trees import Leaf
 
@@ -18,6 +19,10 @@ __all__ = ["with_buffers"]
 
 _LEAVE_NOTHING = frozenset({"dot"})
 """Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""
+
+
+_MOST_CHOSEN = 1 << 11
+"""Selects of more elements take less time with masks than where a processor guesses which element comes next."""
 
 
 def with_buffers(plan: Plan) -> Plan:
@@ -58,15 +63,17 @@ def _own_slots(flow: While) -> frozenset[int]:
 
 def _only_reads(plan: Plan, step: Step) -> bool:
     """Whether nothing is left of a step that refers to its operands."""
-    return _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING
+    return _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING or step.function is choose
 
 
 def _is_plain(plan: Plan, step: Step) -> bool:
-    """Whether a step is a NumPy function that gives one array, of a size that is known, and not of one element."""
+    """Whether a step is a NumPy function that gives one array, of a size that is known, and not of one element; or a
+    select of few elements."""
     shape = plan.slot_shapes[step.result] if len(step.results) == 1 else None
+    is_choice = step.function is choose and getattr(shape, "element_count", _MOST_CHOSEN) < _MOST_CHOSEN
     return (
         step.kernel is not None
-        and step.kernel.ufunc is not None
+        and (step.kernel.ufunc is not None or is_choice)
         and isinstance(shape, ArrayShape)
         and bool(shape.dimensions)
         and not shape.dynamic_dimensions
@@ -93,7 +100,9 @@ def _allocated(body: Plan, own: frozenset[int]) -> Buffers:
         dying = [slot for slot in dict.fromkeys(step.operands) if slot in step.dead and slot in own]
         if step.result in own:
             kind = _kind(body.slot_shapes[step.result])
-            fitting = [buffer_of[slot] for slot in dying if _kind(body.slot_shapes[slot]) == kind]
+            # A select takes least time over what it keeps where pred is false: the last operand.
+            inputs = dying[::-1] if step.function is choose else dying
+            fitting = [buffer_of[slot] for slot in inputs if _kind(body.slot_shapes[slot]) == kind]
             if not fitting:
                 fitting = [free[kind].pop() if free[kind] else new_buffer(step.result)]
             buffer_of[step.result] = fitting[0]

@@ -1,0 +1,110 @@
+"""Common subexpressions: what several steps of a plan compute alike is computed once.
+
+`jax.vmap` of a loop writes its condition into the body again, and a gradient what the value has computed. Only small
+values are shared: a large one would be kept in memory from its first use to its last, where computing it twice, within
+regions, costs little. Source: Muchnick, "Advanced Compiler Design and Implementation" (1997), 12.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape
+from hloexec.ops.registry import Opcode
+from hloexec.plan.kernels import InstructionKernel, View
+from hloexec.plan.steps import Plan, Step
+from hloexec.plan.trees import map_tree
+
+__all__ = ["Numbering", "with_values_shared"]
+
+_SHARED_BYTES = 1 << 16
+_LITTLE_BYTES = 1 << 12
+"""Constants of so few bytes are compared by value."""
+
+
+def with_values_shared(plan: Plan) -> Plan:
+    """The plan without small steps that compute what an earlier one has computed."""
+    numbering = Numbering()
+    numbers = numbering.of_constants(plan)
+    kept: dict[int, int] = {}
+    """By value number, the slot that holds it."""
+    moved: dict[int, int] = {}
+    steps: list[Step] = []
+    for step in plan.steps:
+        if not moved.keys().isdisjoint(step.operands):
+            trees = tuple(map_tree(tree, lambda slot: moved.get(slot, slot)) for tree in step.operand_trees)
+            step = attrs.evolve(step, operand_trees=trees)
+        number = numbering.of_step(plan, step, numbers)
+        if number is not None:
+            numbers[step.result] = number
+            # What loops carry is recognised by the step that makes it; scalars cost nothing.
+            is_scalar = not getattr(plan.slot_shapes[step.result], "dimensions", ())
+            is_carried = step.result in plan.results or kept.get(number) in plan.results
+            if number in kept and not is_carried and not is_scalar:
+                moved[step.result] = kept[number]
+                continue
+            kept.setdefault(number, step.result)
+        steps.append(step)
+    return attrs.evolve(plan, steps=steps) if moved else plan
+
+
+class Numbering:
+    """Numbers for values: equal ones are known to be equal."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable) -> int:
+        """The number of a value that is described like this."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def of_constants(self, plan: Plan) -> dict[int, int]:
+        """The numbers of a plan's constants, by slot."""
+        return {slot: self.number(_constant_key(value)) for slot, value in plan.constants.items()}
+
+    def of_step(self, plan: Plan, step: Step, numbers: Mapping[int, int]) -> int | None:
+        """The number of what a step computes from operands with these numbers; those without get some of their own.
+        None where it may differ from time to time, or is large."""
+        shape = plan.slot_shapes[step.result] if isinstance(step.tree, int) else None
+        if not isinstance(shape, ArrayShape) or shape.byte_size > _SHARED_BYTES:
+            return None
+        what = _kernel_key(step)
+        if what is None:
+            return None
+        operands = tuple((numbers.get(slot, (id(plan), slot)), _shape_key(plan, slot)) for slot in step.operands)
+        try:
+            return self.number((what, operands, shape.element_type.name, shape.dimensions))
+        except TypeError:
+            # Attributes that cannot be compared.
+            return None
+
+
+def _shape_key(plan: Plan, slot: int) -> Hashable:
+    shape = plan.slot_shapes[slot]
+    return (
+        (shape.element_type.name, shape.dimensions, shape.dynamic_dimensions) if isinstance(shape, ArrayShape) else None
+    )
+
+
+def _constant_key(value: Any) -> Hashable:
+    if not isinstance(value, np.ndarray) or value.nbytes > _LITTLE_BYTES:
+        return "known", id(value)
+    return "known", value.dtype.str, value.dtype.name, value.shape, value.tobytes()
+
+
+def _kernel_key(step: Step) -> Hashable:
+    """What a kernel computes; None where that is not known."""
+    kernel = step.kernel
+    if isinstance(kernel, View):
+        return "view", repr(kernel.function)
+    if not isinstance(kernel, InstructionKernel) or not kernel.is_pure or kernel.random is not None:
+        return None
+    if not isinstance(kernel.entry, Opcode) or kernel.callees:
+        return None
+    types = None if kernel.result_types is None else tuple(map(str, kernel.result_types))
+    how = kernel.orders, types, kernel.is_flushed, kernel.given.get("numerics")
+    return kernel.entry.name, step.instruction.attributes, how
