@@ -89,9 +89,9 @@ class Concatenate:
 
         def bind(count: int) -> RowFunction:
             behind = attributes.dimension - prefix_length(shape.dimensions, count) + 1
-            return partial(Concatenate.evaluate, attributes=attrs.evolve(attributes, dimension=behind), shape=shape)
+            return lambda *blocks: np.concatenate(blocks[:-1], behind, out=blocks[-1])
 
-        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind)
+        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind, fills=True)
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_into
-from hloexec.ops.elementwise.choosing import choose_by_mask, mask_into, mask_of
+from hloexec.ops.elementwise.choosing import mask_into, mask_of
 from hloexec.ops.rows import RowForm, behind_prefix, same
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
@@ -192,7 +192,7 @@ class BlockProgram:
                 step, narrow_into, [place], self.places.add_scratch(result) if target is None else target, has_out=True
             )
             return
-        if _writes(function) and target is not None and slot not in self._copied:
+        if _writes(function, form) and target is not None and slot not in self._copied:
             is_ufunc = isinstance(function, np.ufunc)
             self._stored[slot] = self._call(step, function, operands, target, has_out=True, is_elementwise=is_ufunc)
             return
@@ -208,7 +208,7 @@ class BlockProgram:
 
     def _computed(self, step: Step, function: object, operands: Sequence[int], value: Value, form: RowForm) -> int:
         """The place of a function's result, other than an output's."""
-        if _writes(function):
+        if _writes(function, form):
             is_ufunc = isinstance(function, np.ufunc)
             return self._call(
                 step, function, operands, self.places.add_scratch(value), has_out=True, is_elementwise=is_ufunc
@@ -218,9 +218,9 @@ class BlockProgram:
         return self._call(step, function, operands, place, has_out=False)
 
 
-def _writes(function: object) -> bool:
+def _writes(function: object, form: RowForm) -> bool:
     """Whether a function takes the array to write to as its last argument."""
-    return isinstance(function, np.ufunc) or function is choose_by_mask
+    return form.fills or isinstance(function, np.ufunc)
 
 
 def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:
