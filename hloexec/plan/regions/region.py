@@ -114,7 +114,7 @@ class Region:
         # Of an odd number of blocks, one is left over when two cores have computed the others.
         self.block = block if blocks == 1 else -(-rows // (blocks + blocks % 2))
         self._offsets: list[int] = []
-        self._arena_bytes = 0
+        self._arena_bytes = _SKEW
         for size in self._buffers:
             self._offsets.append(self._arena_bytes)
             self._arena_bytes += -(-size * self.block // _ALIGNMENT) * _ALIGNMENT + _SKEW
