@@ -20,6 +20,7 @@ from hloexec.ops.elementwise.choosing import mask_into, mask_of
 from hloexec.ops.rows import RowForm, behind_prefix, same
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
+from hloexec.plan.regions.short_rows import by_columns, has_short_rows
 from hloexec.plan.steps import Step
 from hloexec.values import Array
 
@@ -114,7 +115,10 @@ class BlockProgram:
         return Value(row, shape.element_type.storage)
 
     def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
-        function = _NAMED_OUT.get(function, function) if how["has_out"] else function
+        if how["has_out"]:
+            function = _NAMED_OUT.get(function, function)
+            if isinstance(function, np.ufunc) and has_short_rows(self.places.values[target].row):
+                function = by_columns(function)
         self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
         return target
 
