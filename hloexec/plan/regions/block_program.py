@@ -71,7 +71,8 @@ class BlockProgram:
             self._stored[slot] = self.places.add(self._value(shapes[slot]))
         self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
         self.output_places = [self._outputs[slot] for slot in outputs]
-        self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES}
+        moved = {part.step.result for part in parts if part.form.moves}
+        self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES} - moved
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])
