@@ -44,22 +44,30 @@ class Choice:
         if self.place is None:
             return None
         values, places = rows
-        shown = places[:1] if places.strides[0] == 0 else places
-        if not (shown[:, 1:] > shown[:, :-1]).all():
-            return None
-        found = np.empty(len(values), np.intp)
+        count, length = values.shape
+        taken, taken_places = np.empty(count, values.dtype), np.empty(count, places.dtype)
+        unsorted: list[int] = []
 
         def search(start: int, stop: int) -> None:
-            assert self.place is not None
-            self.place(widen(values[start:stop]), axis=1, out=found[start:stop])
+            if unsorted or not (places[start:stop, 1:] > places[start:stop, :-1]).all():
+                unsorted.append(start)
+                return
+            taken[start:stop], taken_places[start:stop] = self._of_rows(values[start:stop], places[start:stop])
 
-        in_blocks(search, len(values), max(1, _BLOCK_ELEMENTS // values.shape[1]))
+        in_blocks(search, count, max(1, _BLOCK_ELEMENTS // length))
+        return None if unsorted else (taken, taken_places)
+
+    def _of_rows(self, values: Array, places: Array) -> tuple[Array, Array]:
+        """The same, of rows along which places do rise."""
+        assert self.place is not None
+        wide = widen(values)
         every = np.arange(len(values))
+        found = self.place(wide, axis=1)
         taken = values[every, found]
         if self.takes_last and values.dtype.kind not in "iub":
             zeros = np.flatnonzero(widen(taken) == 0)
             if zeros.size:
-                backwards = np.argmax(widen(values[zeros])[:, ::-1] == 0, axis=1)
+                backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
                 taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
         return taken, places[every, found]
 
