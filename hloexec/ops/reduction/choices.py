@@ -14,7 +14,6 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
-from hloexec.ir import Computation
 from hloexec.ops.common import array_shape, widen
 from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Callee
@@ -73,17 +72,16 @@ class Choice:
 
 
 _NONE = Choice(False)
-_choices: dict[int, tuple[weakref.ref[Computation], Choice]] = {}
-"""By the computation's identity, as in `reducers`."""
+_choices: dict[int, tuple[weakref.ref[Callee], Choice]] = {}
+"""By the callee's identity: what it does is also a matter of the policy that it runs under."""
 
 
 def choice_of(callee: Callee) -> Choice:
     """What a reducer is as one that chooses by order."""
-    computation = callee.computation
-    key = id(computation)
+    key = id(callee)
     known = _choices.get(key)
-    if known is None or known[0]() is not computation:
-        forget = weakref.ref(computation, lambda _: _choices.pop(key, None))
+    if known is None or known[0]() is not callee:
+        forget = weakref.ref(callee, lambda _: _choices.pop(key, None))
         known = _choices[key] = forget, _found_choice(callee)
     return known[1]
 
@@ -104,7 +102,9 @@ def _found_choice(callee: Callee) -> Choice:
     for place in (np.argmin, np.argmax):
         for takes_last in (False, True):
             for takes_first_place in (False, True):
-                expected = _chosen_of_two(*grids, place is np.argmax, takes_last, takes_first_place)
+                expected = _chosen_of_two(
+                    grids, is_greatest=place is np.argmax, takes_last=takes_last, takes_first_place=takes_first_place
+                )
                 if given == _bits(expected):
                     return Choice(True, place, takes_last)
     return Choice(True)
@@ -121,23 +121,26 @@ def _is_associative(callee: Callee, values: Sequence[Array]) -> bool:
 
 
 def _told_apart(values: Array, element_type: ElementType) -> Array:
-    """The values, and a second NaN of other bits, if there is one."""
+    """The values, the smallest denormal number, which may be flushed, and a second NaN of other bits, if there is
+    one."""
     if not element_type.is_floating:
         return values
-    other = (values[:1].view(f"u{values.itemsize}") ^ 1).view(values.dtype)
-    return np.concatenate([values, other]) if np.isnan(widen(other))[0] else values
+    bits = values.view(f"u{values.itemsize}")
+    denormal, other = np.ones(1, bits.dtype).view(values.dtype), (bits[:1] ^ 1).view(values.dtype)
+    return np.concatenate([values, denormal, other] if np.isnan(widen(other))[0] else [values, denormal])
 
 
 def _chosen_of_two(
-    value: Array, place: Array, other: Array, other_place: Array, is_greatest: bool, takes_last: bool, first_place: bool
+    pairs: Sequence[Array], *, is_greatest: bool, takes_last: bool, takes_first_place: bool
 ) -> tuple[Array, Array]:
-    """The definition of what `Choice` says of a reducer with a `place`, for pairs."""
+    """The definition of what `Choice` says of a reducer with a `place`, for pairs of values and places."""
+    value, place, other, other_place = pairs
     x, y = widen(value), widen(other)
     is_first = (x > y if is_greatest else x < y) | (x != x)
     is_tie = x == y
     return (
         np.where(is_first | (is_tie & (not takes_last)), value, other),
-        np.where(is_first | (is_tie & (first_place | (place < other_place))), place, other_place),
+        np.where(is_first | (is_tie & (takes_first_place | (place < other_place))), place, other_place),
     )
 
 

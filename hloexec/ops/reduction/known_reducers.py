@@ -180,7 +180,12 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
         return total
     if is_innermost and reducer.ufunc is np.add and array.dtype.kind == "f":
         return _sum_of_neighbours(array)
-    if is_innermost and length <= _FEW_NEIGHBOURS and reducer.zero_wins is not None and array.size > _MANY_ROWS * length:
+    if (
+        is_innermost
+        and length <= _FEW_NEIGHBOURS
+        and reducer.zero_wins is not None
+        and array.size > _MANY_ROWS * length
+    ):
         return _extremum_of_few(array.reshape(-1, length), reducer).reshape(array.shape[:-1])
     if not is_innermost and length > _SEQUENTIAL_TERMS and array.dtype.kind in "fc":
         # Groups of about √length: errors of adding one after the other then grow with 2·√length.

@@ -14,10 +14,10 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, narrow_unchecked, require, widen
+from hloexec.ops.common import narrow_unchecked, require, widen
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
@@ -33,8 +33,8 @@ from hloexec.ops.reduction.callees import (
     result_shape,
     usual_operations,
 )
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.choices import choice_of
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
