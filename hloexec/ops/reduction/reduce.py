@@ -1,7 +1,7 @@
 """reduce.
 
 A reducer that is one common operation (`reducers.recognise`) is applied to whole arrays by `known_reducers`. Any other
-is called, also on whole arrays, once per element of the reduced extent.
+is called, also on whole arrays, once per element of the reduced extent; what `choices` proves of it may save that.
 """
 
 from __future__ import annotations
