@@ -168,6 +168,9 @@ class Opcode:
     relies on NumPy's warnings being off.
     """
     bind_needs: frozenset[str] = _keywords_of("bind")
+    fill: Callable[..., Callable[..., None] | None] | None = None
+    """Of elementwise opcodes whose function makes arrays: from `attributes`, `shape` and `operand_shapes`, by keyword,
+    a function of the operands, and of an array apart from them that it fills with what `bind`'s function gives."""
     memory_order: Callable[..., MemoryOrder] | None = None
     """Of views, from the order in which the first operand lies, `attributes`, `shape` and `operand_shapes`, by keyword,
     the order in which the result does; None where that is row-major, whatever the operand's."""
@@ -282,7 +285,7 @@ _Entry = TypeVar("_Entry", bound=type)
 
 
 _RULES = (
-    *"infer unstated well_formed evaluate exchange bind memory_order by_rows summed".split(),
+    *"infer unstated well_formed evaluate exchange bind fill memory_order by_rows summed".split(),
     *"relate resize order slices window".split(),
 )
 
@@ -291,7 +294,7 @@ def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) 
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `order`, `slices`, `window` and
+    `evaluate`, `bind`, `fill`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `order`, `slices`, `window` and
     (collectives) `exchange` are what they are called, and so are those that are rules of its `traits`: `bounds`,
     `demands`, `demands_for`.
     """

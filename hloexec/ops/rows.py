@@ -44,7 +44,12 @@ class RowForm:
     is_elementwise: bool = False
     """Whether an operand that is one number everywhere may be given as an array of one element."""
     mask: DType | None = None
-    """Where set, `bind` gives a function of a mask of such integers in place of a pred, and of where to write."""
+    """Where set, `bind` gives a function of a mask of such integers in place of a pred."""
+    moves: bool = False
+    """Whether elements are copied as they are, so that a copy of the result would be one too many."""
+    fills: bool = False
+    """Whether `bind` gives a function that takes, as its last argument, an array to fill, which shares no memory with
+    the others."""
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Pole, finite_and_not_zero
 from hloexec.values import Array
 
-__all__ = ["maximum", "minimum"]
+__all__ = ["fill_maximum", "fill_minimum", "maximum", "minimum"]
 
 
 def maximum(lhs: Array, rhs: Array) -> Array:
@@ -30,13 +30,23 @@ def minimum(lhs: Array, rhs: Array) -> Array:
     return _extremum(lhs, rhs, np.minimum, np.bitwise_or)
 
 
-def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
+def fill_maximum(lhs: Array, rhs: Array, out: Array) -> None:
+    """`maximum` into an array that shares no memory with the operands."""
+    _extremum(lhs, rhs, np.maximum, np.bitwise_and, out)
+
+
+def fill_minimum(lhs: Array, rhs: Array, out: Array) -> None:
+    """`minimum` into an array that shares no memory with the operands."""
+    _extremum(lhs, rhs, np.minimum, np.bitwise_or, out)
+
+
+def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any, out: Array | None = None) -> Array:
     """`select` for all but zeros of different signs, among which NumPy's choice is arbitrary.
 
     Equal numbers have equal bits, zeros aside; AND of the bits of two zeros gives −0 only where both are, OR where
     either is.
     """
-    result: Array = np.asarray(select(lhs, rhs))
+    result: Array = np.asarray(select(lhs, rhs, out=out))
     if result.dtype.kind == "f" and _may_be_zero(lhs) and _may_be_zero(rhs):
         if select is np.maximum and (_is_positive_zero(lhs) or _is_positive_zero(rhs)):
             # What is zero now was −0 or +0 against +0, and −0 + 0 = +0.
@@ -168,5 +178,17 @@ _extreme = partial(
     commutes=True,
     same_unit=True,
 )
-_extreme("maximum", maximum, "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).", bounds=ranges.rising(max))
-_extreme("minimum", minimum, "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).", bounds=ranges.rising(min))
+_extreme(
+    "maximum",
+    maximum,
+    "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
+    bounds=ranges.rising(max),
+    fill=fill_maximum,
+)
+_extreme(
+    "minimum",
+    minimum,
+    "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
+    bounds=ranges.rising(min),
+    fill=fill_minimum,
+)

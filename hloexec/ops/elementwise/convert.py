@@ -64,6 +64,17 @@ def convert(array: Array, element_type: ElementType) -> Array:
 _NUMPY_ROUNDS_ONCE = frozenset({("bf16", "f32"), ("f32", "bf16"), ("f32", "f16")})
 
 
+def _is_numpys(source: ElementType, target: ElementType) -> bool:
+    """Whether NumPy's conversion from an element type to another is the one that is wanted."""
+    is_plain = not (source.is_narrow or target.is_narrow or source.is_complex or target.is_complex)
+    is_rounding = is_plain and target.kind is not Kind.PRED and not (source.is_floating and target.is_integral)
+    return source is not target and (is_rounding or (source.name, target.name) in _NUMPY_ROUNDS_ONCE)
+
+
+def _fill_converted(operand: Array, out: Array) -> None:
+    np.copyto(out, operand, casting="unsafe")
+
+
 def _float_to_integer(array: Array, element_type: ElementType) -> Array:
     """f32 or f64 to the compute type of an integer type, truncated, saturated; NaN → 0."""
     dtype = element_type.compute
@@ -169,11 +180,13 @@ class Convert:
     @staticmethod
     def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
         source, target = operand_shapes[0].element_type, shape.element_type
-        is_plain = not (source.is_narrow or target.is_narrow or source.is_complex or target.is_complex)
-        is_rounding = is_plain and target.kind is not Kind.PRED and not (source.is_floating and target.is_integral)
-        if source is not target and (is_rounding or (source.name, target.name) in _NUMPY_ROUNDS_ONCE):
+        if _is_numpys(source, target):
             return methodcaller("astype", target.storage)
         return partial(convert, element_type=target)
+
+    @staticmethod
+    def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
+        return _fill_converted if _is_numpys(operand_shapes[0].element_type, shape.element_type) else None
 
 
 @attrs.frozen

@@ -146,6 +146,15 @@ def _binding(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -> 
     return bind
 
 
+def _filling(
+    fill: Formula, *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+) -> Formula | None:
+    """The formula, where nothing is to be converted and numbers are real."""
+    types = {entry.element_type for entry in (shape, *operand_shapes)}
+    is_plain = len(types) == 1 and not shape.element_type.is_narrow and not shape.element_type.is_complex
+    return fill if is_plain else None
+
+
 @cache
 def exact_formula(name: str, kind: Kind, result: ElementType | None = None) -> Formula | None:
     """The formula of an opcode under the `exact` policy for operands of this kind, where it has one of its own.
@@ -172,6 +181,7 @@ def elementwise(
     attributes: type | None = None,
     infer: Callable[..., Shape] | None = None,
     chosen: Chosen | None = None,
+    fill: Formula | None = None,
     rounding: Rounding = Rounding.ONCE,
     **traits: Any,
 ) -> None:
@@ -179,7 +189,8 @@ def elementwise(
 
     `kinds` are the element types it takes, `result` its element type for the operands'; `infer` replaces the usual
     shape rule; `chosen` gives a simpler formula for an instruction's attributes and the element type of its first
-    operand, or None; `traits` are fields of `Traits`.
+    operand, or None; `fill` is the formula of real numbers that writes to an array given last, apart from the operands;
+    `traits` are fields of `Traits`.
     """
 
     # NumPy's functions and `ByKind` need nothing but operands.
@@ -201,5 +212,6 @@ def elementwise(
             infer=infer or usual,
             evaluate=_kernel(compute, needs, name),
             bind=_binding(compute, needs, chosen),
+            fill=None if fill is None else partial(_filling, fill),
         )
     )

@@ -95,15 +95,20 @@ def erf(operand: Array) -> Array:
     return choose(is_large, large, small)
 
 
-def logistic(operand: Array) -> Array:
-    """1 / (1 + exp(−x)); where exp(−x) overflows, that is exp(x), a denormal number, to within the rounding."""
-    result: Array = np.negative(operand)
+def logistic(operand: Array, out: Array | None = None) -> Array:
+    """1 / (1 + exp(−x)); where exp(−x) overflows, that is exp(x), a denormal number, to within the rounding.
+
+    The result is in `out`, which shares no memory with the operand, where that is given.
+    """
+    result: Array = np.negative(operand, out=out)
     np.exp(result, out=result)
     np.add(result, 1, out=result)
     np.divide(1, result, out=result)
-    tiny = operand < np.log(np.finfo(operand.dtype).smallest_normal)
-    if tiny.any():
-        result = np.where(tiny, np.exp(operand), result)
+    limit = np.log(np.finfo(operand.dtype).smallest_normal)
+    # Of operands among which there is NaN, that is the least.
+    if operand.size and not np.minimum.reduce(operand, axis=None) >= limit:
+        tiny = operand < limit
+        np.copyto(result, np.exp(operand), where=tiny)
     return result
 
 
@@ -197,6 +202,7 @@ _function(
     "logistic",
     logistic,
     "1 / (1 + e⁻ˣ) (XLA: Logistic).",
+    fill=logistic,
     bounds=always(0, 1),
     nonzero=np.isfinite,
     complex_=complex_numbers.logistic,

@@ -14,7 +14,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.elementwise import ranges
-from hloexec.ops.elementwise.arithmetic import maximum, minimum
+from hloexec.ops.elementwise.arithmetic import fill_minimum, maximum, minimum
 from hloexec.ops.elementwise.choosing import choose, choose_by_mask, mask_type
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise, operands_shape
@@ -114,6 +114,7 @@ elementwise(
     "(XLA: Clamp).",
     operands=3,
     kinds=ANY_TYPE,
+    fill=lambda low, operand, high, out: fill_minimum(high, maximum(low, operand), out),
     same_unit=True,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
@@ -165,6 +166,7 @@ class Select:
             is_exact=is_bfloat,
             is_elementwise=True,
             mask=mask,
+            fills=True,
         )
 
 

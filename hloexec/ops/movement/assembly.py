@@ -7,7 +7,7 @@ extents) work like any others. Source of the rules: XLA, "Operation semantics".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,9 +128,9 @@ class Concatenate:
 
         def bind(count: int) -> RowFunction:
             behind = attributes.dimension - prefix_length(shape.dimensions, count) + 1
-            return partial(Concatenate.evaluate, attributes=attrs.evolve(attributes, dimension=behind), shape=shape)
+            return lambda *blocks: np.concatenate(blocks[:-1], behind, out=blocks[-1])
 
-        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind)
+        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind, fills=True, moves=True)
 
 
 @attrs.frozen
@@ -224,13 +224,19 @@ class Pad:
 
         def bind(count: int) -> RowFunction:
             behind = padding[prefix_length(shape.dimensions, count) :]
-            changed = attrs.evolve(attributes, padding=(_NO_PADDING, *behind))
-            return partial(Pad.evaluate, attributes=changed, shape=shape)
+            return partial(_fill_padded, (_NO_PADDING, *behind))
 
-        return RowForm(prefixes(shape.dimensions[:whole]), bind)
+        return RowForm(prefixes(shape.dimensions[:whole]), bind, fills=True, moves=True)
 
 
 _NO_PADDING = PaddingDimension(0, 0, 0)
+
+
+def _fill_padded(padding: Sequence[PaddingDimension], operand: Array, padding_value: Array, out: Array) -> None:
+    """`Pad` of arrays of one type, into an array apart from them."""
+    placed = list(map(_placement, operand.shape, out.shape, padding))
+    out[...] = padding_value
+    out[tuple(target for _, target in placed)] = part(operand, (kept for kept, _ in placed))
 
 
 def _padded_size(size: int, entry: PaddingDimension) -> int:

@@ -34,6 +34,9 @@ _NEIGHBOURS = 256
 """Number of neighbours added by one loop, which keeps several partial sums in a register, and adds those."""
 _SHORT_ROW = 8
 """Reducing so few neighbours, NumPy spends more on each row than on its elements."""
+_FEW_NEIGHBOURS = 32
+"""The same for a minimum or a maximum, of which the order does not matter; a copy of the transpose takes less."""
+_MANY_ROWS = 64
 
 
 @attrs.frozen
@@ -177,6 +180,13 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
         return total
     if is_innermost and reducer.ufunc is np.add and array.dtype.kind == "f":
         return _sum_of_neighbours(array)
+    if (
+        is_innermost
+        and length <= _FEW_NEIGHBOURS
+        and reducer.zero_wins is not None
+        and array.size > _MANY_ROWS * length
+    ):
+        return _extremum_of_few(array.reshape(-1, length), reducer).reshape(array.shape[:-1])
     if not is_innermost and length > _SEQUENTIAL_TERMS and array.dtype.kind in "fc":
         # Groups of about √length: errors of adding one after the other then grow with 2·√length.
         group = isqrt(length)
@@ -188,6 +198,15 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
             total = reducer.combine(total, _ufunc_reduce(_slice(array, axis, whole, length), axis, reducer))
         return total
     return _ufunc_reduce(array, axis, reducer)
+
+
+def _extremum_of_few(rows: Array, reducer: KnownReducer) -> Array:
+    """The minimum or maximum of each row, by way of the transpose; which of several NaNs it is, NumPy's own decides."""
+    total = _ufunc_reduce(np.ascontiguousarray(rows.T), 0, reducer)
+    nans = np.flatnonzero(total != total)
+    if nans.size:
+        total[nans] = _ufunc_reduce(rows[nans], 1, reducer)
+    return total
 
 
 def _sum_of_neighbours(array: Array) -> Array:

@@ -1,7 +1,7 @@
 """reduce.
 
 A reducer that is one common operation (`reducers.recognise`) is applied to whole arrays by `known_reducers`. Any other
-is called, also on whole arrays, once per element of the reduced extent.
+is called, also on whole arrays, once per element of the reduced extent; what `choices` proves of it may save that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, narrow_unchecked, require, widen
+from hloexec.ops.common import narrow_unchecked, require, widen
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
@@ -33,8 +33,9 @@ from hloexec.ops.reduction.callees import (
     result_shape,
     usual_operations,
 )
+from hloexec.ops.reduction.choices import choice_of
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
-from hloexec.ops.reduction.reducers import chooses_by_order, recognise_components
+from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
@@ -45,7 +46,8 @@ from hloexec.values import Array
 __all__ = ["Reduce"]
 
 _TREE_LENGTH = 16
-"""Shorter extents are not worth finding out whether a reducer is associative."""
+"""Shorter extents are not worth finding out whether a reducer is associative, unless there are many."""
+_MANY_ELEMENTS = 1 << 12
 
 
 @attrs.frozen
@@ -246,9 +248,13 @@ def _reduce_by_calling(
     totals: Sequence[Array] = [np.broadcast_to(value, (prod(sizes),)) for value in init_values]
     # One row per kept element, its elements in row-major order of the reduced dimensions.
     rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in arrays]
+    is_long = length >= _TREE_LENGTH or rows[0].size >= _MANY_ELEMENTS
+    choice = choice_of(callee) if prod(sizes) and length and is_long else None
     if prod(sizes) == 0:
         pass
-    elif length >= _TREE_LENGTH and _is_associative_choice(callee):
+    elif choice is not None and (chosen := choice.chosen(rows)) is not None:
+        totals = called(callee, *totals, *chosen)
+    elif choice is not None and choice.is_associative and length >= _TREE_LENGTH:
         totals = called(callee, *totals, *(row[:, 0] for row in _reduce_tree(rows, callee)))
     else:
         for place in range(length):
@@ -263,30 +269,3 @@ def _reduce_tree(rows: list[Array], callee: Callee) -> list[Array]:
         paired = called(callee, *(row[:, 0:even:2] for row in rows), *(row[:, 1:even:2] for row in rows))
         rows = [np.concatenate([pair, row[:, even:]], axis=1) for pair, row in zip(paired, rows, strict=True)]
     return rows
-
-
-def _is_associative_choice(callee: Callee) -> bool:
-    """Whether a reducer only compares and chooses, and choosing among three does not depend on the grouping.
-
-    What such a reducer does depends on the order of its arguments alone. Three values take part in regrouping, so three
-    different numbers, both zeros and NaN stand for all numbers there are, and trying all triples is a proof.
-    """
-    computation = callee.computation
-    count = len(computation.parameters) // 2
-    if count > 2 or not chooses_by_order(computation):
-        return False
-    shapes = [array_shape(shape, "a parameter") for shape in computation.parameter_shapes[:count]]
-    values = [_representatives(shape.element_type) for shape in shapes]
-    grids = np.meshgrid(*values * 3, indexing="ij")
-    a, b, c = ([grid.reshape(-1) for grid in grids[k * count : (k + 1) * count]] for k in range(3))
-    left = called(callee, *called(callee, *a, *b), *c)
-    right = called(callee, *a, *called(callee, *b, *c))
-    return all(ours.tobytes() == theirs.tobytes() for ours, theirs in zip(left, right, strict=True))
-
-
-def _representatives(element_type: ElementType) -> Array:
-    if element_type.kind is Kind.PRED:
-        return np.array([False, True])
-    if element_type.is_floating:
-        return np.array([np.nan, -1, -0.0, 0.0, 1], np.float32).astype(element_type.storage)
-    return np.array([0, 1, 2], element_type.compute).astype(element_type.storage)

@@ -205,6 +205,9 @@ def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
     return order[..., :count]
 
 
+_LEAST_BY_DIGITS = 1 << 8
+
+
 def stable_argsort(key: Array, count: int | None = None) -> Array:
     """The indices along the last axis that sort integers, the first `count` of them.
 
@@ -217,6 +220,10 @@ def stable_argsort(key: Array, count: int | None = None) -> Array:
     low, high = (int(key.min()), int(key.max())) if key.size else (0, 0)
     if (high - low).bit_length() + index_bits > 64:
         return np.argsort(key, axis=-1, kind="stable")[..., :count]
+    if length >= _LEAST_BY_DIGITS and 0 <= high - low < 1 << 16:
+        # NumPy sorts two bytes digit by digit.
+        digits = (key - np.array(low, key.dtype)).astype(np.uint16)
+        return np.argsort(digits, axis=-1, kind="stable")[..., :count]
     # Differences of 64-bit numbers wrap, and wrap back when seen as unsigned.
     offset = np.array(low, key.dtype).astype(np.int64 if key.dtype.kind == "i" else np.uint64)
     packed = (key.astype(offset.dtype) - offset).view(np.uint64)

@@ -16,10 +16,11 @@ import numpy as np
 from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_into
-from hloexec.ops.elementwise.choosing import choose_by_mask, mask_into, mask_of
+from hloexec.ops.elementwise.choosing import mask_into, mask_of
 from hloexec.ops.rows import RowForm, behind_prefix, same
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
+from hloexec.plan.regions.short_rows import by_columns, has_short_rows
 from hloexec.plan.steps import Step
 from hloexec.values import Array
 
@@ -70,7 +71,8 @@ class BlockProgram:
             self._stored[slot] = self.places.add(self._value(shapes[slot]))
         self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
         self.output_places = [self._outputs[slot] for slot in outputs]
-        self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES}
+        moved = {part.step.result for part in parts if part.form.moves}
+        self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES} - moved
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])
@@ -114,7 +116,10 @@ class BlockProgram:
         return Value(row, shape.element_type.storage)
 
     def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
-        function = _NAMED_OUT.get(function, function) if how["has_out"] else function
+        if how["has_out"]:
+            function = _NAMED_OUT.get(function, function)
+            if isinstance(function, np.ufunc) and has_short_rows(self.places.values[target].row):
+                function = by_columns(function)
         self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
         return target
 
@@ -192,7 +197,7 @@ class BlockProgram:
                 step, narrow_into, [place], self.places.add_scratch(result) if target is None else target, has_out=True
             )
             return
-        if _writes(function) and target is not None and slot not in self._copied:
+        if _writes(function, form) and target is not None and slot not in self._copied:
             is_ufunc = isinstance(function, np.ufunc)
             self._stored[slot] = self._call(step, function, operands, target, has_out=True, is_elementwise=is_ufunc)
             return
@@ -208,7 +213,7 @@ class BlockProgram:
 
     def _computed(self, step: Step, function: object, operands: Sequence[int], value: Value, form: RowForm) -> int:
         """The place of a function's result, other than an output's."""
-        if _writes(function):
+        if _writes(function, form):
             is_ufunc = isinstance(function, np.ufunc)
             return self._call(
                 step, function, operands, self.places.add_scratch(value), has_out=True, is_elementwise=is_ufunc
@@ -218,9 +223,9 @@ class BlockProgram:
         return self._call(step, function, operands, place, has_out=False)
 
 
-def _writes(function: object) -> bool:
+def _writes(function: object, form: RowForm) -> bool:
     """Whether a function takes the array to write to as its last argument."""
-    return isinstance(function, np.ufunc) or function is choose_by_mask
+    return form.fills or isinstance(function, np.ufunc)
 
 
 def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:

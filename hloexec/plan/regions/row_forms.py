@@ -91,7 +91,11 @@ def _elementwise(
             wide = widened_from_bf16(result)
             if converts and given[0].element_type is wide.element_type:
                 return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
-            formula = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
+            how = {"attributes": step.instruction.attributes, "shape": wide, "operand_shapes": given}
+            fill = None if entry.fill is None else entry.fill(**how)
+            formula = fill or entry.bind(**how)
             assert formula is not None, "elementwise entries give one for all element types"
-            return RowForm(rows, lambda _: formula, wide=wide, is_elementwise=True)
-    return RowForm(rows, lambda _: kernel.function, is_elementwise=True)
+            return RowForm(rows, lambda _: formula, wide=wide, is_elementwise=True, fills=fill is not None)
+    how = {"attributes": step.instruction.attributes, "shape": result, "operand_shapes": tuple(operands)}
+    function = (None if entry.fill is None else entry.fill(**how)) or kernel.function
+    return RowForm(rows, lambda _: function, is_elementwise=True, fills=function is not kernel.function)

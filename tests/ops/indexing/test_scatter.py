@@ -17,6 +17,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.indexing.scatter import Scatter, ScatterAttributes
 from hloexec.ops.registry import ProgramShape
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
+from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
 
 # XLA:CPU takes no arrays of one-bit integers.
@@ -177,6 +178,40 @@ def test_minimum_and_maximum_order_zeros_and_propagate_nan(body: str, name: str)
 
 def _module(cases: list[Case], keys: list[tuple[str, str]]) -> str:
     return module_text(cases, _computations(keys))
+
+
+@pytest.mark.parametrize("body", ["add", "multiply"])
+@pytest.mark.parametrize("is_even", [True, False])
+def test_many_long_rows_at_few_places_are_combined_one_after_the_other(body: str, is_even: bool) -> None:
+    """Against the definition, with the zeros and NaNs that it gives; the rows are so many that they are folded."""
+    random = np.random.default_rng(8)
+    places = random.integers(0, 7, 900) if is_even else np.minimum(random.geometric(0.5, 900), 6)
+    special = np.array([1.5, -0.0, 0.0, np.inf, np.nan], np.float32)
+    pieces = random.standard_normal((900, 20)).astype(np.float32)
+    pieces[:, 15:] = special[random.integers(0, 3 if body == "add" else 5, (900, 5))]
+    operand = np.full((8, 20), -0.0, np.float32)
+    step = {"add": np.add, "multiply": np.multiply}[body]
+    expected = operand.copy()
+    with np.errstate(all="ignore"):
+        for place, piece in zip(places, pieces, strict=True):
+            expected[place] = step(expected[place], piece)
+    text = f"""HloModule m
+
+combine {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] {body}(a, b)
+}}
+
+ENTRY e {{
+  x = f32[8,20] parameter(0)
+  i = s32[900,1] parameter(1)
+  u = f32[900,20] parameter(2)
+  ROOT r = f32[8,20] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=combine
+}}
+"""
+    found = evaluate(text, operand, places.astype(np.int32)[:, None], pieces)
+    assert found.tobytes() == expected.tobytes()
 
 
 def test_scatter_add_of_many_bf16_ones_stops_at_256() -> None:

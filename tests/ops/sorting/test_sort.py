@@ -289,3 +289,16 @@ def test_topk_agrees_with_xla(element_type: str, largest: bool, length: int, k: 
 def test_topk_refuses_a_k_beyond_the_dimension() -> None:
     with pytest.raises(ShapeError, match="between 0 and the last dimension's size, 4, but is 5"):
         evaluate(topk("f32", (3, 4), 5, True))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("spread", [1, 300, 65535, 65536, None])
+@pytest.mark.parametrize("count", [None, 5])
+def test_orders_of_integers_are_stable_whatever_their_spread(dtype: str, spread: int | None, count: int | None) -> None:
+    limits = np.iinfo(dtype)
+    random = np.random.default_rng(9)
+    for low in (limits.min, limits.max - min(spread or limits.max, limits.max - 1)):
+        high = limits.max if spread is None else min(limits.max, int(low) + spread)
+        key = random.integers(low, high, (3, 1000), dtype=dtype, endpoint=True)
+        expected = np.argsort(key, axis=-1, kind="stable")[:, :count]
+        assert (sorting.stable_argsort(key, count) == expected).all()

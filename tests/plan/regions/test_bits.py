@@ -13,6 +13,12 @@ from tests.plan.ways import differences
 _REDUCERS = """sum { a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT s = f32[] add(a, b) }
+least { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] minimum(a, b) }
+most { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] maximum(a, b) }
 turned { x = f32[400,300] parameter(0)
   s = f32[400,300] sine(x)
   ROOT t = f32[300,400] transpose(s), dimensions={1,0} }
@@ -92,6 +98,46 @@ PROGRAMS = {
         "s = f32[40,30,60] slice(p0), slice={[0:40], [10:40], [0:60]}\n  a = f32[40,30,60] sine(s)\n"
         "  b = f32[40,30,60] add(a, s)\n  m = f32[1200,60] reshape(b)\n  c = f32[1200,60] tanh(m)\n"
         "  r = f32[1200,60] subtract(c, m)",
+    ),
+    "short rows along which operands are repeated": (
+        ["f32[6000,3]", "f32[6000]", "f32[8,3]"],
+        "a = f32[6000,8,3] broadcast(p0), dimensions={0,2}\n  b = f32[6000,8,3] broadcast(p2), dimensions={1,2}\n"
+        "  c = f32[6000,8,3] subtract(a, b)\n  d = f32[6000,8,3] multiply(c, c)\n  zero = f32[] constant(0)\n"
+        "  e = f32[6000,8] reduce(d, zero), dimensions={2}, to_apply=sum\n"
+        "  f = f32[6000,8] broadcast(p1), dimensions={0}\n  g = f32[6000,8] divide(e, f)\n"
+        "  h = f32[6000,3] broadcast(p1), dimensions={0}\n  i = f32[6000,3] multiply(h, p0)\n"
+        "  r = (f32[6000,8], f32[6000,3]) tuple(g, i)",
+    ),
+    "the largest and the smallest of few neighbours": (
+        ["f32[6000,9]"],
+        "one = f32[] constant(1)\n  ones = f32[6000,9] broadcast(one), dimensions={}\n"
+        "  a = f32[6000,9] clamp(one, p0, one)\n  half = f32[] constant(0.5)\n"
+        "  halves = f32[6000,9] broadcast(half), dimensions={}\n  i = f32[6000,9] multiply(p0, halves)\n"
+        "  w = f32[6000,9] round-nearest-even(i)\n  b = f32[6000,9] divide(ones, w)\n"
+        "  c = f32[6000,9] multiply(b, w)\n  top = f32[] constant(inf)\n  low = f32[] constant(-inf)\n"
+        "  least = f32[6000] reduce(w, top), dimensions={1}, to_apply=least\n"
+        "  most = f32[6000] reduce(w, low), dimensions={1}, to_apply=most\n"
+        "  nans = f32[6000] reduce(c, low), dimensions={1}, to_apply=most\n"
+        "  r = (f32[6000], f32[6000], f32[6000], f32[6000,9]) tuple(least, most, nans, a)",
+    ),
+    "what formulas of several steps write": (
+        ["f32[60000]", "f32[60000]"],
+        "a = f32[60000] logistic(p0)\n  hundred = f32[] constant(-95)\n"
+        "  hundreds = f32[60000] broadcast(hundred), dimensions={}\n  far = f32[60000] multiply(p1, hundreds)\n"
+        "  b = f32[60000] logistic(far)\n  c = f32[60000] maximum(p0, p1)\n  d = f32[60000] minimum(c, a)\n"
+        "  zero = f32[] constant(0)\n  zeros = f32[60000] broadcast(zero), dimensions={}\n"
+        "  e = f32[60000] maximum(d, zeros)\n  n = f32[60000] negate(e)\n  f = f32[60000] maximum(zeros, n)\n"
+        "  g = f32[60000] minimum(n, zeros)\n  h = s32[60000] convert(g)\n  k = f32[60000] convert(h)\n"
+        "  l = f32[60000] clamp(a, p1, b)\n"
+        "  r = (f32[60000], f32[60000], f32[60000], f32[60000], f32[60000]) tuple(b, f, g, k, l)",
+    ),
+    "paddings and neighbours, one of them large": (
+        ["f32[300,2,400]", "bf16[300,5,40]"],
+        "zero = f32[] constant(0)\n  a = f32[300,5,400] pad(p0, zero), padding=0_0x1_1_1x0_0\n"
+        "  b = f32[300,4,400] pad(p0, zero), padding=0_0x-1_2_1x0_0\n  s = f32[300,5,400] sine(a)\n"
+        "  c = f32[300,9,400] concatenate(s, b), dimensions={1}\n  d = f32[300,18,400] concatenate(c, c), dimensions={1}\n"
+        "  e = bf16[300,10,40] concatenate(p1, p1), dimensions={1}\n  f = bf16[300,10,40] multiply(e, e)\n"
+        "  r = (f32[300,18,400], f32[300,9,400], bf16[300,10,40]) tuple(d, c, f)",
     ),
     "several outputs, the first of which has an input's shape": (
         ["f32[60000]"],
