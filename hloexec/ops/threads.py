@@ -15,8 +15,7 @@ from functools import cache
 from itertools import count as counting
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
+from hloexec.ops.arena import empty
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piec
     if size <= piece or not all(operand.flags.c_contiguous for operand in operands):
         return function(*operands)
     flat = [operand.reshape(-1) for operand in operands]
-    result = np.empty(size, dtype)
+    result = empty((size,), dtype)
 
     def work(start: int, stop: int) -> None:
         result[start:stop] = function(*(operand[start:stop] for operand in flat))

@@ -17,6 +17,7 @@ from hloexec.dtypes import DType
 from hloexec.exec.code.code import Code, Line
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
+from hloexec.ops.arena import empty
 from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Counter, Limit, Plan, Step, While
@@ -175,7 +176,7 @@ class LoopWriter(Writer):
             if buffer in carried:
                 self.write(f"{name} = {name}.copy()")
             else:
-                made = f"{self.known_as('empty', np.empty)}({shape.dimensions}, '{shape.element_type.storage}')"
+                made = f"{self.known_as('empty', empty)}({shape.dimensions}, '{shape.element_type.storage}')"
                 self.write(f"{name} = {made}")
 
     def kernel(self, values: Values, step: Step) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 
 from hloexec.exec.code.code import KEY, Code, Line
-from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
+from hloexec.exec.ownership import UNSHARED_VARIABLE
 from hloexec.ir import leaf_shapes
+from hloexec.ops.arena import is_own
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT
