@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
 from typing import Any
@@ -122,9 +122,9 @@ class _Arena:
         if stop - start >= mmap.PAGESIZE:
             self._map.madvise(mmap.MADV_DONTNEED, start, (stop - start) // mmap.PAGESIZE * mmap.PAGESIZE)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Results may outlive the plan, and with them all of the memory."""
-        if self._taken:
+        if not is_finalizing():
             self.release()
 
 
