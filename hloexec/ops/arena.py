@@ -35,6 +35,9 @@ _MOST_IDLE = 2
 _KEPT_BYTES = 1 << 30
 """What the arenas of all plans together keep between runs, at most."""
 
+_MOST_RAISED = 31 << 20
+"""The largest array by whose size glibc raises the threshold from which it maps arrays one by one."""
+
 _here = threading.local()
 """`arena`: that of the run on this thread."""
 
@@ -71,6 +74,9 @@ class _Arena:
         self._map = mmap.mmap(-1, pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
+        # Once a large array has been freed, glibc keeps the memory of arrays up to its size, which NumPy's functions make
+        # for themselves. Without arenas that happens in the first run.
+        np.empty(min(pages, _MOST_RAISED), np.uint8)
         self._memory = np.ndarray.__new__(_Place, (pages,), np.uint8, self._map)
         self._taken: list[_Taken] = []
         """In order."""

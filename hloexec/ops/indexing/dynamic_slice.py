@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.indexing.index_vectors import start_demand
@@ -175,6 +176,10 @@ class DynamicUpdateSlice:
 
 def _writeable(operand: Array) -> Array:
     """A copy in the order in which the operand lies, if it does not repeat elements."""
+    if operand.flags.c_contiguous:
+        result = empty(operand.shape, operand.dtype)
+        result[...] = operand
+        return result
     return operand.copy(order="K") if any(operand.strides) else row_major(operand)
 
 
