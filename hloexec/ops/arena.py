@@ -74,8 +74,8 @@ class _Arena:
         self._map = mmap.mmap(-1, pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
-        # Once a large array has been freed, glibc keeps the memory of arrays up to its size, which NumPy's functions make
-        # for themselves. Without arenas that happens in the first run.
+        # Once a large array has been freed, glibc keeps the memory of arrays up to its size, which NumPy's functions
+        # make for themselves. Without arenas that happens in the first run.
         np.empty(min(pages, _MOST_RAISED), np.uint8)
         self._memory = np.ndarray.__new__(_Place, (pages,), np.uint8, self._map)
         self._taken: list[_Taken] = []
