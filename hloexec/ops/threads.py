@@ -101,6 +101,9 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
         # A call that has not begun, as the pool works for other runs, is not waited for: nothing is left for it to do.
         # The others are, even where this thread failed: nothing may write to the caller's arrays after its return.
         errors = [other.exception() for other in others if not other.cancel()]
+        # A thread may hold its work for a moment longer, and with it the arrays that the function refers to, which
+        # would look as if somebody else needed them.
+        del function
     for error in errors:
         if error is not None:
             raise error

@@ -302,7 +302,8 @@ class _Assembly:
         """The place of an input that nothing else reads, of the type and dimensions of an output."""
         wanted = self._shapes[output]
         assert isinstance(wanted, ArrayShape)
-        for place, slot in enumerate(inputs):
+        # What is repeated is seldom an array of its own.
+        for place, slot in sorted(enumerate(inputs), key=lambda entry: entry[1] in self._repeated):
             shape = self._shapes[slot]
             if not isinstance(shape, ArrayShape) or self._readers[slot] != {region}:
                 continue
