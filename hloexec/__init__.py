@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from hloexec.numerics.sampling.spread import Spread
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.numerics.tolerances import Tolerance
+    from hloexec.ops.arena import release_memory
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.origins import SourceLine
     from hloexec.report.html import write_html
@@ -229,6 +230,7 @@ __all__ = [
     "read_trace",
     "record_golden",
     "register_custom_call",
+    "release_memory",
     "run",
     "run_devices",
     "shadow",
@@ -339,6 +341,7 @@ _HOMES = {
     "record_golden": "hloexec.golden",
     "register_custom_call": "hloexec.custom_calls.user_calls",
     "run": "hloexec.exec",
+    "release_memory": "hloexec.ops.arena",
     "run_devices": "hloexec.exec",
     "shadow": "hloexec.shadowing",
     "shard_inputs": "hloexec.sharding",

@@ -16,6 +16,7 @@ from hloexec.devices.varying import Varying, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ops.arena import is_own, owner_of
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
@@ -332,17 +333,15 @@ def _own(value: object, taken: set[int], *, always_copy: bool) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)
-    owner: Any = array
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
-    is_own = (
+    owner = owner_of(array)
+    is_whole = (
         array.flags.writeable
-        and isinstance(owner, np.ndarray)
+        and (owner.base is None or is_own(owner))
         and owner.nbytes == array.nbytes
         and id(owner) not in taken
         and all(stride or size <= 1 for stride, size in zip(array.strides, array.shape, strict=True))
     )
-    if always_copy or not is_own:
+    if always_copy or not is_whole:
         return row_major(array)
     taken.add(id(owner))
     return array

@@ -14,13 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.devices.varying import Varying
+from hloexec.ops.arena import is_own
 
-__all__ = ["UNSHARED_VARIABLE", "free_classes", "is_free", "is_held_twice", "is_own"]
-
-
-def is_own(value: object) -> bool:
-    """Whether a value is an array that owns its memory and may be written."""
-    return type(value) is np.ndarray and bool(value.flags.owndata and value.flags.writeable)
+__all__ = ["UNSHARED_VARIABLE", "free_classes", "is_free", "is_held_twice"]
 
 
 def is_free(slots: Sequence[object], slot: int) -> bool:

@@ -35,7 +35,7 @@ from hloexec.exec.participation import require_devices
 from hloexec.ir import Computation, Module
 from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.plan.memory import require_memory
+from hloexec.plan.memory import entry_peak_bytes, require_memory
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
@@ -360,7 +360,8 @@ def _execute(
         from hloexec.ops.random.rng import seeded
 
         draws = seeded(int(seed))
-    with np.errstate(all="ignore"), draws, single_threaded_blas():
+    memory = plan.arenas.lent(entry_peak_bytes(plan))
+    with np.errstate(all="ignore"), draws, memory, single_threaded_blas():
         results = machine.run(plan, arguments)
         try:
             return device_results(plan, results, topology.count, always_copy=attached.see_instructions)

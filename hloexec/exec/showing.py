@@ -8,6 +8,7 @@ is computed for the observer from values that are available.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -56,7 +57,8 @@ def _shown(plan: Plan) -> Shown:
         # A view that stands in its region and outside is there once its region has run.
         if step.kernel is None or not step.results or not filled.issuperset(step.results):
             is_shown = isinstance(step.kernel, RegionKernel) and not step.is_silent
-            steps.append(_revealing(step) if is_shown and _intermediate_bytes(plan, step) <= _MOST_BYTES else step)
+            is_shown = is_shown and _intermediate_bytes(plan, step) <= _MOST_BYTES
+            steps.append(_revealing(step, filled) if is_shown else step)
             filled.update(steps[-1].results)
     last_use: dict[int, int] = {}
     shown_at: dict[int, int] = {}
@@ -86,18 +88,19 @@ def _intermediate_bytes(plan: Plan, step: Step) -> int:
     return sum(plan.slot_shapes[slot].byte_size for slot in slots)
 
 
-def _revealing(step: Step) -> Step:
-    """A region's step that fills the slots of all of its instructions."""
+def _revealing(step: Step, filled: Collection[int]) -> Step:
+    """A region's step that fills the slots of all of its instructions but those of values that it computes again."""
     assert isinstance(step.kernel, RegionKernel)
     region = step.kernel.region
-    slots = tuple(part.step.result for part in region.parts)
-    return attrs.evolve(step, tree=slots, kernel=Kernel(_AllValues(region)))
+    slots = tuple(part.step.result for part in region.parts if part.step.result not in filled)
+    return attrs.evolve(step, tree=slots, kernel=Kernel(_AllValues(region, slots)))
 
 
 @attrs.frozen(eq=False)
 class _AllValues:
     region: Region
+    slots: tuple[int, ...]
 
     def __call__(self, *operands: Array) -> tuple[Any, ...]:
         values = self.region.intermediate_values(*operands)
-        return tuple(values[part.step.result] for part in self.region.parts)
+        return tuple(values[slot] for slot in self.slots)

@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.devices.varying import Varying
+from hloexec.ops.arena import owner_of
 from hloexec.values import Array
 
 __all__ = ["Statistics"]
@@ -74,7 +75,7 @@ class Statistics:
         with self._lock:
             for part in value.values if type(value) is Varying else (value,):
                 if isinstance(part, np.ndarray):
-                    owner = _owner(part)
+                    owner = owner_of(part)
                     key = id(owner)
                     # What is gone leaves its place in memory, and its identity, to others.
                     self._ignored[key] = weakref.ref(owner, partial(_forget, self._ignored, key))
@@ -105,14 +106,14 @@ class Statistics:
         if type(value) is not Varying:
             if not isinstance(value, np.ndarray):
                 return []
-            base = _owner(value)
+            base = owner_of(value)
             if id(base) in self._ignored:
                 return []
             found = [(self._all, base)]
             if self._devices:
                 found += [(self._devices[device], base) for device in devices]
             return found
-        owners = [_owner(part) if isinstance(part, np.ndarray) else None for part in value.values]
+        owners = [owner_of(part) if isinstance(part, np.ndarray) else None for part in value.values]
         bases = [None if owner is None or id(owner) in self._ignored else owner for owner in owners]
         found = [(self._all, base) for base in bases if base is not None]
         for device, number in zip(devices, value.classes, strict=True):
@@ -124,10 +125,3 @@ class Statistics:
 
 def _forget(ignored: dict[int, Any], key: int, _: object) -> None:
     ignored.pop(key, None)
-
-
-def _owner(array: Array) -> Array:
-    """The array whose buffer `array` shows."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array

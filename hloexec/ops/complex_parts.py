@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.ops.arena import empty
 from hloexec.values import Array
 
 __all__ = ["from_parts", "with_infinities"]
@@ -11,9 +12,7 @@ __all__ = ["from_parts", "with_infinities"]
 
 def from_parts(real: Array, imag: Array) -> Array:
     """real + i imag, of f32 or f64 parts."""
-    result = np.empty(
-        np.broadcast_shapes(real.shape, imag.shape), np.complex128 if real.itemsize == 8 else np.complex64
-    )
+    result = empty(np.broadcast_shapes(real.shape, imag.shape), np.complex128 if real.itemsize == 8 else np.complex64)
     result.real = real
     result.imag = imag
     return result

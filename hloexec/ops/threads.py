@@ -16,8 +16,7 @@ from functools import cache
 from itertools import count as counting
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
+from hloexec.ops.arena import empty
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
             # Taking the next number is one step under Python's lock, so that no two threads take the same.
             while (number := next(numbers)) < len(starts):
                 start = starts[number]
-                function(start, min(start + block, count))
+                function(start, min(start + block, count))  # noqa: F821  # It is deleted when all is done.
         except BaseException:
             # The others shall find nothing more to do.
             for _ in range(len(starts)):
@@ -102,6 +101,9 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
         # A call that has not begun, as the pool works for other runs, is not waited for: nothing is left for it to do.
         # The others are, even where this thread failed: nothing may write to the caller's arrays after its return.
         errors = [other.exception() for other in others if not other.cancel()]
+        # A thread may hold its work for a moment longer, and with it the arrays that the function refers to, which
+        # would look as if somebody else needed them.
+        del function
     for error in errors:
         if error is not None:
             raise error
@@ -122,7 +124,7 @@ def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piec
     if size <= piece or not all(operand.flags.c_contiguous for operand in operands):
         return function(*operands)
     flat = [operand.reshape(-1) for operand in operands]
-    result = np.empty(size, dtype)
+    result = empty((size,), dtype)
 
     def work(start: int, stop: int) -> None:
         result[start:stop] = function(*(operand[start:stop] for operand in flat))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hloexec.errors import ResourceError
+from hloexec.ops.arena import release_memory
 from hloexec.plan.spread import Spread
 from hloexec.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
 from hloexec.system_memory import in_units, memory_limit_bytes
@@ -225,6 +226,10 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
         peak = max(peak, alone)
         devices = f" on all devices ({in_units(alone)} on one)"
     allowed = memory_limit_bytes(limit)
+    if limit is None and allowed is not None and peak > allowed:
+        # What modules keep for their next runs is not free, but may be.
+        release_memory()
+        allowed = memory_limit_bytes(limit)
     if allowed is None or peak <= allowed:
         return
     buffers = "\n".join(_largest_buffers(plan, where, spread))

@@ -22,6 +22,7 @@ import attrs
 from hloexec.devices.topology import Group, Topology, groups_of
 from hloexec.devices.transfers import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
 from hloexec.ir import Computation, Instruction
+from hloexec.ops.arena import Arenas
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.trees import NO_SLOT, Leaf, SlotTree, leaves
 
@@ -325,6 +326,8 @@ class Plan:
     """How often the plan has run."""
     code: Any = attrs.field(init=False, default=None)
     """What `hloexec.exec.code` has made of it."""
+    arenas: Arenas = attrs.field(init=False, factory=Arenas)
+    """The memory of runs of a whole program."""
 
     def __attrs_post_init__(self) -> None:
         self.results = leaves(self.result_tree)

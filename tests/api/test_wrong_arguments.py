@@ -218,6 +218,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "random_inputs": [MODULE],
         "read_trace": [folder],
         "record_golden": [MODULE, inputs, folder / "new.golden"],
+        "release_memory": [],
         "run": [MODULE],
         "run_devices": [MODULE, inputs],
         "shard_inputs": [MODULE, inputs],

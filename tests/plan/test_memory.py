@@ -17,6 +17,7 @@ from hloexec import system_memory
 from hloexec.errors import HloWarning, InputError, ParseError, ResourceError, UnsupportedError
 from hloexec.exec import plan_of, run, run_devices
 from hloexec.exec.statistics import Statistics
+from hloexec.ops.arena import owner_of
 from hloexec.plan.memory import entry_peak_bytes
 from hloexec.plan.regions import region
 from hloexec.system_memory import in_units
@@ -368,7 +369,7 @@ def test_results_are_freed_with_the_last_that_refers_to_them(devices, is_counted
         results = run_devices(
             module, [[x + device] for device in range(devices)], replicas=devices, statistics=statistics
         )
-        watched = [weakref.ref(result if result.base is None else result.base) for result in results]
+        watched = [weakref.ref(owner_of(result)) for result in results]
         del results
         assert [reference() for reference in watched] == [None] * devices
     finally:

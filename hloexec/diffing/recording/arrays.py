@@ -18,6 +18,7 @@ import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of, digest_with, family_of, is_good_base
 from hloexec.diffing.recording.digests import DigestTable
+from hloexec.ops.arena import owner_of
 from hloexec.values import Array
 
 __all__ = ["Arrays", "Window", "is_worth_it"]
@@ -221,9 +222,7 @@ class Arrays:
 
     def _keep(self, array: Array) -> None:
         """Count the memory that an array keeps alive."""
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = owner_of(array)
         if id(owner) not in self._owners:
             self._owners.add(id(owner))
             self.byte_size += owner.nbytes

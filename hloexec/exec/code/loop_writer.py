@@ -18,6 +18,7 @@ from hloexec.exec.code.code import Code, Line
 from hloexec.exec.code.scalars import expression_of, is_scalar
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
+from hloexec.ops.arena import empty
 from hloexec.ops.elementwise.choosing import choose
 from hloexec.plan.passes.cse import Numbering
 from hloexec.plan.passes.induction import trip_count
@@ -249,7 +250,7 @@ class LoopWriter(Writer):
             if buffer in carried:
                 self.write(f"{name} = {name}.copy()")
             else:
-                made = f"{self.known_as('empty', np.empty)}({shape.dimensions}, '{shape.element_type.storage}')"
+                made = f"{self.known_as('empty', empty)}({shape.dimensions}, '{shape.element_type.storage}')"
                 self.write(f"{name} = {made}")
 
     def kernel(self, values: Values, step: Step) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 
 from hloexec.exec.code.code import KEY, Code, Line
 from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
-from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
+from hloexec.exec.ownership import UNSHARED_VARIABLE
 from hloexec.ir import leaf_shapes
+from hloexec.ops.arena import is_own
 from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
 from hloexec.ops.movement.assembly import Stacking
 from hloexec.ops.movement.strided import Indexing

@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, element_type_of
+from hloexec.ops.arena import empty
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, narrow_into, rounds_directly, widen
 from hloexec.ops.contraction.integer_products import integer_multiplier
@@ -148,7 +149,7 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
     """
     if isinstance(multiplier, ExactMultiplier):
         return convert(exact_matrix_product(lhs, rhs, result_type, multiplier), result_type)
-    result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
+    result = empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
     with np.errstate(all="ignore"):
         multiply_into(result, lhs, rhs, result_type, multiplier)
     return result

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from hloexec.openblas import openblas_kernels
+from hloexec.ops.arena import empty
 from hloexec.ops.blas import matmul
 from hloexec.ops.contraction.product_blocks import LEAST_SHARED, batch_blocks, blocks_of
 from hloexec.ops.threads import for_each, in_blocks
@@ -48,7 +49,7 @@ def plain_matrix_product(lhs: Array, rhs: Array, out: Array | None = None) -> Ar
     The result is in `out` where that is given. The order of the sums depends on shapes, on which dimension of either
     operand is the minor one, and on the kernels of BLAS.
     """
-    result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), lhs.dtype) if out is None else out
+    result = empty((*lhs.shape[:-1], rhs.shape[-1]), lhs.dtype) if out is None else out
     if lhs.ndim > 2:
         _multiply_stacks(lhs, rhs, result)
     elif _can_be_tiled(lhs, rhs):
@@ -88,7 +89,7 @@ def products_plus(
         for lhs, rhs in products:
             addend = out = combine(plain_matrix_product(lhs, rhs), addend, out)
         return addend
-    result = np.empty(addend.shape, addend.dtype) if out is None else out
+    result = empty(addend.shape, addend.dtype) if out is None else out
 
     def add(rows: slice, columns: slice) -> None:
         total, target = addend[rows, columns], result[rows, columns]

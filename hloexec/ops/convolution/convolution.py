@@ -14,6 +14,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, Kind
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.contraction.matrix_product import OperandSplit, operand_split, terms_of
@@ -107,7 +108,7 @@ class Convolution:
             if all(operand.dtype == np.float32 for operand in (lhs, rhs)):
                 return _in_passes(lhs, rhs, attributes, shape, split, numerics)
             split = None
-        result = np.empty(_result_sizes(lhs.shape, rhs.shape, attributes), shape.element_type.storage)
+        result = empty(_result_sizes(lhs.shape, rhs.shape, attributes), shape.element_type.storage)
         work = ConvolutionViews(
             inputs=_grouped_input(lhs, attributes),
             kernel=_grouped_kernel(rhs, attributes),

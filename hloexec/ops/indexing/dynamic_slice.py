@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.indexing.index_vectors import start_demand
@@ -200,6 +201,10 @@ class WindowWriter:
 
 def _writeable(operand: Array) -> Array:
     """A copy in the order in which the operand lies, if it does not repeat elements."""
+    if operand.flags.c_contiguous:
+        result = empty(operand.shape, operand.dtype)
+        result[...] = operand
+        return result
     return operand.copy(order="K") if any(operand.strides) else row_major(operand)
 
 

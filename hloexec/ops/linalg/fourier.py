@@ -11,6 +11,7 @@ import numpy as np
 
 from hloexec.dtypes import element_type
 from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require
 from hloexec.ops.policies.exact.fourier import fourier_transform
@@ -148,7 +149,7 @@ def _along(transform: _Transform, operand: Array, axis: int, length: int) -> Arr
     sizes = list(operand.shape)
     sizes[axis] = length // 2 + 1 if transform is np.fft.rfft else length
     dtype = np.result_type(operand, np.complex64)
-    result = np.empty(sizes, dtype.type(0).real.dtype if transform is np.fft.irfft else dtype)
+    result = empty(sizes, dtype.type(0).real.dtype if transform is np.fft.irfft else dtype)
     # The longest other dimension is cut.
     cut = max((other for other in range(operand.ndim) if other != axis), key=sizes.__getitem__, default=None)
     if cut is None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hloexec.dtypes import DType, ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.intervals import Bounds, Use
@@ -107,7 +108,7 @@ class Concatenate:
         axis = attributes.dimension
         sizes = list(operands[0].shape)
         sizes[axis] = sum(operand.shape[axis] for operand in operands)
-        result = np.empty(sizes, shape.element_type.storage)
+        result = empty(sizes, shape.element_type.storage)
         return np.concatenate([in_type(operand, shape.element_type) for operand in operands], axis, out=result)
 
     @staticmethod

@@ -13,6 +13,7 @@ from operator import mul
 
 import numpy as np
 
+from hloexec.ops.arena import empty
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -42,9 +43,11 @@ def row_major(array: Array) -> Array:
         return filled(array.shape, array[(0,) * array.ndim])
     merged = _merged(array)
     if not _is_turned(merged):
-        return array.copy()
+        result = empty(array.shape, array.dtype)
+        np.copyto(result, array)
+        return result
     source = as_integers(merged)
-    result = np.empty(merged.shape, source.dtype)
+    result = empty(merged.shape, source.dtype)
     row = merged.shape[-1]
     # As many elements of a row as fill a cache line: then as many lines of the source are read side by side, each to
     # its end.
@@ -104,7 +107,7 @@ def filled(sizes: tuple[int, ...], value: Array) -> Array:
     value = np.asarray(value)
     if prod(sizes) * value.itemsize > _ZEROED_BYTES and not any(value.tobytes()):
         return np.zeros(sizes, value.dtype)
-    result = np.empty(sizes, value.dtype)
+    result = empty(sizes, value.dtype)
     flat = result.reshape(-1)
     in_blocks(lambda start, stop: flat[start:stop].fill(value), flat.size, _FILLED_ELEMENTS)
     return result

@@ -14,6 +14,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType
 from hloexec.ir import Window, WindowDimension
+from hloexec.ops.arena import empty
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.threads import for_each
 from hloexec.ops.windows import part_of_windows, taps
@@ -48,7 +49,7 @@ def add_at_extrema(
     operand: Array, source: Array, init_value: Array, window: Window, preference: Preference, element_type: ElementType
 ) -> Array:
     """select-and-scatter of floats that adds; each step is rounded to `element_type`, sources in row-major order."""
-    result = np.empty(operand.shape, element_type.storage)
+    result = empty(operand.shape, element_type.storage)
     result[...] = narrow(widen(init_value), element_type)
     if not source.size:
         return result

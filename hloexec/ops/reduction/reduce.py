@@ -14,7 +14,7 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import narrow_unchecked, require, widen

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape, Computation, Shape, TupleShape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -149,7 +150,7 @@ def _cumulative(
     fold: np.ufunc, operand: Array, carry: Array, *, dimension: int, is_reverse: bool
 ) -> tuple[Array, Array]:
     """The output and the last carry of a scan whose step is `fold`, one step after the other."""
-    result = np.empty(operand.shape, operand.dtype)
+    result = empty(operand.shape, operand.dtype)
     slices, outputs = np.moveaxis(operand, dimension, 0), np.moveaxis(result, dimension, 0)
     if is_reverse:
         slices, outputs = slices[::-1], outputs[::-1]

@@ -15,6 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
 from hloexec.ir import Window, WindowDimension
+from hloexec.ops.arena import empty
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
@@ -52,7 +53,7 @@ def reduce_windows_known(
     """
     dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
     sizes = tuple(map(output_size, array.shape, window.dimensions))
-    result = np.empty(sizes, result_type.storage)
+    result = empty(sizes, result_type.storage)
     init = widen(init_value).astype(dtype)
     is_neutral = init.tobytes() == np.array(reducer.identity(dtype), dtype).tobytes()
     along = list(map(Along.of, range(array.ndim), array.shape, window.dimensions))

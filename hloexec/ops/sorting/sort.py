@@ -15,6 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
 from hloexec.ops.movement.copying import as_integers, reshaped
@@ -82,7 +83,7 @@ class Sort:
         transposed = [np.moveaxis(operand, dimension, -1) for operand in operands]
         length = transposed[0].shape[-1]
         rows = [reshaped(operand, (operands[0].size // length, length)) for operand in transposed]
-        targets = [np.empty(row.shape, row.dtype) for row in rows]
+        targets = [empty(row.shape, row.dtype) for row in rows]
         for start, stop in _sort_by_keys(keys_of(comparator.computation), rows, targets):
             sorted_rows = _merge_sorted(comparator, [row[start:stop] for row in rows])
             for target, row in zip(targets, sorted_rows, strict=True):

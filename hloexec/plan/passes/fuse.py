@@ -19,6 +19,7 @@ import attrs
 from hloexec.ir import ArrayShape, Instruction, TupleShape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.rows import RowForm, prefixes
+from hloexec.plan.passes.recompute import let_regions_recompute
 from hloexec.plan.regions import LEAST_BYTES
 from hloexec.plan.regions.block_program import Part
 from hloexec.plan.regions.region import Region, RegionKernel
@@ -58,7 +59,10 @@ def with_regions(plan: Plan, numerics: NumericsPolicy) -> Plan:
     regions = finder.regions()
     if not regions:
         return plan
-    return attrs.evolve(plan, steps=_Assembly(plan, regions).steps(finder.graph.in_order(), finder.members()))
+    homes = {position: region for region in regions.values() for position in region.parts}
+    order = finder.graph.in_order()
+    let_regions_recompute(plan, regions, order, finder.graph.find)
+    return attrs.evolve(plan, steps=_Assembly(plan, regions, homes).steps(order, finder.members()))
 
 
 class _Finder:
@@ -182,17 +186,23 @@ def is_scalar_broadcast(step: Step, shapes: Sequence[Leaf]) -> bool:
 class _Assembly:
     """Puts the steps of a plan together again, regions as one step each."""
 
-    def __init__(self, plan: Plan, regions: dict[int, _Open]) -> None:
+    def __init__(self, plan: Plan, regions: dict[int, _Open], homes: dict[int, _Open]) -> None:
+        """`homes` are the regions of steps that are part of one, by position; others may compute them again."""
         self._plan = plan
         self._shapes = plan.slot_shapes
         self._regions = regions
-        region_at = {position: region for region in regions.values() for position in region.parts}
+        self._homes = homes
         self._readers: dict[int, set[_Open | None]] = {slot: {None} for slot in plan.results}
-        """The regions that read a slot; None represents everything outside regions."""
+        """The regions that read a slot which they don't make; None represents everything outside regions."""
         for position, step in enumerate(plan.steps):
-            region = region_at.get(position)
-            for slot in step.operands if region is None else region.parts[position].step.operands:
-                self._readers.setdefault(slot, set()).add(region)
+            if position not in homes:
+                for slot in step.operands:
+                    self._readers.setdefault(slot, set()).add(None)
+        for region in regions.values():
+            made = {part.step.result for position, part in region.parts.items() if homes[position] is not region}
+            for part in region.parts.values():
+                for slot in set(part.step.operands) - made:
+                    self._readers.setdefault(slot, set()).add(region)
         makers = (step for step in plan.steps if step.instruction.opcode in ("broadcast", "iota"))
         self._repeated = frozenset(step.result for step in makers)
         """What broadcasts or iotas have made, which takes little of the cache."""
@@ -202,10 +212,15 @@ class _Assembly:
     def steps(self, order: Sequence[int], members: dict[int, list[int]]) -> list[Step]:
         """The steps, given units in order and the positions of the steps of each."""
         made: dict[int, Step] = {}
+        replaced: set[int] = set()
         # From behind, as what a view shows is needed outside where the view is made there.
         for unit in reversed(order):
             if unit in self._regions:
-                step = self._region_step(self._regions[unit])
+                region = self._regions[unit]
+                if self._is_replaced(region):
+                    replaced.add(unit)
+                    continue
+                step = self._region_step(region)
                 if step is not None:
                     made[unit] = step
         found: list[Step] = []
@@ -213,10 +228,21 @@ class _Assembly:
             if unit in made:
                 found.append(made[unit])
             found += [
-                self._plan.steps[position] for position in members[unit] if unit not in made or position in self._copied
+                self._plan.steps[position]
+                for position in members[unit]
+                if (unit not in made and unit not in replaced) or position in self._copied
             ]
         read = {*self._plan.results}.union(*(step.operands for step in found))
         return [step for step in found if not is_scalar_broadcast(step, self._shapes) or step.result in read]
+
+    def _is_replaced(self, region: _Open) -> bool:
+        """Whether others compute again all that is needed of a region."""
+        own = [part for position, part in region.parts.items() if self._homes[position] is region]
+        if any(self._readers.get(part.step.result, set()) - {region} for part in own):
+            return False
+        for readers in self._readers.values():
+            readers.discard(region)
+        return True
 
     def _region_step(self, region: _Open) -> Step | None:
         """The step that a region becomes; None where that is not worth while."""
@@ -253,6 +279,9 @@ class _Assembly:
         outputs: list[int] = []
         for position in sorted(region.parts, reverse=True):
             part = region.parts[position]
+            if self._homes[position] is not region:
+                inside.append(position)
+                continue
             users = self._readers.get(part.step.result, set())
             is_needed_outside = bool(users - {region})
             if is_needed_outside and part.form.is_view:
@@ -284,7 +313,8 @@ class _Assembly:
         """The place of an input that nothing else reads, of the type and dimensions of an output."""
         wanted = self._shapes[output]
         assert isinstance(wanted, ArrayShape)
-        for place, slot in enumerate(inputs):
+        # What is repeated is seldom an array of its own.
+        for place, slot in sorted(enumerate(inputs), key=lambda entry: entry[1] in self._repeated):
             shape = self._shapes[slot]
             if not isinstance(shape, ArrayShape) or self._readers[slot] != {region}:
                 continue

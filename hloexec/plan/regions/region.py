@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.ops.arena import empty
 from hloexec.ops.movement.copying import lies_in_order
 from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import core_count, in_blocks
@@ -144,7 +145,7 @@ class Region:
     def _run(self, operands: Sequence[Array], target: Array | None) -> Any:
         has_target = target is not None and target.flags.c_contiguous
         results = [
-            target if has_target and not number else np.empty(shape.dimensions, shape.element_type.storage)
+            target if has_target and not number else empty(shape.dimensions, shape.element_type.storage)
             for number, shape in enumerate(self._shapes)
         ]
         in_blocks(_Run(self, operands, results).block, self.rows, self.block)

@@ -1,0 +1,272 @@
+"""Arenas: memory for the large arrays of a plan, which its next run takes again.
+
+The system clears every page that it hands out, which can take as long as computing with it. A kernel therefore makes a
+large array with `empty`, which gives it a place in the arena of the run. A place is free again once no array shows it.
+That is not derived from the plan but counted, so that results, views of them and what an observer keeps stay as they
+are; a new array takes the smallest gap that is large enough.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import DType
+from hloexec.values import Array
+
+__all__ = ["LEAST_BYTES", "Arenas", "empty", "is_own", "owner_of", "release_memory"]
+
+LEAST_BYTES = 1 << 17
+"""The C library keeps the memory of smaller arrays by itself."""
+_ALIGNMENT = 64
+_SPARE = 4
+"""An arena has room for the arrays of a run and for one part in so many of them besides, for gaps."""
+_MOST_IDLE = 2
+"""So many arenas of one plan wait for its next runs, where several have run at once."""
+_KEPT_BYTES = 1 << 30
+"""What the arenas of all plans together keep between runs, at most."""
+
+_MOST_RAISED = 31 << 20
+"""The largest array by whose size glibc raises the threshold from which it maps arrays one by one."""
+
+_here = threading.local()
+"""`arena`: that of the run on this thread."""
+
+
+class _Place(Array):
+    """Bytes of an arena. Views of an array that shows them have that array as their base, not the place."""
+
+    __slots__ = ()
+
+
+_Taken = tuple[int, int, _Place]
+"""Where a place begins and ends."""
+
+
+def _references(taken: _Taken) -> int:
+    return sys.getrefcount(taken[2])
+
+
+_UNUSED = _references((0, 1, _Place(1)))
+"""What it gives for a place that no array shows."""
+_IS_SUPPORTED = (
+    sys.implementation.name == "cpython"
+    and getattr(sys, "_is_gil_enabled", lambda: True)()
+    and hasattr(mmap, "MADV_DONTNEED")
+)
+"""Whether references are counted exactly, and memory can be given back. Elsewhere arrays have memory of their own."""
+
+
+class _Arena:
+    """Memory for one run at a time."""
+
+    def __init__(self, size: int) -> None:
+        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._map = mmap.mmap(-1, pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        # Once a large array has been freed, glibc keeps the memory of arrays up to its size, which NumPy's functions
+        # make for themselves. Without arenas that happens in the first run.
+        np.empty(min(pages, _MOST_RAISED), np.uint8)
+        self._memory = np.ndarray.__new__(_Place, (pages,), np.uint8, self._map)
+        self._taken: list[_Taken] = []
+        """In order."""
+        self.used = 0
+        """Behind so many bytes nothing has been written."""
+        self.missed = 0
+        """The bytes of arrays for which there was no gap."""
+
+    @property
+    def size(self) -> int:
+        return self._memory.nbytes
+
+    def empty(self, sizes: Sequence[int], dtype: DType, nbytes: int) -> Array:
+        """An array of so many bytes."""
+        wanted = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        taken: list[_Taken] = []
+        fitting, found, end = self.size + 1, -1, 0
+        for entry in self._taken:
+            if _references(entry) == _UNUSED:
+                continue
+            taken.append(entry)
+            if wanted <= entry[0] - end < fitting:
+                fitting, found = entry[0] - end, end
+            end = entry[1]
+        self._taken = taken
+        if found < 0:
+            if self.size - end < wanted:
+                self.missed += nbytes
+                return np.empty(sizes, dtype)
+            found = end
+        self.used = max(self.used, found + wanted)
+        place: Any = self._memory[found : found + wanted]
+        taken.insert(bisect_left(taken, found, key=_start), (found, found + wanted, place))
+        return np.ndarray(sizes, dtype, place)
+
+    def release(self, kept: int = 0) -> None:
+        """Give the system back what lies behind so many bytes and no array shows."""
+        self._taken = [entry for entry in self._taken if _references(entry) != _UNUSED]
+        end = 0
+        for first, last, _ in self._taken:
+            self._give_back(max(kept, end), first)
+            end = last
+        self._give_back(max(kept, end), self.used)
+        self.used = min(self.used, max(kept, end))
+
+    def _give_back(self, start: int, stop: int) -> None:
+        """Of a range of bytes the whole pages."""
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        if stop - start >= mmap.PAGESIZE:
+            self._map.madvise(mmap.MADV_DONTNEED, start, (stop - start) // mmap.PAGESIZE * mmap.PAGESIZE)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Results may outlive the plan, and with them all of the memory."""
+        if not is_finalizing():
+            self.release()
+
+
+def _start(entry: _Taken) -> int:
+    return entry[0]
+
+
+class Arenas:
+    """The arenas of a plan. Its runs take one each, on threads of their own."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Arena] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        """What waits for the next runs at most, results in it that the caller still holds included."""
+        return sum(arena.used for arena in self._idle)
+
+    def lent(self, estimate: int) -> AbstractContextManager[None]:
+        """A context in which `empty`, on this thread, takes memory of an arena, for arrays of about so many bytes."""
+        return self._lent(estimate) if estimate >= LEAST_BYTES and _IS_SUPPORTED else nullcontext()
+
+    @contextmanager
+    def _lent(self, estimate: int) -> Iterator[None]:
+        arena, outer = self._taken(estimate), getattr(_here, "arena", None)
+        _here.arena = arena
+        try:
+            yield
+        finally:
+            _here.arena = outer
+            if arena is not None and len(self._idle) < _MOST_IDLE:
+                self._idle.append(arena)
+                _keep_within_bounds(self)
+
+    def _taken(self, estimate: int) -> _Arena | None:
+        """An arena that waits, or a new one where it was too small for its last run."""
+        try:
+            # One step under Python's lock, so that no two threads take the same.
+            arena = self._idle.pop()
+        except IndexError:
+            needed = estimate
+        else:
+            if not arena.missed:
+                return arena
+            needed = max(estimate, arena.size + arena.missed)
+        try:
+            return _Arena(needed + needed // _SPARE)
+        except OSError:
+            return None
+
+    def release(self, surplus: int | None = None) -> None:
+        """Give back so many bytes, or more, of what no run uses now; without a number all of it."""
+        for _ in range(len(self._idle)):
+            try:
+                arena = self._idle.pop()
+            except IndexError:
+                return
+            before = arena.used
+            arena.release(0 if surplus is None else max(0, before - surplus))
+            if surplus is not None:
+                surplus -= before - arena.used
+                self._idle.insert(0, arena)
+
+
+_lock = threading.Lock()
+_lenders: weakref.WeakKeyDictionary[Arenas, None] = weakref.WeakKeyDictionary()
+"""Those that keep memory, the one that was used last at the end."""
+
+
+def _keep_within_bounds(latest: Arenas) -> None:
+    with _lock:
+        _lenders.pop(latest, None)
+        _lenders[latest] = None
+        lenders = list(_lenders)
+    surplus = sum(lender.kept_bytes for lender in lenders) - _KEPT_BYTES
+    for lender in lenders:
+        if surplus <= 0:
+            return
+        before = lender.kept_bytes
+        lender.release(surplus)
+        surplus -= before - lender.kept_bytes
+
+
+def release_memory() -> None:
+    """Give the memory that modules keep for their next runs back to the system.
+
+    A module keeps the memory of the large arrays of its runs for the next ones, which are faster for it: about as much
+    as the arrays of one run take at once, and all modules together no more than 1 GiB. It is given back when the module
+    is deleted, or by this function. Results, and runs on other threads, are not touched.
+    """
+    with _lock:
+        lenders = list(_lenders)
+        _lenders.clear()
+    for lender in lenders:
+        lender.release()
+
+
+def empty(sizes: Sequence[int], dtype: Any) -> Array:
+    """A new array of any content in row-major order, in the arena of the run on this thread if it is large."""
+    arena: _Arena | None = getattr(_here, "arena", None)
+    if arena is not None:
+        dtype = np.dtype(dtype)
+        nbytes = prod(sizes) * dtype.itemsize
+        if nbytes >= LEAST_BYTES:
+            return arena.empty(sizes, dtype, nbytes)
+    return np.empty(sizes, dtype)
+
+
+def is_own(value: object) -> bool:
+    """Whether a value is an array that has its memory to itself, apart from views of it, and may be written.
+
+    It may be another form of an array that nothing else refers to, as what a kernel makes and reshapes is.
+    """
+    if type(value) is not np.ndarray or not value.flags.writeable:
+        return False
+    base = value.base
+    if type(base) is np.ndarray and base.nbytes == value.nbytes and sys.getrefcount(base) == _ONLY_BASE:
+        return _has_memory(base)
+    return _has_memory(value)
+
+
+def _has_memory(array: Array) -> bool:
+    return array.flags.owndata or type(array.base) is _Place
+
+
+def _base_references(value: Array) -> int:
+    base = value.base
+    return sys.getrefcount(base)
+
+
+_ONLY_BASE = _base_references(np.empty(2).reshape(1, 2))
+"""What `sys.getrefcount` gives for an array that only a view of it refers to, and a variable."""
+
+
+def owner_of(array: Array) -> Array:
+    """The array whose memory an array shows: itself if it has its own."""
+    while isinstance(array.base, np.ndarray) and type(array.base) is not _Place:
+        array = array.base
+    return array
