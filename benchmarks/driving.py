@@ -24,8 +24,8 @@ class ContestantError(Exception):
 
 
 class Contestant:
-    """`python -m benchmarks.contestants.NAME MODULE INPUTS DEVICES`; once made, its first result is there. The machine's
-    limits, which need no module, are a contestant, too.
+    """`python -m benchmarks.contestants.NAME MODULE INPUTS DEVICES`; once made, its first result is there. What
+    measures the machine needs no module.
 
     `cold_seconds` go from before the process starts to the line that says so.
     """

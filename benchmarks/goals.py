@@ -57,7 +57,7 @@ _GOALS = (
 def rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """One row per goal and way: the limit, what was measured, the verdict, and which modules are beyond the limit.
 
-    A goal is met only if every module was measured. The modules beyond the limit of a mean are those that make it worse.
+    A goal is met only if every module was measured. Those beyond the limit of a mean are the modules that raise it.
     """
     for way in WAYS:
         modules = {name: module for name, module in results["modules"].items() if way.is_measured(module)}

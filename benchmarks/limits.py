@@ -1,7 +1,7 @@
 """How close hloexec and XLA:CPU come to what the machine can do: a table of bytes, FLOPs, and the time that they take.
 
-The time of a run cannot be less than that of the bytes that must move (`benchmarks.work`) at the bandwidth of a triad, or
-that of the FLOPs at the rate of a large matrix product (`benchmarks.contestants.machine`), whichever is longer.
+The time of a run cannot be less than that of the bytes that must move (`benchmarks.work`) at the bandwidth of a triad,
+or that of the FLOPs at the rate of a large matrix product (`benchmarks.contestants.machine`), whichever is longer.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ modules are JAX programs before optimization (`benchmarks/programs/`), and dumps
 folder. The inputs are hloexec's random ones, the same files for all. hloexec is measured both ways in which it is used,
 in turns with XLA:CPU:
 
-- **Command line**: hloexec and XLA:CPU in a process each. hloexec chooses BLAS kernels that match the processor and keeps
-  freed memory, as its command does.
+- **Command line**: hloexec and XLA:CPU in a process each. hloexec chooses BLAS kernels that match the processor and
+  keeps freed memory, as its command does.
 - **API**: one process, which imports JAX and then hloexec, and changes no setting for it. hloexec has its first output
   there before XLA:CPU compiles anything; then XLA:CPU runs in it, too.
 
@@ -49,17 +49,20 @@ What is measured:
   XLA:CPU may keep excess precision.
 """
 
-_GOALS = """What hloexec is meant to reach, as multiples of XLA:CPU's figures. For memory, the growth of the process in its first run
-counts, unless hloexec's is less than a MiB. The programs from `unet` on are newer than the others, which hloexec was made
-fast on.
+_GOALS = """\
+What hloexec is meant to reach, as multiples of XLA:CPU's figures. For memory, the growth of the process in its first
+run counts, unless hloexec's is less than a MiB. hloexec was made fast on the programs before `unet`; those from `unet`
+on are newer.
 """
 
-_LIMITS = """The shortest time that the machine could take for a run, and how much of the time of the fastest warm run that is. *Must move*
-are inputs and results, once each, over the bandwidth of a triad; *GFLOP* are the operations of contractions, and one for
-each element that any other instruction computes, over the rate of a large matrix product in f32 (`benchmarks/work.py`
-defines both). It is a bound, not a goal: functions such as `exp` take twenty operations, what passes between two
-contractions must move, too, if it is large, and where everything fits into the cache, a run may even be faster. *Plan
-moves* is what hloexec's steps read and write of inputs, results, and values that do not fit into the last cache.
+_LIMITS = """\
+The shortest time that the machine could take for a run, and which part of the time of the fastest warm run that is.
+*Must move* are inputs and results, once each, at the bandwidth of a triad; *GFLOP* are the operations of contractions,
+and one for each element that any other instruction computes, at the rate of a large matrix product in f32
+(`benchmarks/work.py` defines both). It is a bound, not a goal: functions such as `exp` take twenty operations, what
+passes between two contractions must move, too, if it is large, and where everything fits into the cache, a run may even
+be faster. *Plan moves* is what hloexec's steps read and write of inputs, results, and values that do not fit into the
+last cache.
 """
 
 

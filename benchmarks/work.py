@@ -2,15 +2,15 @@
 
 - *Bytes* that must move are the inputs, read once, and the results, written once. In a warm run they come from memory
   unless all of them fit into the processor's last cache together.
-- *Plan bytes* are what the steps of hloexec's plan read and write of inputs and results, and of other values that do not
-  fit into that cache, and no less than what must move: how often a run goes over its large data. What a region keeps to
-  itself does not move.
-- *FLOPs* are a multiplication and an addition per product of a contraction; and for every other instruction that computes
-  something, one per element of the largest array that it reads or makes. A function such as `exp` counts once, though it
-  takes twenty; what moves elements takes none.
+- *Plan bytes* are what the steps of hloexec's plan read and write of inputs and results, and of other values that do
+  not fit into that cache, and no less than what must move: how often a run goes over its large data. What a region
+  keeps to itself does not move.
+- *FLOPs* are a multiplication and an addition per product of a contraction; and for every other instruction that
+  computes something, one per element of the largest array that it reads or makes. A function such as `exp` counts once,
+  though it takes twenty; what moves elements takes none.
 
 A loop counts as often as it goes round. A step that reads a part of an operand (a slice, a gather) reads as much as it
-makes; one that overwrites a part of an operand (an update, a scatter) reads its other operands, and writes as much again.
+makes; one that overwrites a part (an update, a scatter) reads its other operands, and writes as much again.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ class _Runs:
     def on_instruction(self, event: hloexec.Event) -> None:
         scope, context = event.activation
         # Instructions of calls that the plan has inlined have a scope within its own.
-        if context is not None and scope.parent is None:
-            if self._first.setdefault(context.plan, event.instruction) is event.instruction:
-                self.counts[context.plan] += 1
+        if context is None or scope.parent is not None:
+            return
+        if self._first.setdefault(context.plan, event.instruction) is event.instruction:
+            self.counts[context.plan] += 1
 
 
 def _plans(plan: Plan, runs: _Runs) -> Iterator[tuple[Plan, int]]:

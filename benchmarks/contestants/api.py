@@ -1,8 +1,8 @@
 """hloexec through its API in a process that has imported JAX, as JAX's users have it; XLA:CPU runs there, too.
 
 Nothing is chosen for hloexec: no BLAS kernels, no settings of the allocator, and the threads of JAX are beside its own.
-JAX comes first, so that NumPy is loaded before hloexec is imported. XLA:CPU compiles its module when it is asked to, after
-hloexec's first output.
+JAX comes first, so that NumPy is loaded before hloexec is imported. XLA:CPU compiles its module when it is asked to,
+after hloexec's first output.
 """
 
 from __future__ import annotations

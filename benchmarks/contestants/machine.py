@@ -1,7 +1,7 @@
 """What the machine can do: bytes per second of a triad, and FLOPs per second of a matrix product, on all cores.
 
-Both are measured with NumPy, with the BLAS kernels of hloexec's command line, and with XLA:CPU, and the better one counts:
-a bound is of use only if nothing is beyond it.
+Both are measured with NumPy, with the BLAS kernels of hloexec's command line, and with XLA:CPU, and the better one
+counts: a bound is of use only if nothing is beyond it.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class _UNet(nn.Module):
 
 
 def unet_train_step(scale: float) -> Program:
-    """The loss and its gradient on 8 images of 32² with 32 to 64 channels; a step of Adam, a moving average beside it."""
+    """The gradient for 8 images of 32² with 32 to 64 channels; a step of Adam, and a moving average of the weights."""
     batch, side = sized(scale, least=2)(8), 8 * sized(scale)(4)
     network = _UNet(sized(scale))
     images = array(batch, side, side, 3)

@@ -19,7 +19,7 @@ _NEAR_ENOUGH = 1e-3
 
 
 def ray_march(scale: float) -> Program:
-    """A picture of 180 × 240 points: 8 balls that melt into each other over a wavy floor, with normals and a soft shadow.
+    """A picture of 180 × 240 points: 8 balls that melt into each other over a wavy floor, with normals and a shadow.
 
     At most 64 steps to the surface, and 16 to the light.
     """
@@ -36,7 +36,7 @@ def ray_march(scale: float) -> Program:
 
     def render(scene: Any, light: Any) -> Any:
         rows, columns = jnp.linspace(0.75, -0.75, height), jnp.linspace(-1, 1, width)
-        across = jnp.stack(jnp.meshgrid(columns, rows) + [jnp.full((height, width), 1.5)], -1).reshape(-1, 3)
+        across = jnp.stack([*jnp.meshgrid(columns, rows), jnp.full((height, width), 1.5)], -1).reshape(-1, 3)
         rays = across / jnp.linalg.norm(across, axis=-1, keepdims=True)
         eye = jnp.array([0.0, 0.0, -3.5])
         all_distances = jax.vmap(distance, in_axes=(None, 0))

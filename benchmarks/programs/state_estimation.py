@@ -14,20 +14,20 @@ __all__ = ["kalman_smoother"]
 
 
 def kalman_smoother(scale: float) -> Program:
-    """512 series of 200 steps, states of 12 numbers seen through 6: log-likelihood, smoothed means and variances.
+    """256 series of 100 steps, states of 12 numbers seen through 6: log-likelihood, smoothed means and variances.
 
-    The Rauch–Tung–Striebel smoother (1965) goes back over what the filter kept.
+    Each series has noise of its own. The Rauch–Tung–Striebel smoother (1965) goes back over what the filter kept.
     """
     size = sized(scale, least=2)
-    series, steps, state, seen = size(512), size(200), size(12), size(6)
+    series, steps, state, seen = size(256), size(100), size(12), size(6)
 
     def covariance(root: Any) -> Any:
         return root @ root.T / root.shape[0] + 0.5 * jnp.eye(root.shape[0])
 
-    def smooth(w: Any, observations: Any) -> Any:
+    def smooth(w: Any, loudness: Any, observations: Any) -> Any:
         # Orthogonal but for a decay, so that a long series stays within bounds.
         transition = 0.95 * linalg.expm(w["generator"] - w["generator"].T)
-        observing, process, noise = w["observing"], covariance(w["process"]), covariance(w["noise"])
+        observing, process, noise = w["observing"], covariance(w["process"]), covariance(w["noise"]) * jnp.exp(loudness)
 
         def forward(carried: Any, observation: Any) -> Any:
             mean, variance = carried
@@ -62,4 +62,4 @@ def kalman_smoother(scale: float) -> Program:
         "process": array(state, state),
         "noise": array(seen, seen),
     }
-    return jax.vmap(smooth, in_axes=(None, 0)), (weights, array(series, steps, seen))
+    return jax.vmap(smooth, in_axes=(None, 0, 0)), (weights, array(series), array(series, steps, seen))
