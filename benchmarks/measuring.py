@@ -1,7 +1,7 @@
 """The protocol: cold starts in turns, each in a fresh process, then warm runs in turns, then memory and results.
 
 hloexec takes part twice: as its command line runs it, beside XLA:CPU in a process of its own, and through its API in a
-process that has imported JAX, in which XLA:CPU runs, too.
+process that has imported JAX, in which XLA:CPU runs, too. For its first output, the API also has a process without JAX.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ def against_xla(name: str, *, scale: float = 1.0, turns: int = 7, cold_turns: in
                 for side, module in modules.items():
                     alive[side] = Contestant(side, module, files.inputs, files.devices)
                     _note_start(found[side], alive[side])
-            alone, beside = (alive["hloexec"], "run"), (alive["xla"], "run")
-            found["hloexec"]["warm"], found["xla"]["warm"] = _warm([alone, beside], turns)
+                with Contestant("api_alone", files.hlo, files.inputs, files.devices) as alone:
+                    found["api"].setdefault("cold_alone", []).append(alone.cold_seconds)
+            ours, theirs = _warm([(alive["hloexec"], "run"), (alive["xla"], "run")], turns)
+            found["hloexec"]["warm"], found["xla"]["warm"] = ours, theirs
             alive["api"].ask("compile xla", path=str(files.peer))
-            found["api"]["warm"], within = _warm([(alive["api"], "run"), (alive["api"], "run xla")], turns)
-            found["xla"]["warm_beside_api"] = within
+            ours, theirs = _warm([(alive["api"], "run"), (alive["api"], "run xla")], turns)
+            found["api"]["warm"], found["xla"]["warm_beside_api"] = ours, theirs
             for side, contestant in alive.items():
                 memory = contestant.ask("memory")
                 found[side]["assigned_bytes"] = memory["bytes"]

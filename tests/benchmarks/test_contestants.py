@@ -65,7 +65,10 @@ def test_a_contestant_that_does_not_answer_is_ended(tmp_path: Path, inputs: Path
 def test_a_measurement_has_every_figure() -> None:
     found = against_xla("newton", scale=0.01, turns=2, cold_turns=1)
     assert found["agreement"]["holds"]
-    assert len(found["api"]["cold_beyond_jax"]) == 1 and len(found["xla"]["warm_beside_api"]) == 2
+    assert (
+        len(found["api"]["cold_alone"]) == len(found["api"]["cold_beyond_jax"]) == 1
+        and len(found["xla"]["warm_beside_api"]) == 2
+    )
     for side in ("hloexec", "api", "xla"):
         assert len(found[side]["warm"]) == 2 and len(found[side]["cold"]) == 1
         assert found[side]["assigned_bytes"] > 0 and found[side]["resident_bytes"] >= 0

@@ -20,7 +20,13 @@ _MINE = {
     "warm": [0.5, 0.75, 1.0],
     "stages": dict.fromkeys(("import", "parse", "plan", "first run"), 0.1),
 }
-_IN_JAX = {"cold": [1.5, 1.5, 1.5], "cold_beyond_jax": [0.5, 0.5, 0.5], "warm": [2.0, 2.0, 2.0], "stages": {}}
+_IN_JAX = {
+    "cold": [1.5, 1.5, 1.5],
+    "cold_alone": [1.2, 1.2, 1.2],
+    "cold_beyond_jax": [0.5, 0.5, 0.5],
+    "warm": [2.0, 2.0, 2.0],
+    "stages": {},
+}
 _ITS = {
     "cold": [2.0, 2.0, 4.0],
     "cold_beyond_jax": [1.0, 1.0, 2.0],
@@ -61,7 +67,8 @@ def test_a_ratio_is_the_median_of_the_turns_with_its_extremes() -> None:
     assert results.warm_ratio(MODULE) == results.Spread(3.0, 2.0, 4.0)
     assert results.cold_ratio(MODULE) == results.Spread(0.5, 0.25, 0.5)
     assert results.warm_ratio(MODULE, results.API) == results.Spread(4.0, 4.0, 4.0)
-    assert results.cold_ratio(MODULE, results.API) == results.Spread(0.75, 0.375, 0.75)
+    assert results.cold_ratio(MODULE, results.API) == results.Spread(0.6, 0.3, 0.6)
+    assert results.cold_behind_jax_ratio(MODULE) == results.Spread(0.75, 0.375, 0.75)
     assert results.cold_beyond_jax_ratio(MODULE) == results.Spread(0.5, 0.25, 0.5)
 
 
@@ -123,10 +130,8 @@ def test_the_page_shows_ratios_means_memory_refusals_and_failures() -> None:
     text = page(content)
     assert "warm 3.00" in text and "first output 0.50" in text
     assert "| newton | 500 | 250 | 3.00 (2.00 to 4.00) | 1.00 | 2.00 |" in text
-    assert (
-        "| newton | 2000 | 500 | 4.00 (4.00 to 4.00) | 1.50 | 2.00 | 0.75 (0.38 to 0.75) | 0.50 (0.25 to 0.50) |"
-        in text
-    )
+    first_outputs = "0.60 (0.30 to 0.60) | 0.75 (0.38 to 0.75) | 0.50 (0.25 to 0.50)"
+    assert f"| newton | 2000 | 500 | 4.00 (4.00 to 4.00) | 1.20 | 2.00 | {first_outputs} |" in text
     # 2 GFLOP at 10 GFLOP/s take 200 ms, 10 MB at 1 GB/s 10 ms.
     assert "| newton | 10.0 | 30.0 | 2.000 | 200.000 | peak | 40.0% | 10.0% | 80.0% |" in text
     assert "**200 times**" in text
