@@ -1,7 +1,8 @@
 """`python -m benchmarks`: hloexec compared with XLA:CPU and the StableHLO interpreter.
 
 python -m benchmarks [--into DIR]                everything: JSON, the page with its tables, the plot
-python -m benchmarks modules [NAME…]             the modules alone, or some of them; a line each
+python -m benchmarks modules [NAME…]             the modules alone, or some of them; a line each and way
+python -m benchmarks limits [NAME…]              how close they come to what the machine can do
 python -m benchmarks opcodes [NAME…]             every opcode, and how its cost grows
 python -m benchmarks parsing|startup [FILE…]     parsing compared with XLA's own parser; start-up
 python -m benchmarks policies [NAME…]            what `exact` and the other policies cost
@@ -73,6 +74,23 @@ def modules(
     _echo_means(found)
     if target is not None:
         _save(target, {"modules": found, "failures": failures})
+    if failures:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--scale", type=_SCALE, default=1.0, help="Cut every size of a program to this part of itself.")
+@click.option("--turns", type=_TURNS, default=5, help="Warm runs, in turns.")
+def limits(names: tuple[str, ...], scale: float, turns: int) -> None:
+    """How close warm runs of the named modules, or all, come to the machine's bandwidth and peak."""
+    from benchmarks import limits as table
+
+    chosen = _known(names)
+    rates = table.measured_rates()
+    found, failures = _beside_xla(chosen, scale=scale, turns=turns, cold_turns=1)
+    print(f"{rates['bytes_per_second'] / 1e9:.1f} GB/s, {rates['flops_per_second'] / 1e9:.0f} GFLOP/s\n")
+    print(markdown_table(list(table.rows(found, rates))))
     if failures:
         sys.exit(1)
 
@@ -152,11 +170,15 @@ def compare(old: Path, new: Path) -> None:
         raise click.ClickException("the two measurements have no module in common at the same scale")
     print(f"{before['machine']['commit']} → {after['machine']['commit']}, hloexec / XLA:CPU\n")
     print(markdown_table(rows))
+    left_out = list(figures.not_compared(before, after))
+    if left_out:
+        print("\nNot compared:\n" + "\n".join(f"- {why}" for why in left_out))
 
 
 def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> None:
     from benchmarks import devices as device_table
     from benchmarks import growth as growth_table
+    from benchmarks import limits as limit_table
     from benchmarks import opcodes as opcode_table
     from benchmarks import parsing as parsing_table
     from benchmarks import policies as policy_table
@@ -167,6 +189,7 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
     found, failures = _beside_xla(_known(()), scale=1.0, turns=turns, cold_turns=cold_turns)
     _echo_means(found)
     content: dict[str, Any] = {"modules": found, "failures": failures, "tables": {}}
+    content["rates"] = limit_table.measured_rates()
     # Written down after every part: the whole takes long enough to be broken off.
     _write_down(content, into)
     # Ratios of hundreds need no repetition.
@@ -212,15 +235,20 @@ def _beside_xla(names: Iterable[str], **options: Any) -> tuple[dict[str, Any], d
             failures[name] = str(error)
             print(f"{name:>16}  {error}", flush=True)
             continue
-        ours, theirs = (min(module[side]["warm"]) * 1e3 for side in ("hloexec", "xla"))
-        agreed = module["agreement"]
-        print(
-            f"{name:>16}  warm {ours:9.2f} / {theirs:9.2f} ms, ratio {figures.warm_ratio(module)}; "
-            f"first output {figures.cold_ratio(module)}; "
-            f"{'agrees' if agreed['holds'] else 'DISAGREES'}, {agreed['error']:.1e} of {agreed['bound']:.1e}",
-            flush=True,
-        )
+        for way in figures.WAYS:
+            _echo(name, module, way)
     return found, failures
+
+
+def _echo(name: str, module: Mapping[str, Any], way: figures.Way) -> None:
+    ours, theirs = min(module[way.side]["warm"]) * 1e3, min(module["xla"][way.peer_warm]) * 1e3
+    agreed = module["agreement"]
+    print(
+        f"{name:>16}, {way.name:>12}  warm {ours:9.2f} / {theirs:9.2f} ms, ratio {figures.warm_ratio(module, way)}; "
+        f"first output {figures.cold_ratio(module, way)}; "
+        f"{'agrees' if agreed['holds'] else 'DISAGREES'}, {agreed['error']:.1e} of {agreed['bound']:.1e}",
+        flush=True,
+    )
 
 
 def _beside_interpreter(names: Iterable[str], **options: Any) -> dict[str, Any]:
@@ -235,10 +263,10 @@ def _beside_interpreter(names: Iterable[str], **options: Any) -> dict[str, Any]:
 
 
 def _echo_means(found: Mapping[str, Any]) -> None:
-    if found:
-        warm = figures.geometric_mean(figures.warm_ratio(module).median for module in found.values())
-        cold = figures.geometric_mean(figures.cold_ratio(module).median for module in found.values())
-        print(f"geometric means of {len(found)}: warm {warm:.2f}, first output {cold:.2f}")
+    for way in figures.WAYS if found else ():
+        warm = figures.geometric_mean(figures.warm_ratio(module, way).median for module in found.values())
+        cold = figures.geometric_mean(figures.cold_ratio(module, way).median for module in found.values())
+        print(f"geometric means of {len(found)}, {way.name}: warm {warm:.2f}, first output {cold:.2f}")
 
 
 def _save(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:

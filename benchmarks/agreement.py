@@ -36,6 +36,11 @@ class Agreement:
     def holds(self) -> bool:
         return self.error <= self.bound
 
+    @property
+    def nearness(self) -> float:
+        """The error as a part of its bound, as far as there is one."""
+        return self.error / self.bound if self.bound else self.error
+
 
 def relative_roundings(unit: float, instructions: int, elements: int) -> float:
     """What the roundings of a run come to, where its condition is 1."""
@@ -69,7 +74,7 @@ def agreement(actual: _Arrays, expected: _Arrays, after_stirring: _Arrays, unit:
             found = _of_leaf(_wide(ours), _wide(theirs), _wide(moved), unit, roundings)
         else:
             found = Agreement(0.0 if np.array_equal(ours, theirs) else float("inf"), 0.0)
-        worst = max(worst, found, key=_nearness)
+        worst = max(worst, found, key=lambda each: each.nearness)
     return worst
 
 
@@ -84,10 +89,6 @@ def _of_leaf(ours: Any, theirs: Any, moved: Any, unit: float, roundings: float) 
     change = np.where(np.isfinite(moved), moved - theirs, 0)[usual]
     condition = max(_root_mean_square(change) / scale / (2 * unit), 1.0)
     return Agreement(difference / scale, condition * roundings)
-
-
-def _nearness(found: Agreement) -> float:
-    return found.error / found.bound if found.bound else found.error
 
 
 def _is_float(array: np.ndarray[Any, Any]) -> bool:

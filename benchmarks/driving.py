@@ -24,15 +24,25 @@ class ContestantError(Exception):
 
 
 class Contestant:
-    """`python -m benchmarks.contestants.NAME MODULE INPUTS DEVICES`; once made, its first result is there.
+    """`python -m benchmarks.contestants.NAME MODULE INPUTS DEVICES`; once made, its first result is there. What
+    measures the machine needs no module.
 
     `cold_seconds` go from before the process starts to the line that says so.
     """
 
-    def __init__(self, name: str, module: Path, inputs: Path, devices: int = 1, *, timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: Path | None = None,
+        inputs: Path | None = None,
+        devices: int = 1,
+        *,
+        timeout: float = 600.0,
+    ) -> None:
         self.name = name
         self._timeout = timeout
-        command = [sys.executable, "-m", f"benchmarks.contestants.{name}", str(module), str(inputs), str(devices)]
+        arguments = [] if module is None else [str(module), str(inputs), str(devices)]
+        command = [sys.executable, "-m", f"benchmarks.contestants.{name}", *arguments]
         # An installed package has its bytecode beside it, for both alike.
         left_out = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
         environment = {key: value for key, value in os.environ.items() if key not in left_out}

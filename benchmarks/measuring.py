@@ -1,10 +1,14 @@
-"""The protocol: cold starts in turns, each in a fresh process, then warm runs in turns, then memory and results."""
+"""The protocol: cold starts in turns, each in a fresh process, then warm runs in turns, then memory and results.
+
+hloexec takes part twice: as its command line runs it, beside XLA:CPU in a process of its own, and through its API in a
+process that has imported JAX, in which XLA:CPU runs, too. For its first output, the API also has a process without JAX.
+"""
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ def against_xla(name: str, *, scale: float = 1.0, turns: int = 7, cold_turns: in
     with tempfile.TemporaryDirectory() as name_of_folder:
         folder = Path(name_of_folder)
         files = subject(name, folder, scale)
-        modules = {"hloexec": files.hlo, "xla": files.peer}
+        modules = {"hloexec": files.hlo, "api": files.hlo, "xla": files.peer}
         found: dict[str, dict[str, Any]] = {side: {"cold": [], "stages": []} for side in modules}
         alive: dict[str, Contestant] = {}
         try:
@@ -35,22 +39,26 @@ def against_xla(name: str, *, scale: float = 1.0, turns: int = 7, cold_turns: in
                 _close(alive.values())
                 for side, module in modules.items():
                     alive[side] = Contestant(side, module, files.inputs, files.devices)
-                    found[side]["cold"].append(alive[side].cold_seconds)
-                    found[side]["stages"].append(alive[side].first["stages"])
-                    found[side]["resident_bytes"] = alive[side].first["grown"]
-            for side, seconds in _warm(alive, turns).items():
-                found[side]["warm"] = seconds
+                    _note_start(found[side], alive[side])
+                with Contestant("api_alone", files.hlo, files.inputs, files.devices) as alone:
+                    found["api"].setdefault("cold_alone", []).append(alone.cold_seconds)
+            ours, theirs = _warm([(alive["hloexec"], "run"), (alive["xla"], "run")], turns)
+            found["hloexec"]["warm"], found["xla"]["warm"] = ours, theirs
+            alive["api"].ask("compile xla", path=str(files.peer))
+            ours, theirs = _warm([(alive["api"], "run"), (alive["api"], "run xla")], turns)
+            found["api"]["warm"], found["xla"]["warm_beside_api"] = ours, theirs
             for side, contestant in alive.items():
                 memory = contestant.ask("memory")
                 found[side]["assigned_bytes"] = memory["bytes"]
                 if side == "hloexec":
                     roundings = relative_roundings(files.unit, memory["instructions"], files.elements)
+            work = alive["hloexec"].ask("work")
             agreed = _agreement(files, roundings, folder, alive)
         finally:
             _close(alive.values())
     for side in found.values():
         side["stages"] = {stage: _median([turn[stage] for turn in side["stages"]]) for stage in side["stages"][0]}
-    return {"scale": scale, **found, "agreement": agreed}
+    return {"scale": scale, **found, "work": work, "agreement": agreed}
 
 
 def against_interpreter(name: str, *, scale: float = 0.1, turns: int = 3, timeout: float = 300.0) -> dict[str, Any]:
@@ -60,33 +68,47 @@ def against_interpreter(name: str, *, scale: float = 0.1, turns: int = 3, timeou
         with Contestant("hloexec", files.hlo, files.inputs, files.devices) as ours:
             try:
                 with Contestant("stablehlo", files.peer, files.inputs, timeout=timeout) as theirs:
-                    seconds = _warm({"hloexec": ours, "stablehlo": theirs}, turns)
+                    our_seconds, their_seconds = _warm([(ours, "run"), (theirs, "run")], turns)
             except ContestantError as error:
                 return {"scale": scale, "refused": str(error)}
-    return {"scale": scale, **seconds}
+    return {"scale": scale, "hloexec": our_seconds, "stablehlo": their_seconds}
 
 
-def _warm(contestants: dict[str, Contestant], turns: int) -> dict[str, list[float]]:
-    """Seconds of a run, turn by turn; the first turn is not counted unless it takes all the patience there is."""
-    seconds: dict[str, list[float]] = {side: [] for side in contestants}
+def _note_start(side: dict[str, Any], contestant: Contestant) -> None:
+    """Add what a contestant took from the start of its process to its first output, and without JAX's own start."""
+    stages = contestant.first["stages"]
+    side["cold"].append(contestant.cold_seconds)
+    side["stages"].append(stages)
+    if "jax" in stages:
+        side.setdefault("cold_beyond_jax", []).append(contestant.cold_seconds - stages["jax"])
+    side["resident_bytes"] = contestant.first["grown"]
+
+
+def _warm(runs: Sequence[tuple[Contestant, str]], turns: int) -> list[list[float]]:
+    """Seconds of what contestants are asked to run, turn by turn; the first turn is not counted unless it takes all the
+    patience there is.
+    """
+    seconds: list[list[float]] = [[] for _ in runs]
     for turn in range(1 + turns):
-        for side, contestant in contestants.items():
-            seconds[side].append(contestant.ask("run")["seconds"])
-        spent = sum(map(sum, seconds.values()))
+        for taken, (contestant, request) in zip(seconds, runs, strict=True):
+            taken.append(contestant.ask(request)["seconds"])
+        spent = sum(map(sum, seconds))
         if spent > _PATIENCE and turn in (0, *range(3, turns)):
             break
-    return {side: taken[1:] or taken for side, taken in seconds.items()}
+    return [taken[1:] or taken for taken in seconds]
 
 
 def _agreement(files: Subject, roundings: float, folder: Path, alive: dict[str, Contestant]) -> dict[str, Any]:
+    """Of whichever of hloexec's two results is nearer to its bound, or beyond it."""
     saved = {side: folder / f"{side}.results" for side in (*alive, "stirred")}
     for side, contestant in alive.items():
         contestant.ask("save", path=str(saved[side]))
     alive["xla"].ask("take", path=str(files.stirred_inputs))
     alive["xla"].ask("save", path=str(saved["stirred"]))
-    actual, expected, moved = (read_arrays(saved[side]) for side in ("hloexec", "xla", "stirred"))
-    found = agreement(actual, expected, moved, files.unit, roundings)
-    return {"error": found.error, "bound": found.bound, "holds": found.holds}
+    expected, moved = read_arrays(saved["xla"]), read_arrays(saved["stirred"])
+    found = [agreement(read_arrays(saved[side]), expected, moved, files.unit, roundings) for side in ("hloexec", "api")]
+    worst = max(found, key=lambda each: each.nearness)
+    return {"error": worst.error, "bound": worst.bound, "holds": worst.holds}
 
 
 def _close(contestants: Iterable[Contestant]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import Spread, cold_ratio, geometric_mean, warm_ratio
+from benchmarks.results import WAYS, Spread, Way, cold_ratio, geometric_mean, warm_ratio
 
 __all__ = ["draw"]
 
@@ -20,28 +20,40 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     modules = results["modules"]
-    warm = {name: warm_ratio(module) for name, module in modules.items()}
-    cold = {name: cold_ratio(module) for name, module in modules.items()}
-    names = sorted(warm, key=lambda name: warm[name].median)
-    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.32 * len(names)), layout="constrained")
-    _points(axes, [warm[name] for name in names], "warm run", "o", 0.12)
-    _points(axes, [cold[name] for name in names], "process start to first output", "s", -0.12)
-    axes.axvline(1, color="black", linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(-0.7, len(names) - 0.3)
-    axes.grid(axis="x", which="both", alpha=0.25)
-    axes.set_xlabel("hloexec / XLA:CPU; left of 1 hloexec is faster; bars from the lowest to the highest turn")
-    means = [geometric_mean(ratio.median for ratio in ratios.values()) for ratios in (warm, cold)]
-    axes.set_title(f"Geometric means: warm {means[0]:.2f}, first output {means[1]:.2f}", fontsize="medium")
-    axes.legend(loc="lower right", fontsize="small")
+    ways = [way for way in WAYS if any(map(way.is_measured, modules.values()))]
+    names = sorted(modules, key=lambda name: warm_ratio(modules[name]).median)
+    size = (4 + 4 * len(ways), 1.2 + 0.32 * len(names))
+    figure, row = pyplot.subplots(1, len(ways), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axes, way in zip(row[0], ways, strict=True):
+        _panel(axes, {name: modules[name] for name in names}, way)
+    row[0][0].set_yticks(range(len(names)), names)
+    row[0][0].set_ylim(-0.7, len(names) - 0.3)
+    row[0][-1].legend(loc="lower right", fontsize="small")
+    figure.supxlabel(
+        "hloexec / XLA:CPU; left of 1 hloexec is faster; bars from the lowest to the highest turn", fontsize="medium"
+    )
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
-def _points(axes: Any, ratios: list[Spread], label: str, marker: str, offset: float) -> None:
-    medians = [ratio.median for ratio in ratios]
-    below = [ratio.median - ratio.low for ratio in ratios]
-    above = [ratio.high - ratio.median for ratio in ratios]
-    places = [number + offset for number in range(len(ratios))]
-    axes.errorbar(medians, places, xerr=[below, above], fmt=marker, markersize=5, capsize=2, label=label)
+def _panel(axes: Any, modules: Mapping[str, Any], way: Way) -> None:
+    """One way of using hloexec: a line per module."""
+    places = {name: place for place, name in enumerate(modules) if way.is_measured(modules[name])}
+    warm = {places[name]: warm_ratio(modules[name], way) for name in places}
+    cold = {places[name]: cold_ratio(modules[name], way) for name in places}
+    _points(axes, warm, "warm run", "o", 0.12)
+    _points(axes, cold, "process start to first output", "s", -0.12)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log")
+    axes.grid(axis="x", which="both", alpha=0.25)
+    means = [geometric_mean(ratio.median for ratio in ratios.values()) for ratios in (warm, cold)]
+    title = f"{way.name}: geometric means {means[0]:.2f} warm, {means[1]:.2f} first output"
+    axes.set_title(title, fontsize="medium")
+
+
+def _points(axes: Any, ratios: Mapping[int, Spread], label: str, marker: str, offset: float) -> None:
+    medians = [ratio.median for ratio in ratios.values()]
+    below = [ratio.median - ratio.low for ratio in ratios.values()]
+    above = [ratio.high - ratio.median for ratio in ratios.values()]
+    heights = [place + offset for place in ratios]
+    axes.errorbar(medians, heights, xerr=[below, above], fmt=marker, markersize=5, capsize=2, label=label)

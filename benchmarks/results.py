@@ -8,7 +8,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,28 @@ from typing import Any
 import attrs
 
 __all__ = [
+    "API",
+    "COMMAND_LINE",
     "SCHEMA",
+    "WAYS",
     "ResultsError",
     "Spread",
+    "Way",
+    "cold_behind_jax_ratio",
+    "cold_beyond_jax_ratio",
     "cold_ratio",
     "compared",
     "geometric_mean",
     "interpreter_ratio",
     "machine",
+    "not_compared",
     "read_results",
     "warm_ratio",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
+_READABLE_SCHEMAS = (1, 2)
+"""In schema 1, hloexec is measured as its command line runs it, and in no other way."""
 
 _PACKAGES = ("numpy", "jaxlib", "ml_dtypes")
 
@@ -47,6 +56,30 @@ class Spread:
 
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@attrs.frozen
+class Way:
+    """A way of using hloexec, and where a module's figures for it are."""
+
+    name: str
+    side: str
+    cold: str
+    """Which of its starts is compared with XLA:CPU's."""
+    peer_warm: str
+    """Which of XLA:CPU's warm runs took turns with it."""
+
+    def is_measured(self, module: Mapping[str, Any]) -> bool:
+        return self.side in module
+
+
+COMMAND_LINE = Way("command line", "hloexec", "cold", "warm")
+"""A process of its own, with suitable BLAS kernels, that keeps freed memory; XLA:CPU has another one."""
+API = Way("API", "api", "cold_alone", "warm_beside_api")
+"""A process that has imported JAX, without any settings; XLA:CPU runs in it, too. The first output is that of a process
+without JAX: hloexec does not need it, and no first output behind JAX's import can take less than the import does.
+"""
+WAYS = (COMMAND_LINE, API)
 
 
 def machine() -> dict[str, Any]:
@@ -83,19 +116,29 @@ def read_results(path: Path) -> dict[str, Any]:
         raise ResultsError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("modules"), dict):
         raise ResultsError(f"{path} is not what `python -m benchmarks` writes: it has no modules")
-    if content.get("schema") != SCHEMA:
-        raise ResultsError(f"{path} is of schema {content.get('schema')}, this is for schema {SCHEMA}")
+    if content.get("schema") not in _READABLE_SCHEMAS:
+        raise ResultsError(f"{path} is of schema {content.get('schema')}, this is for schema {SCHEMA} and before")
     return content
 
 
-def warm_ratio(module: dict[str, Any]) -> Spread:
+def warm_ratio(module: Mapping[str, Any], way: Way = COMMAND_LINE) -> Spread:
     """hloexec's time for a warm run as a multiple of XLA:CPU's."""
-    return _ratio(module["hloexec"]["warm"], module["xla"]["warm"])
+    return _ratio(module[way.side]["warm"], module["xla"][way.peer_warm])
 
 
-def cold_ratio(module: dict[str, Any]) -> Spread:
+def cold_ratio(module: Mapping[str, Any], way: Way = COMMAND_LINE) -> Spread:
     """The same from the start of the process to the first output."""
-    return _ratio(module["hloexec"]["cold"], module["xla"]["cold"])
+    return _ratio(module[way.side][way.cold], module["xla"]["cold"])
+
+
+def cold_behind_jax_ratio(module: Mapping[str, Any]) -> Spread:
+    """The same of the API where JAX is imported first, which counts on both sides."""
+    return _ratio(module["api"]["cold"], module["xla"]["cold"])
+
+
+def cold_beyond_jax_ratio(module: Mapping[str, Any]) -> Spread:
+    """The same without the time in which JAX is imported and finds its devices, on both sides."""
+    return _ratio(module["api"]["cold_beyond_jax"], module["xla"]["cold_beyond_jax"])
 
 
 def interpreter_ratio(entry: dict[str, Any]) -> Spread:
@@ -115,7 +158,8 @@ def _ratio(ours: list[float], theirs: list[float]) -> Spread:
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """One row per module that both have: the ratios to XLA:CPU before and after, and whether their spreads are apart.
+    """One row per module and way that both have: the ratios to XLA:CPU before and after, and whether their spreads are
+    apart.
 
     Ratios, because two measurements are of two days: what slowed down XLA:CPU slowed down hloexec.
     """
@@ -123,12 +167,36 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[dict[str, str
         after = new["modules"].get(name)
         if after is None or after["scale"] != before["scale"]:
             continue
-        row = {"module": name}
-        for what, ratio in (("warm", warm_ratio), ("cold", cold_ratio)):
-            earlier, later = ratio(before), ratio(after)
-            row[f"{what} before"], row[f"{what} after"] = f"{earlier.median:.2f}", f"{later.median:.2f}"
-            row[f"{what} change"] = f"{(later.median / earlier.median - 1) * 100:+.0f} % {_verdict(earlier, later)}"
-        yield row
+        for way in WAYS:
+            if way.is_measured(before) and way.is_measured(after):
+                yield {"module": name, "way": way.name, **_changes(before, after, way)}
+
+
+def not_compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """What only one of two measurements has, or has at another scale, in sentences."""
+    for this, other, label in ((old, new, "old"), (new, old, "new")):
+        only = [name for name in this["modules"] if name not in other["modules"]]
+        if only:
+            yield f"only the {label} measurement has {', '.join(only)}"
+    pairs = {name: (old["modules"][name], new["modules"][name]) for name in old["modules"] if name in new["modules"]}
+    scales = [name for name, (before, after) in pairs.items() if before["scale"] != after["scale"]]
+    if scales:
+        yield f"the scale is not the same for {', '.join(scales)}"
+    for way in WAYS:
+        for place, label in enumerate(("old", "new")):
+            lacking = [name for name, pair in pairs.items() if name not in scales and not way.is_measured(pair[place])]
+            if lacking:
+                whose = "any module" if len(lacking) == len(pairs) - len(scales) else ", ".join(lacking)
+                yield f"the {label} measurement has no figures of the {way.name} for {whose}"
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], way: Way) -> dict[str, str]:
+    row = {}
+    for what, ratio in (("warm", warm_ratio), ("cold", cold_ratio)):
+        earlier, later = ratio(before, way), ratio(after, way)
+        row[f"{what} before"], row[f"{what} after"] = f"{earlier.median:.2f}", f"{later.median:.2f}"
+        row[f"{what} change"] = f"{(later.median / earlier.median - 1) * 100:+.0f} % {_verdict(earlier, later)}"
+    return row
 
 
 def _verdict(earlier: Spread, later: Spread) -> str:

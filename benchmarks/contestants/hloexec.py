@@ -1,7 +1,7 @@
-"""hloexec on HLO text, for one device or, with inputs for each, for several.
+"""hloexec on HLO text, for one device or, with inputs for each, for several: as its command line runs it.
 
 Like the command line, it starts over with BLAS kernels that suit the processor where NumPy has misjudged it, which is
-part of the cold start, and keeps memory that arrays have freed.
+part of the cold start, and keeps memory that arrays have freed. `benchmarks.contestants.api` shares what follows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants.serving import Stages, peak_growth, per_device, serve, timed_runs
+from benchmarks.contestants.serving import Answers, Stages, peak_growth, per_device, serve, timed_runs
+
+__all__ = ["first_output"]
 
 
 def main(module_path: str, inputs_path: str, devices: int) -> None:
@@ -20,6 +22,14 @@ def main(module_path: str, inputs_path: str, devices: int) -> None:
     restart_with_better_kernels()
     keep_freed_memory()
     stages = Stages()
+    grown, answers = first_output(stages, module_path, inputs_path, devices)
+    serve({"stages": stages.seconds, "grown": grown}, answers)
+
+
+def first_output(stages: Stages, module_path: str, inputs_path: str, devices: int) -> tuple[int | None, Answers]:
+    """Import hloexec and run a module on the inputs in a file; by how many bytes that made the process grow at most,
+    and what it can be asked for after that.
+    """
     import warnings
 
     import hloexec
@@ -56,8 +66,12 @@ def main(module_path: str, inputs_path: str, devices: int) -> None:
         write_arrays(Path(path), _leaves(run()))
         return {}
 
-    answers = {"run": lambda: timed_runs(run), "memory": memory, "save": save}
-    serve({"stages": stages.seconds, "grown": grown}, answers)
+    def work() -> dict[str, Any]:
+        from benchmarks.work import work_of
+
+        return work_of(module, inputs[0]).as_json() if devices == 1 else {}
+
+    return grown, {"run": lambda: timed_runs(run), "memory": memory, "save": save, "work": work}
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import statistics
 import sys
@@ -9,9 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Stages", "peak_growth", "per_device", "serve", "timed_runs"]
+__all__ = ["Answers", "Stages", "peak_growth", "per_device", "serve", "timed_runs"]
 
 _ENOUGH_SECONDS = 0.05
+
+Answers = dict[str, Callable[..., dict[str, Any]]]
+"""What answers each kind of request."""
 
 
 class Stages:
@@ -27,7 +31,7 @@ class Stages:
         self._last = now
 
 
-def serve(first: Mapping[str, Any], answers: Mapping[str, Callable[..., Any]]) -> None:
+def serve(first: Mapping[str, Any], answers: Answers) -> None:
     """Say `first`, then answer requests {"do": NAME, …} until stdin ends; an exception is an answer too."""
     _say(first)
     for line in sys.stdin:
@@ -61,7 +65,11 @@ def timed_runs(run: Callable[[], object]) -> dict[str, float]:
 
 
 def peak_growth(run: Callable[[], object]) -> int | None:
-    """By how many bytes the resident set grew at most during a run; None where Linux does not say."""
+    """By how many bytes the resident set grew at most during a run; None where Linux does not say.
+
+    What the C library keeps of freed memory is given back first: a run that used it would seem to need none.
+    """
+    _give_back_freed_memory()
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -73,6 +81,13 @@ def peak_growth(run: Callable[[], object]) -> int | None:
         run()
         return None
     return grown
+
+
+def _give_back_freed_memory() -> None:
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return
 
 
 def _status(field: str) -> int:

@@ -12,7 +12,20 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from benchmarks.programs import convnets, experts, sequences, single, transformer
+from benchmarks.programs import (
+    clustering,
+    convnets,
+    diffusion,
+    experts,
+    graphs,
+    physics,
+    rendering,
+    selective_scan,
+    sequences,
+    single,
+    state_estimation,
+    transformer,
+)
 from benchmarks.programs.sizes import Program
 from hloexec.interop.through_jaxlib import text_of_module
 
@@ -36,6 +49,14 @@ PROGRAMS: dict[str, Callable[[float], Program]] = {
     "newton": sequences.newton,
     "fft": single.fourier,
     "max-pool": single.max_pool_gradient,
+    "unet": diffusion.unet_train_step,
+    "mamba": selective_scan.mamba_train_step,
+    "gru": sequences.gru_train_step,
+    "kalman": state_estimation.kalman_smoother,
+    "k-means": clustering.k_means,
+    "ray-march": rendering.ray_march,
+    "graph": graphs.graph_network_train_step,
+    "pinn": physics.pinn_train_step,
 }
 
 

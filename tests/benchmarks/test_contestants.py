@@ -14,7 +14,7 @@ pytest.importorskip("jax")
 pytest.importorskip("flax")
 
 from benchmarks.measuring import against_interpreter, against_xla
-from benchmarks.results import cold_ratio, interpreter_ratio, warm_ratio
+from benchmarks.results import WAYS, cold_ratio, interpreter_ratio, warm_ratio
 
 _DOUBLED = "HloModule m\n\nENTRY e {\n  a = f32[3] parameter(0)\n  ROOT r = f32[3] add(a, a)\n}\n"
 
@@ -38,6 +38,18 @@ def test_a_contestant_gives_a_first_result_and_takes_orders(tmp_path: Path, inpu
     assert result.tolist() == [2, 4, 6]
 
 
+def test_the_api_runs_beside_xla_in_a_process_that_has_imported_jax(tmp_path: Path, inputs: Path) -> None:
+    (tmp_path / "m.hlo").write_text(_DOUBLED)
+    with Contestant("api", tmp_path / "m.hlo", inputs) as contestant:
+        assert next(iter(contestant.first["stages"])) == "jax"
+        with pytest.raises(ContestantError, match="run xla"):
+            contestant.ask("run xla")
+        contestant.ask("compile xla", path=str(tmp_path / "m.hlo"))
+        assert contestant.ask("run")["seconds"] > 0 and contestant.ask("run xla")["seconds"] > 0
+        # An input is read, and a result written; each of the three elements is added once.
+        assert contestant.ask("work") == {"bytes": 24, "plan_bytes": 24, "flops": 3}
+
+
 def test_a_contestant_that_fails_says_why(tmp_path: Path, inputs: Path) -> None:
     (tmp_path / "m.hlo").write_text(_DOUBLED.replace("add", "frobnicate"))
     with pytest.raises(ContestantError, match="frobnicate"):
@@ -53,11 +65,16 @@ def test_a_contestant_that_does_not_answer_is_ended(tmp_path: Path, inputs: Path
 def test_a_measurement_has_every_figure() -> None:
     found = against_xla("newton", scale=0.01, turns=2, cold_turns=1)
     assert found["agreement"]["holds"]
-    for side in ("hloexec", "xla"):
+    assert (
+        len(found["api"]["cold_alone"]) == len(found["api"]["cold_beyond_jax"]) == 1
+        and len(found["xla"]["warm_beside_api"]) == 2
+    )
+    for side in ("hloexec", "api", "xla"):
         assert len(found[side]["warm"]) == 2 and len(found[side]["cold"]) == 1
-        assert found[side]["assigned_bytes"] > 0
+        assert found[side]["assigned_bytes"] > 0 and found[side]["resident_bytes"] >= 0
         assert sum(found[side]["stages"].values()) <= found[side]["cold"][0]
-    assert warm_ratio(found).median > 0 and cold_ratio(found).median > 0
+    for way in WAYS:
+        assert warm_ratio(found, way).median > 0 and cold_ratio(found, way).median > 0
 
 
 def test_the_interpreter_takes_part() -> None:

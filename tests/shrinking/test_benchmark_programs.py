@@ -39,8 +39,12 @@ class Sizes:
 
 
 HALVES = {"scale": 0.5}, {"scale": 0.25}
+UNTESTED = {"unet", "mamba", "gru", "kalman", "k-means", "ray-march", "graph", "pinn"}
+"""These have constants in which sizes do not show, or their optimized form does (the spacing of the rays of `ray-march`, the
+levels of the scan of `mamba`); other programs of their kinds are in `test_more_programs`.
+"""
 SIZES = {
-    **{name: Sizes() for name in PROGRAMS},
+    **{name: Sizes() for name in PROGRAMS if name not in UNTESTED},
     # At these scales, there are two layers; a width is divided into heads of the same size.
     "transformer": Sizes(*HALVES, keep=(32,)),
     "transformer-bf16": Sizes(*HALVES, keep=(32,)),
@@ -51,7 +55,7 @@ SIZES = {
 }
 MORE = {
     # There are no other scales at which transformers have as many layers, and heads of the same size.
-    **{name: Sizes({"scale": 0.5}, {"scale": 0.125}) for name in PROGRAMS if not name.startswith("transformer")},
+    **{name: Sizes({"scale": 0.5}, {"scale": 0.125}) for name in SIZES if not name.startswith("transformer")},
     "resnet": Sizes({"scale": 1, "side": 224}, {"scale": 0.25, "side": 64}),
     "mobilenet": Sizes({"scale": 0.5, "side": 128}, {"scale": 0.25, "side": 64}),
     "experts": Sizes({"scale": 1}, {"scale": 0.1}, dims={640: 129}),
@@ -119,7 +123,7 @@ def check(name: str, sizes: Sizes, *, optimized: bool) -> None:
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "mobilenet" else name for name in PROGRAMS]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "mobilenet" else name for name in SIZES]
 )
 def test_a_shrunken_program_of_the_benchmark_computes_the_bits_of_the_small_one(name: str) -> None:
     check(name, SIZES[name], optimized=False)
@@ -132,7 +136,7 @@ def test_so_it_does_at_other_sizes(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", SIZES)
 def test_optimized_it_computes_the_same_up_to_rounding(name: str) -> None:
     check(name, SIZES[name], optimized=True)
 
