@@ -128,7 +128,9 @@ def run_command(command: Command, folder: Path, page: str) -> None:
         path.write_text(command.text, encoding="utf-8")
         return
     words = hloexec_words(command)
-    require_as_written(command, run_here(words, folder, COLUMNS="120") if words else _run_by_shell(command, folder), page)
+    require_as_written(
+        command, run_here(words, folder, COLUMNS="120") if words else _run_by_shell(command, folder), page
+    )
 
 
 def require_as_written(command: Command, ran: Ran, page: str) -> None:

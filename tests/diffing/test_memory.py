@@ -82,7 +82,7 @@ def before(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

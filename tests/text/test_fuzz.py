@@ -245,7 +245,7 @@ DEEP = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_raises_nothing_but_hlo_errors(name: str) -> None:

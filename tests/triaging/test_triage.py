@@ -121,6 +121,7 @@ def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, capsys: pytest.Captu
     assert read_record(capsys.readouterr().out)["outcome_counts"] == {"agree": 1}
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_known_and_the_next_call_goes_on(tmp_path: Path) -> None:
     class Impatient:
         done = 0
