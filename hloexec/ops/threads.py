@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
 from itertools import count as counting
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,34 +22,53 @@ import numpy as np
 from hloexec.values import Array
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
 __all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
 _PIECE_ELEMENTS = 1 << 15
+_CONTROL_GROUP = Path("/sys/fs/cgroup/cpu.max")
 
 _Item = TypeVar("_Item")
 
 _here = threading.local()
 """`is_busy` on threads that are working on a block: blocks within blocks stay on their thread."""
 
+_callers: list[None] = []
+"""One element for each thread that is working on blocks with others of the pool."""
+
 
 @cache
 def core_count() -> int:
-    """How many threads this process may run at once."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many threads of this process work at once.
+
+    As many as the environment variable OMP_NUM_THREADS says, where its first number is positive; otherwise as many as
+    there are processors that this process may use, by its affinity and by the quota of its control group (Linux).
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(available, _quota()))
+
+
+def _quota() -> int:
+    """The processors whose time a container may use, rounded up; without a limit, more than any machine has."""
+    try:
+        quota, period = _CONTROL_GROUP.read_text().split()
+        return -(-int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return 1 << 16
 
 
 def in_blocks(function: Callable[[int, int], object], count: int, block: int) -> None:
     """Call `function(start, stop)` for ranges of up to `block` numbers that together are `range(count)`.
 
-    In any order, and on all cores; context variables (NumPy's error state among them) are the caller's. What a call
-    raises is raised here, after all threads have stopped.
+    In any order, and on all cores, which runs that work at the same time share; context variables (NumPy's error state
+    among them) are the caller's. What a call raises is raised here, after all threads have stopped.
     """
     starts = range(0, count, block)
-    threads = min(core_count(), len(starts))
+    threads = min(-(-core_count() // (1 + len(_callers))), len(starts))
     if threads < 2 or getattr(_here, "is_busy", False):
         for start in starts:
             function(start, min(start + block, count))
@@ -69,12 +90,18 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
         finally:
             _here.is_busy = False
 
-    others = [_pool().submit(copy_context().run, work) for _ in range(threads - 1)]
+    _callers.append(None)
+    others: list[Future[None]] = []
     try:
+        with suppress(RuntimeError):  # No thread can be started: the process is about to end, or has its limit of them.
+            for _ in range(threads - 1):
+                others.append(_pool().submit(copy_context().run, work))
         work()
     finally:
-        # Even where this thread failed: nothing may write to the caller's arrays after its return.
-        errors = [other.exception() for other in others]
+        _callers.pop()
+        # A call that has not begun, as the pool works for other runs, is not waited for: nothing is left for it to do.
+        # The others are, even where this thread failed: nothing may write to the caller's arrays after its return.
+        errors = [other.exception() for other in others if not other.cancel()]
     for error in errors:
         if error is not None:
             raise error

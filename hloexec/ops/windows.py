@@ -88,4 +88,5 @@ def part_of_windows(extent: int, places: range, dimension: WindowDimension) -> t
     length = (len(places) - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
     low = min(max(0, start), extent)
     high = max(low, min(extent, start + length))
-    return slice(low, high), attrs.evolve(dimension, padding_low=low - start)
+    paddings = {"padding_low": low - start, "padding_high": start + length - high}
+    return slice(low, high), attrs.evolve(dimension, **paddings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,53 @@ def test_an_error_reaches_the_caller_after_all_threads_have_stopped(cores: int) 
     done = []
     in_blocks(lambda start, stop: done.append(start), 10, 1)
     assert sorted(done) == list(range(10))
+
+
+def test_a_run_does_not_wait_for_threads_that_work_for_another(cores: int) -> None:
+    may_end, has_begun = threading.Event(), threading.Event()
+
+    def wait(start: int, stop: int) -> None:
+        has_begun.set()
+        assert may_end.wait(30)
+
+    other = threading.Thread(target=in_blocks, args=(wait, max(2, 2 * cores), 1))
+    other.start()
+    try:
+        assert has_begun.wait(30)
+        done: list[int] = []
+        in_blocks(lambda start, stop: done.append(start), 100, 1)
+        assert sorted(done) == list(range(100))
+        assert other.is_alive()
+    finally:
+        may_end.set()
+        other.join()
+
+
+def test_blocks_are_worked_through_where_no_thread_can_be_started(cores: int) -> None:
+    in_blocks(lambda start, stop: None, 10, 1)
+    threads._pool().shutdown()
+    done: list[int] = []
+    in_blocks(lambda start, stop: done.append(start), 100, 1)
+    assert sorted(done) == list(range(100))
+    assert not threads._callers
+
+
+@pytest.mark.parametrize(
+    ("variable", "quota", "expected"),
+    [
+        ("3", "max 100000", 3), (" 16,2", "100000 100000", 16), ("1", "", 1),
+        ("0", "max 100000", 8), ("-1", "", 8), ("many", "250000 100000", 3), ("", "100 100000", 1), ("", "a b", 8),
+        ("", "200000 0", 8), ("", "1600000 100000", 8),
+    ],
+)  # fmt: skip
+def test_the_environment_the_affinity_and_the_quota_say_how_many_threads_there_are(
+    variable: str, quota: str, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(threads, "_CONTROL_GROUP", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(quota)
+    assert threads.core_count.__wrapped__() == expected
 
 
 def test_threads_keep_the_callers_error_state(cores: int) -> None:

@@ -23,12 +23,19 @@ _LEAST_PRODUCTS = 1 << 22
 """Number of multiplications worth another thread."""
 LEAST_SHARED = 2 * _LEAST_PRODUCTS
 """Products of fewer multiplications are one block."""
-_BLOCK_SIZE = 512
+_BLOCK_SIZE = 256
 """Number of rows or columns from which BLAS is about as fast, per row, as for many more."""
 _LEAST_SIZE = 64
 _ALIGNMENT = 16
+_BLOCK_PRODUCTS, _MOST_WANTED = 1 << 25, 16
+"""Number of multiplications of a block where the product is large enough for many, and how many are enough."""
+_BLOCK_ROWS = (512, 256, 128)
+"""The more rows, the less it takes BLAS per row to order the columns, which it does anew for each block."""
+_BLOCK_COLUMNS, _FEW_ROWS_COLUMNS = 1024, 512
+"""Of fewer columns, it takes longer, too, as they do not follow one another in memory; but where there are too few rows
+to divide, columns have to do."""
 _MOST_LINES = 2048
-"""Number of rows or columns of a block in the other dimension: with more than a few blocks, all cores have one."""
+"""Number of rows or columns of a block from which more do not help."""
 FEW_TERMS = 32
 """Products of so few terms take less time than their results take to go through memory."""
 _FEW_TERMS_COLUMNS, _FEW_TERMS_PRODUCTS = 256, 1_000_000
@@ -75,11 +82,28 @@ def blocks_of(rows: int, terms: int, columns: int) -> Blocks:
         elements = min(_FEW_TERMS_PRODUCTS // terms, _FEW_TERMS_ELEMENTS)
         column_step = min(columns, _FEW_TERMS_COLUMNS)
         row_step = _in_pairs(rows, elements // column_step)
-    elif rows * columns * terms >= LEAST_SHARED and columns >= rows:
-        column_step, row_step = even_step(columns, rows * terms), min(row_step, _MOST_LINES)
     elif rows * columns * terms >= LEAST_SHARED:
-        row_step, column_step = even_step(rows, columns * terms), min(column_step, _MOST_LINES)
+        row_step, column_step = _large_steps(rows, columns, rows * columns * terms)
     return Blocks(rows, terms, columns, row_step, column_step)
+
+
+def _large_steps(rows: int, columns: int, products: int) -> tuple[int, int]:
+    """The rows and columns of each block of a large product: rows are divided first, and columns where that does not
+    make enough blocks."""
+    wanted = min(max(2, products // _BLOCK_PRODUCTS), _MOST_WANTED)
+    wanted += wanted % 2
+    across = max(1, columns // _BLOCK_COLUMNS)
+    least = next((least for least in _BLOCK_ROWS if rows // least * across >= wanted), _BLOCK_ROWS[-1])
+    down = min(wanted, rows // least) // 2 * 2 or min(2, rows // _LEAST_SIZE) // 2 * 2 or 1
+    if down == 1:
+        across = max(columns // _FEW_ROWS_COLUMNS, min(2, columns // _LEAST_SIZE))
+    return _in_even_parts(rows, down), _in_even_parts(columns, min(across, -(-wanted // down)))
+
+
+def _in_even_parts(size: int, parts: int) -> int:
+    """The step that makes about so many parts of `size`, each of at most `_MOST_LINES`."""
+    parts = max(1, parts, -(-size // _MOST_LINES))
+    return -(-size // (parts * _ALIGNMENT)) * _ALIGNMENT if parts > 1 else max(1, size)
 
 
 def even_step(size: int, products: int) -> int:

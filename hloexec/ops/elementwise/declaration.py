@@ -107,7 +107,9 @@ def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[...,
         operand_shapes: tuple[ArrayShape, ...],
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
-        exact = exact_formula(name, operand_shapes[0].element_type.kind) if numerics.is_exact else None
+        exact = (
+            exact_formula(name, operand_shapes[0].element_type.kind, shape.element_type) if numerics.is_exact else None
+        )
         given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
         with np.errstate(all="ignore"):
             # NumPy turns arrays without dimensions into scalars; formulas shall not have to know.
@@ -145,11 +147,17 @@ def _binding(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -> 
 
 
 @cache
-def exact_formula(name: str, kind: Kind) -> Formula | None:
-    """The formula of an opcode under the `exact` policy for operands of this kind, where it has one of its own."""
-    # Its tables take a third of a second to compute, so that they wait until someone asks.
-    from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS
+def exact_formula(name: str, kind: Kind, result: ElementType | None = None) -> Formula | None:
+    """The formula of an opcode under the `exact` policy for operands of this kind, where it has one of its own.
 
+    Its results are good enough to be rounded to a type, f64 if none is given.
+    """
+    # Its tables take a third of a second to compute, so that they wait until someone asks.
+    from hloexec.ops.policies.exact.certainty import can_be_certain
+    from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
+
+    if kind is Kind.FLOAT and result is not None and can_be_certain(result) and name in QUICK_FORMULAS:
+        return QUICK_FORMULAS[name]
     return EXACT_FORMULAS.get(kind, {}).get(name)
 
 

@@ -51,6 +51,12 @@ class Along:
         return cls(axis, extent, places, dimension, _form(extent, places, dimension))
 
     @property
+    def depth(self) -> int:
+        """How many operations there are at most between an element and a window's result."""
+        size = self.dimension.size
+        return size if self.form is _Form.TAPS else 2 * size.bit_length()
+
+    @property
     def may_be_cut(self) -> bool:
         """Whether some places can be had from some of the elements."""
         is_cumulative = self.form in (_Form.CUMULATIVE, _Form.CUMULATIVE_REVERSED)

@@ -255,11 +255,15 @@ def test_blocks_of_products_are_even_and_cover_all():
         count = -(-size // step)
         assert count == 1 or (count % 2 == 0 and step * products >= product_blocks._LEAST_PRODUCTS // 2)
     for rows, terms, columns in ((1, 1, 1), (5000, 9, 4000), (4096, 4096, 4096), (16, 2048, 4096), (900, 3000, 1),
-                                 (128, 16, 512), (1000, 32, 130)):  # fmt: skip
+                                 (128, 16, 512), (1000, 32, 130), (1, 4096, 5000), (70, 4096, 130)):  # fmt: skip
         blocks = product_blocks.blocks_of(rows, terms, columns)
         times = np.zeros((rows, columns), int)
         blocks.on_all_cores(lambda row, column, times=times: np.add(times[row, column], 1, out=times[row, column]))
         assert (times == 1).all()
+    for rows, terms, columns, least in ((512, 256, 1024, 4), (1024, 1024, 1024, 8), (16, 4096, 4096, 8),
+                                        (4096, 4096, 4096, 16), (256, 256, 256, 2)):  # fmt: skip
+        blocks = product_blocks.blocks_of(rows, terms, columns)
+        assert -(-rows // blocks.row_step) * -(-columns // blocks.column_step) >= least
     blocks = product_blocks.batch_blocks((3, 5, 7), 1 << 18)
     times = np.zeros((3, 5, 7), int)
     for block in blocks:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.dtypes import element_type
+from hloexec.dtypes import Kind, element_type
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
 from tests.ops.policies.exact_errors import BOUND, context, evaluate_exactly, largest_error, to_fraction
 
 _mp = context(240)
@@ -121,6 +122,29 @@ def test_functions_of_all_16_bit_numbers_are_rounded_as_if_from_the_exact_value(
         inside &= wide > 0
     arguments = values[inside]
     assert largest_error(evaluate_exactly(name, arguments), _expected(name, arguments)) <= BOUND
+
+
+@pytest.mark.parametrize("name", QUICK_FORMULAS)
+def test_what_the_library_decides_is_what_more_digits_decide(name: str) -> None:
+    """All that is f32, at random and where functions have their special values, or are large or small."""
+    generator = np.random.default_rng(len(name))
+    patterns = generator.integers(0, 1 << 32, 60_000, dtype=np.uint32).view(np.float32)
+    usual = np.concatenate([generator.uniform(-9, 9, 60_000), 1 + generator.standard_normal(20_000) * 1e-4])
+    whole = np.arange(-200, 200) / 2
+    values = np.concatenate([patterns, np.float32(usual), np.float32(whole), np.float32(_SPECIAL)])
+    operands = (values, generator.permutation(values)) if name in ("power", "atan2") else (values,)
+    with np.errstate(all="ignore"):
+        quick = QUICK_FORMULAS[name](*operands)
+        full = EXACT_FORMULAS[Kind.FLOAT][name](*(operand.astype(np.float64) for operand in operands))
+        for dtype in ("f32", "bf16", "f16", "f8e5m2"):
+            entry = element_type(dtype)
+            actual, expected = narrow(quick, entry), narrow(full, entry)
+            is_nan = np.isnan(expected.astype(np.float64))
+            assert np.array_equal(is_nan, np.isnan(actual.astype(np.float64)))
+            assert actual[~is_nan].tobytes() == expected[~is_nan].tobytes()
+        # The library's error, of which 2⁻⁴³ would be too much.
+        known = np.isfinite(full) & (np.abs(full) > 1e-300) & np.isfinite(quick)
+        assert np.max(np.abs(quick[known] / full[known] - 1), initial=0) < 2.0**-46
 
 
 @pytest.mark.parametrize("dtype", ["f8e5m2", "f8e4m3fn", "f8e3m4", "f16", "bf16"])

@@ -29,7 +29,7 @@ def expected() -> dict[str, str]:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are named are those of x86-64")
 @pytest.mark.parametrize("surroundings", _SURROUNDINGS, ids=lambda chosen: chosen["OPENBLAS_CORETYPE"])
 def test_results_do_not_depend_on_the_processor(surroundings: dict[str, str], expected: dict[str, str]) -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     finished = subprocess.run(
         [sys.executable, "-m", "tests.ops.policies.exact_module"],
         cwd=root,

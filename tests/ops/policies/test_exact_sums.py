@@ -180,6 +180,59 @@ def test_products_that_leave_the_range_on_the_way_are_rounded_once() -> None:
     assert largest_error(_reduced("multiply", array, 1, "reduce", "5", "dimensions={1}"), expected) <= BOUND
 
 
+_TAILS = [2.0**-60, -(2.0**-60), 2.0**-45, -(2.0**-45), 0.0]
+
+
+def _next_to_a_middle(filling: int) -> tuple[Any, Any]:
+    """Rows whose sums are 1 + 2⁻²⁴, the middle between two f32, and a little more or less, with terms that cancel; and
+    what the sums round to."""
+    generator = np.random.default_rng(filling)
+    fill = generator.standard_normal((len(_TAILS), filling)).astype(np.float32)
+    ends = np.array([[1, 2.0**-24, tail] for tail in _TAILS], np.float32)
+    rows = generator.permuted(np.concatenate([ends, fill, -fill], axis=1), axis=1)
+    return rows, np.array([1 + 2.0**-23 if tail > 0 else 1 for tail in _TAILS], np.float32)
+
+
+@pytest.mark.parametrize("filling", [0, 1, 30, 1000])
+def test_sums_next_to_the_middle_between_two_numbers_are_rounded_to_the_nearer(filling: int) -> None:
+    rows, expected = _next_to_a_middle(filling)
+    assert np.array_equal(_reduced("add", rows, 0, "reduce", "5", "dimensions={1}"), expected)
+    length = rows.shape[1]
+    for window in (f"size=1x{length} pad=0_0x{length - 1}_0", f"size=1x{length}"):
+        shape = f"5,{length}" if "pad" in window else "5,1"
+        sums = _reduced("add", rows, 0, "reduce-window", shape, f"window={{{window}}}")
+        assert np.array_equal(sums[:, -1], expected)
+    ones = np.ones((length, 3), np.float32)
+    product = evaluate_exactly("dot", rows, ones, result="f32[5,3]", attributes=_DOT)
+    assert np.array_equal(product, np.repeat(expected[:, None], 3, axis=1))
+
+
+@pytest.mark.parametrize(
+    "window", ["size=1x3", "size=1x3 stride=1x3 pad=0_0x1_1", "size=1x3 pad=0_0x2_2 rhs_dilate=1x2"]
+)
+def test_a_few_windows_next_to_the_middle_are_rounded_to_the_nearer(window: str) -> None:
+    array = _normal(28, 5, 3001).astype(np.float32)
+    dilation, stride = 1 + ("rhs" in window), 3 if "stride" in window else 1
+    pad = 0 if "pad" not in window else 2 if "rhs" in window else 1
+    places = [(row, 200 * row + 7) for row in range(5)]
+    for row, place in places:
+        for tap, term in enumerate((1, 2.0**-24, 2.0**-60 * (-1) ** row)):
+            array[row, place * stride - pad + tap * dilation] = term
+    count = (3001 + 2 * pad - (2 * dilation + 1)) // stride + 1
+    sums = _reduced("add", array, 0, "reduce-window", f"5,{count}", f"window={{{window}}}")
+    assert [sums[place] for place in places] == [1 + 2.0**-23 * (row % 2 == 0) for row, _ in places]
+
+
+@pytest.mark.parametrize("filling", [0, 1000])
+def test_products_next_to_the_middle_between_two_numbers_are_rounded_to_the_nearer(filling: int) -> None:
+    rows, expected = _next_to_a_middle(filling)
+    # Each column undoes what it multiplies: the same terms, of factors of different size.
+    scales = 2.0 ** np.random.default_rng(1).integers(-20, 20, rows.shape[1])
+    lhs, rhs = (rows * scales).astype(np.float32), np.stack([1 / scales] * 300, axis=1).astype(np.float32)
+    product = evaluate_exactly("dot", lhs, rhs, result="f32[5,300]", attributes=_DOT)
+    assert np.array_equal(product, np.repeat(expected[:, None], 300, axis=1))
+
+
 def test_sums_of_infinities_nan_and_negative_zeros_are_what_the_formula_gives() -> None:
     array = np.ones((5, 8), np.float32)
     array[0, 1], array[1, 2], array[1, 3], array[2, 2], array[3] = np.inf, -np.inf, np.inf, np.nan, -0.0

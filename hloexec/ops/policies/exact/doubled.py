@@ -24,6 +24,7 @@ __all__ = [
     "multiply",
     "polynomial",
     "power_of_two",
+    "rounded_to_odd",
     "scaled",
     "square_root",
     "two_product",
@@ -110,6 +111,20 @@ def polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
 def power_of_two(exponent: Array) -> Array:
     """2^exponent for whole exponents (int64) from −1022 to 1023."""
     return ((exponent + 1023) << 52).view(np.float64)
+
+
+def rounded_to_odd(x: Pair) -> Array:
+    """The sum of a pair as an f64 that rounds to a narrower type as the sum does.
+
+    Where the sum lies between two f64, it is the one whose last bit is 1. Source: S. Boldo and G. Melquiond, "When
+    double rounding is odd" (2005).
+    """
+    value: Array
+    value, rest = fast_two_sum(x[0], x[1])
+    pattern = value.view(np.int64)
+    moves = (rest != 0) & (pattern & 1 == 0) & np.isfinite(value)
+    away = np.where((rest > 0) == (value > 0), 1, -1)
+    return np.where(moves, pattern + away, pattern).view(np.float64)
 
 
 def scaled(value: Array, exponent: Array) -> Array:

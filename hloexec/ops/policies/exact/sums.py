@@ -16,7 +16,10 @@ from hloexec.dtypes import ElementType
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import doubled
-from hloexec.ops.policies.exact.doubled import Pair, scaled
+from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
+from hloexec.ops.policies.exact.doubled import Pair, rounded_to_odd, scaled
+from hloexec.ops.threads import in_blocks
+from hloexec.precision import part_type
 from hloexec.values import Array
 
 __all__ = ["add_by_key", "add_pairs", "can_reduce_exactly", "kept_finite", "reduce_exactly", "sum_pairs"]
@@ -25,6 +28,8 @@ _CHUNK = 1 << 17
 """Terms that are widened at a time."""
 _ROW = 1 << 16
 """Longer rows are added up in pieces of this length first."""
+_PIECE = 1 << 10
+"""Terms that are added up in plain f64, in any order, before their sums are."""
 
 Terms: TypeAlias = tuple[Array, ...]
 """Numbers in as many parts as a combination needs, the terms along the last axis."""
@@ -64,6 +69,11 @@ _Operation: TypeAlias = tuple[Callable[[Array], Terms], _Combination, Callable[[
 
 _OPERATIONS: dict[str, _Operation] = {
     "add": (lambda array: (array, np.zeros_like(array)), add_pairs, lambda terms: terms[0] + terms[1]),
+    "add for f32": (
+        lambda array: (array, np.zeros_like(array)),
+        add_pairs,
+        lambda terms: rounded_to_odd((terms[0], terms[1])),
+    ),
     "multiply": (_product_terms, _multiply, _product_value),
 }
 
@@ -79,11 +89,12 @@ def reduce_exactly(
     """All elements along `dimensions` added or multiplied, with `init_value` (a scalar) too, and rounded once."""
     if array.dtype.kind == "c":
         parts = (array.real, init_value.real), (array.imag, init_value.imag)
-        return narrow(from_parts(*(_reduced(name, part, dimensions, init) for part, init in parts)), result_type)
-    return narrow(_reduced(name, array, dimensions, init_value), result_type)
+        reduced = (_reduced(name, part, dimensions, init, part_type(result_type)) for part, init in parts)
+        return narrow(from_parts(*reduced), result_type)
+    return narrow(_reduced(name, array, dimensions, init_value, result_type), result_type)
 
 
-def _reduced(name: str, array: Array, dimensions: Sequence[int], init_value: Array) -> Array:
+def _reduced(name: str, array: Array, dimensions: Sequence[int], init_value: Array, result_type: ElementType) -> Array:
     kept = [dimension for dimension in range(array.ndim) if dimension not in dimensions]
     sizes = [array.shape[dimension] for dimension in kept]
     length = prod(array.shape[dimension] for dimension in dimensions)
@@ -91,12 +102,46 @@ def _reduced(name: str, array: Array, dimensions: Sequence[int], init_value: Arr
     init = float(widen(init_value.reshape(1))[0])
     result = np.empty(prod(sizes))
     step = max(1, _CHUNK // max(1, length))
+    is_for_f32 = name == "add" and can_be_certain(result_type)
+    is_quick = is_for_f32 and array.dtype.itemsize <= 4
+    operation = _OPERATIONS["add for f32" if is_for_f32 else name]
+
+    def reduce(start: int, stop: int) -> None:
+        some = rows[start:stop]
+        if is_quick:
+            result[start:stop], again = _added_quickly(some, init, result_type)
+            if again.size:
+                result[start + again] = _reduced_rows(operation, some[again], init)
+        else:
+            result[start:stop] = _reduced_rows(operation, some, init)
+        if name == "add":
+            _keep_negative_zeros(result[start:stop], some, init)
+
     with np.errstate(all="ignore"):
-        for start in range(0, len(result), step):
-            result[start : start + step] = _reduced_rows(_OPERATIONS[name], rows[start : start + step], init)
-            if name == "add":
-                _keep_negative_zeros(result[start : start + step], rows[start : start + step], init)
+        in_blocks(reduce, len(result), step)
     return result.reshape(sizes)
+
+
+def _added_quickly(rows: Array, init: float, result_type: ElementType) -> tuple[Array, Array]:
+    """The sums of rows of f32 numbers, or of narrower ones, in plain f64, and which of them need more digits.
+
+    Sums of n numbers in any order are off by less than n · 2⁻⁵³ of the sum of their magnitudes, for n up to 2²⁰. That
+    sum, in f32, is off by less than a half, or infinite, as rows are cut into pieces.
+    """
+    rows = widen(rows)
+    count = rows.shape[1] // _PIECE
+    whole = count * _PIECE
+    value, size = np.full(len(rows), init), np.full(len(rows), abs(init))
+    for part in (rows[:, :whole].reshape(len(rows), count, _PIECE), rows[:, whole:].reshape(len(rows), 1, -1)):
+        value += part.sum(axis=-1, dtype=np.float64).sum(axis=-1)
+        size += np.abs(part).sum(axis=-1).sum(axis=-1, dtype=np.float64)
+    # Twice the bound, for the margin, and twice that, for the size.
+    error = size * ((_PIECE + count + 3) * 2.0**-51)
+    again = doubtful(value, error, result_type)
+    again |= np.isnan(value)
+    places = np.flatnonzero(again)
+    units = units_of(rows[places]).min(axis=-1, initial=units_of(np.array([init], np.float32))[0])
+    return value, places[~(size[places] < EXACT_UNITS * units)]
 
 
 def _reduced_rows(operation: _Operation, rows: Array, init: float) -> Array:
