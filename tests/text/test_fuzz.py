@@ -155,6 +155,7 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
             break
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
