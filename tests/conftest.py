@@ -5,7 +5,6 @@ not installed.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -32,12 +31,6 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             if counts[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             counts[test] += 1
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of tests stay until the end: the garbage collector need not look through them each time."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
