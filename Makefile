@@ -48,10 +48,10 @@ demo: $(STAMPS)/runtime
 	$(BIN)/hloexec run examples/attention.hlo
 
 test: $(STAMPS)/dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
 test-all: $(STAMPS)/dev
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check $(SOURCES)

@@ -43,6 +43,7 @@ __all__ = [
     "Ran",
     "commands_of",
     "hloexec_words",
+    "require_as_written",
     "requires_graphviz",
     "run_command",
     "run_here",
@@ -77,6 +78,8 @@ class Ran:
 
     out: str
     code: int
+    errors: str = ""
+    """What it wrote to standard error, where that is not in `out`."""
 
 
 def commands_of(page: Path) -> list[Command]:
@@ -125,19 +128,20 @@ def run_command(command: Command, folder: Path, page: str) -> None:
         path.write_text(command.text, encoding="utf-8")
         return
     words = hloexec_words(command)
-    if words:
-        errors = io.StringIO()
-        with contextlib.redirect_stderr(errors):
-            ran = run_here(words, folder, COLUMNS="120")
-        ran = Ran(errors.getvalue() + ran.out, ran.code)
-    else:
-        ran = _run_by_shell(command, folder)
+    require_as_written(
+        command, run_here(words, folder, COLUMNS="120") if words else _run_by_shell(command, folder), page
+    )
+
+
+def require_as_written(command: Command, ran: Ran, page: str) -> None:
+    """Fail where a command ended or printed otherwise than the page says."""
+    printed = ran.errors + ran.out
     where = f"{page}: $ {command.text}"
     if ran.code != command.code:
-        pytest.fail(f"{where}\nended with {ran.code}, not {command.code}:\n{ran.out}", pytrace=False)
-    if command.output and not _matches(command.output, ran.out.splitlines()):
+        pytest.fail(f"{where}\nended with {ran.code}, not {command.code}:\n{printed}", pytrace=False)
+    if command.output and not _matches(command.output, printed.splitlines()):
         shown = "\n".join(command.output)
-        pytest.fail(f"{where}\nprinted\n{ran.out}\nbut the page has\n{shown}", pytrace=False)
+        pytest.fail(f"{where}\nprinted\n{printed}\nbut the page has\n{shown}", pytrace=False)
 
 
 def hloexec_words(command: Command) -> list[str]:
@@ -153,15 +157,20 @@ def requires_graphviz(text: str) -> bool:
 
 def run_here(words: Sequence[str], folder: Path, **environment: str) -> Ran:
     """Run a command of hloexec's in this process, with `folder` as the current one."""
-    out = io.StringIO()
-    with mock.patch.dict(os.environ, environment), contextlib.chdir(folder), contextlib.redirect_stdout(out):
+    out, errors = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+    ):
         for name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR"} - environment.keys():
             os.environ.pop(name, None)
         code = main(words)
     for option, value in pairwise(words):
         if option == "--custom-call":
             unregister_custom_call(value.partition("=")[0])
-    return Ran(out.getvalue(), code)
+    return Ran(out.getvalue(), code, errors.getvalue())
 
 
 def _run_by_shell(command: Command, folder: Path) -> Ran:

@@ -1,4 +1,7 @@
-"""The helper that runs documentation: it must notice when a page is wrong."""
+"""Pages of the documentation are right, and what runs them notices where one is wrong.
+
+Their commands say the same on a narrow terminal, without colours, and as JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from pathlib import Path
 import pytest
 
 import hloexec
-from tests.docs import PAGES, ROOT, commands_of, run_page
+from tests.docs import (
+    PAGES,
+    ROOT,
+    commands_of,
+    hloexec_words,
+    require_as_written,
+    run_command,
+    run_page,
+    start_page,
+)
+from tests.otherwise import otherwise
 
 
 def _page(tmp_path: Path, text: str) -> Path:
@@ -78,8 +91,16 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
-def test_pages_are_right(page: Path, tmp_path: Path) -> None:
-    run_page(page, tmp_path)
+def test_pages_are_right_and_their_commands_say_the_same_otherwise(page: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    for command in start_page(page, folder):
+        words = hloexec_words(command)
+        if not words:
+            run_command(command, folder, page.name)
+            continue
+        plain, found = otherwise(words, command.code, folder)
+        require_as_written(command, plain, page.name)
+        assert not found, "\n".join([command.text, *found])
 
 
 def test_every_public_name_has_a_place_on_the_site() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.ops.registry import OPCODES
@@ -135,6 +139,14 @@ FLOORS = (
     "cli pytest_plugin",
 )
 """Packages and modules, from the ground up; docs/architecture.md says what lives there."""
+
+
+@pytest.fixture(autouse=True)
+def without_garbage_collection() -> Iterator[None]:
+    """Syntax trees have no cycles, but so many nodes that all that other tests have left is looked through for them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_imports_point_downwards() -> None:

@@ -38,7 +38,7 @@ def _seconds(text: str) -> float:
     return time.process_time() - start
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [_parameters, _one_tuple])
 def test_time_grows_with_what_there_is(text: Callable[[int], str]) -> None:
     _seconds(text(100))

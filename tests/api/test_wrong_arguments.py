@@ -261,6 +261,7 @@ def _call(function: Callable[..., Any], parameter: str, value: Any, folder: Path
     function(**given)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 @pytest.mark.parametrize(("function", "parameter"), list(_cases()))
 def test_a_wrong_argument_is_named(

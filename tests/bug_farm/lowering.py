@@ -42,6 +42,10 @@ class Lowered:
         return self.shards(self.leaves)
 
 
+_WITHOUT_LLVM = {"xla_backend_optimization_level": 0}
+"""LLVM's passes come after XLA's, and what they make of a program is not run."""
+
+
 @cache
 def lowered(name: str) -> Lowered:
     """Lower and compile a program; raises ImportError without JAX."""
@@ -53,9 +57,8 @@ def lowered(name: str) -> Lowered:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
     if program.devices == 1:
         jitted = jax.jit(function, keep_unused=True).lower(*arguments)
-        return Lowered(
-            hloexec.from_jax(jitted), hloexec.from_jax(jitted.compile()), leaves, lambda leaves: [list(leaves)]
-        )
+        optimized = hloexec.from_jax(jitted.compile(_WITHOUT_LLVM))
+        return Lowered(hloexec.from_jax(jitted), optimized, leaves, lambda leaves: [list(leaves)])
     spec, named = jax.sharding.PartitionSpec, jax.sharding.NamedSharding
     shardings = tuple(named(mesh(jax), spec(*axes)) for axes in program.specs)
     jitted = jax.jit(function, in_shardings=shardings, keep_unused=True).lower(*arguments)
@@ -68,6 +71,7 @@ def _partitioned(jitted: Any) -> tuple[Module, Module]:
     """The module after XLA's partitioner, and after all."""
     with tempfile.TemporaryDirectory() as folder:
         options = {
+            **_WITHOUT_LLVM,
             "xla_dump_to": folder,
             "xla_dump_hlo_as_text": True,
             "xla_dump_hlo_pass_re": "spmd-partitioning",

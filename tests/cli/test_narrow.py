@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.otherwise import Runner, problems
+from tests.otherwise import problems
 
 LONG = """HloModule module_of_a_name_that_is_long_enough_to_fill_a_line, is_scheduled=true
 
@@ -51,4 +51,4 @@ def test_long_names_are_not_cut(words: list[str], code: int, columns: int, tmp_p
     (folder / "other.hlo").write_text(LONG.replace("log(", "exponential("))
     np.savez(folder / "a.npz", an_array_with_a_name_of_forty_two_letters=np.ones((4, 4), np.float32))
     np.savez(folder / "b.npz", an_array_with_a_name_of_forty_two_letters=np.zeros((4, 4), np.float32))
-    assert list(problems(words, code, Runner(folder), columns)) == []
+    assert problems(words, code, folder, columns) == []

@@ -155,6 +155,7 @@ with open_atomically({str(tmp_path / "out")!r}) as file:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "name", "files"),
     [
@@ -180,6 +181,7 @@ def test_of_simultaneous_writers_of_a_folder_the_first_wins(
     assert {path.name for path in (tmp_path / name).iterdir()} == files
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="files have no largest size on this system")
 @pytest.mark.parametrize(
     "command",
@@ -235,6 +237,7 @@ main(["golden", "record", "m.hlo", "-o", ".", "--seed", "7", "--force"])
     assert check_golden(tmp_path / "m.golden").golden.seed == 7
 
 
+@pytest.mark.slow
 def test_of_simultaneous_records_the_first_wins(tmp_path: Path) -> None:
     (tmp_path / "m.hlo").write_text(op("f32[4] negate(x)", x="f32[4]"))
     command = [sys.executable, "-m", "hloexec", "golden", "record", "m.hlo", "-o", "."]

@@ -21,10 +21,10 @@ from tests.custom_calls.transformer_engine import test_attention as of_hloexec
 
 def run_by_xla(target: str, operands: Sequence[Any], results: Sequence[str], config: Mapping[str, Any]) -> list[Any]:
     text = call_text(target, operands, results, attributes_text(config))
-    return xla.run_hlo(xla.equivalent_module(text), *operands)
+    return xla.run_hlo(xla.equivalent_module(text), *operands, xla_flags=xla.COMPILED_SOONEST)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -118,6 +118,7 @@ def _serve_and_die(connection: object, log: str) -> None:
     os.abort()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_reported_and_replaced() -> None:
     worker = Worker(serve=_serve_and_die)
     for _ in range(2):

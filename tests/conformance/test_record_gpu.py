@@ -129,6 +129,7 @@ def test_stored_values_are_literals(tmp_path: Path, dtype: Any) -> None:
         assert (found.dtype, found.shape, found.tobytes()) == (value.dtype, value.shape, value.tobytes())
 
 
+@pytest.mark.slow
 def test_recording_again_gives_the_same_files_and_keeps_the_others(folder: Path) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in folder.rglob("*.*z")}
@@ -144,6 +145,7 @@ def test_missing_programs_alone_are_recorded(folder: Path, capsys: pytest.Captur
     assert not any(f" {name} " in capsys.readouterr().out for name in CHOSEN)
 
 
+@pytest.mark.slow
 def test_process_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_gpu, "serve", dying_serve)
     patterns = ["--only=top_k.f32", "--only=gather_rows.f32", "--only=scatter_add.f32"]
@@ -153,6 +155,7 @@ def test_process_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.
     assert "died (3)" in index["failed"]["gather_rows.f32"]["error"]
 
 
+@pytest.mark.slow
 def test_limit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_gpu, "serve", dying_serve)
     patterns = ["--only=top_k.f32", "--only=scatter_add.f32"]
@@ -163,11 +166,13 @@ def test_limit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(path.stat().st_size for path in (tmp_path / "top_k.f32").iterdir()) <= 100
 
 
+@pytest.mark.slow
 def test_nothing_recorded_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_gpu, "serve", dying_serve)
     assert record_gpu.main(["-o", str(tmp_path), "--only", "gather_rows.f32"]) == 1
 
 
+@pytest.mark.slow
 def test_recording_of_another_machine_is_not_mixed_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,12 +236,14 @@ def test_machine_without_jax_is_told_so(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: recording needs JAX")
 
 
+@pytest.mark.slow
 def test_jax_and_its_own_requirements_are_enough(tmp_path: Path) -> None:
     done = _run(tmp_path, "attr attrs click rich pytest hypothesis flax", "-o", "new", "--only", "gather_rows.f32")
     assert done.returncode == 0, done.stderr
     assert load_recordings(tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cuda"}

@@ -189,6 +189,7 @@ def test_isolated_runs_agree_and_survive_a_crash_of_xla():
         xla.run_hlo_isolated(crashing, np.zeros(4, np.float32))
 
 
+@pytest.mark.slow
 def test_an_isolated_run_that_never_ends_is_stopped():
     text = module(
         """

@@ -46,6 +46,7 @@ replicated = drawing.programs(
 settings = hypothesis.settings(max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 
 
+@pytest.mark.slow
 @settings
 @hypothesis.given(partitioned)
 def test_model_agrees_with_xla_in_every_group_mode(program: drawing.Program) -> None:

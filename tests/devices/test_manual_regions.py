@@ -84,6 +84,7 @@ def regions(draw: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(2)
 @EIGHT
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitioner", ["shardy", "gspmd"])

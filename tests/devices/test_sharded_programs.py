@@ -113,7 +113,7 @@ def _leaves(output: Any) -> list[Any]:
     return list(output) if isinstance(output, tuple) else [output]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("name", "partitioner"),
     [*((name, "shardy") for name in PROGRAMS), *((name, "gspmd") for name in ("data_parallel", "uneven", "nested"))],
@@ -135,7 +135,7 @@ def test_partitioned_module_gives_every_devices_shards(name: str, partitioner: s
             bounds(name).assert_close(leaf, got, place, f"hloexec's {where}")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != UNLIKE])
 def test_module_before_partitioning_gives_the_whole_result_everywhere(name: str, partitioner: str) -> None:

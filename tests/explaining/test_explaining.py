@@ -38,6 +38,7 @@ def _one_process() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("_one_process")
 @pytest.mark.parametrize("name", CASES)
 def test_the_policy_of_a_truth_that_xla_made_is_named(name: str) -> None:

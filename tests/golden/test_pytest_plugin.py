@@ -84,6 +84,7 @@ def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
     assert "1 passed" in _pytest(tmp_path)
 
 
+@pytest.mark.slow
 def test_one_test_may_have_several_goldens_and_parameters(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_many.py").write_text(
@@ -126,6 +127,7 @@ def test_parameters(hlo_golden, operation):
 """
 
 
+@pytest.mark.slow
 def test_no_two_checks_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_clash.py").write_text(CLASHES)
@@ -135,6 +137,7 @@ def test_no_two_checks_share_a_folder(tmp_path: Path) -> None:
     assert len(list((tmp_path / "goldens" / "test_clash").iterdir())) == 2 + 5 * 4
 
 
+@pytest.mark.slow
 def test_the_second_check_of_a_golden_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     twice = TEST + f"    hlo_golden.check(hloexec.parse({ADD!r}.replace('add(', 'subtract(')))\n"

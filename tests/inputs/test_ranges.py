@@ -41,6 +41,7 @@ def test_elements_lie_within_the_range_or_there_are_none(entry: ElementType, low
     assert min(found) >= low and max(found) <= high
 
 
+@pytest.mark.slow
 @given(
     st.floats(allow_nan=False, allow_infinity=False, width=32),
     st.floats(allow_nan=False, allow_infinity=False, width=32),

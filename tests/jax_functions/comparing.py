@@ -38,9 +38,9 @@ __all__ = ["assert_runs_as_on_xla", "assert_text_round_trips"]
 
 _TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 _DRAWS = 8
-_ROUNDING_EVERY_RESULT = {"xla_allow_excess_precision": False}
-_COMPILED_SOONEST = {"xla_backend_optimization_level": 0}
-"""For what runs a few times in f64: LLVM need not make it fast."""
+_COMPILED_SOONEST = dict(xla.COMPILED_SOONEST)
+"""For what runs a few times: it need not be fast."""
+_ROUNDING_EVERY_RESULT = {"xla_allow_excess_precision": False, **_COMPILED_SOONEST}
 _SMALLEST_NORMAL = 2.0**-126
 
 

@@ -42,6 +42,7 @@ _SHAPES = st.one_of(
 _SEEDS = st.integers(0, 2**31 - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", ["normal", "uniform"])

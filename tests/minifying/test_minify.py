@@ -179,6 +179,7 @@ def test_recorded_results_keep_what_is_computed() -> None:
     assert "fusion" not in {each.opcode for each in found.module.entry}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pattern", ["tanh<-dot:f32", "reduce<-tanh", "multiply<-subtract:f32"])
 def test_a_crash_keeps_the_pattern_alone_for_any_number_of_jobs(pattern: str) -> None:
     module = hloexec.parse(BEFORE)

@@ -21,6 +21,7 @@ def test_contractions_of_a_convnet_step_are_narrowed_and_xla_agrees() -> None:
     assert worst_of_xla(CONVNET, found.module, 3, 3).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_hloexec_and_xla_train_alike_with_a_narrowed_module() -> None:
     found = narrowed(TRANSFORMER, steps=2, seeds=1, held_back=1, max_trials=3, kinds=["contraction"])
     assert found.narrowed_share > 0.6

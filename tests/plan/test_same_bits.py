@@ -12,7 +12,7 @@ from tests.plan.ways import bits, differences
 POLICIES = ("reference", "reference", "xla-cpu", "ftz", "tf32", "reference", "exact")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(120))
 def test_random_programs_have_the_same_bits_in_every_way(seed: int) -> None:
     assert differences(random_program(seed), numerics=POLICIES[seed % len(POLICIES)]) == []

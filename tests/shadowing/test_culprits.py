@@ -46,7 +46,7 @@ def _is_culprit(module: Module, found: ShadowRun) -> bool:
     return any("culprit" in (entry.op_name or "") for entry in (instruction, *sources))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("is_optimized", [False, True], ids=["lowered", "optimized"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_culprit_comes_first(name: str, is_optimized: bool) -> None:

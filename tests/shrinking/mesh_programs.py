@@ -267,6 +267,7 @@ def _write(name: str, program: MeshProgram, sizes: Mesh, folder: Path) -> None:
     jitted = jax.jit(function, in_shardings=shardings, keep_unused=True).lower(*arguments)
     with tempfile.TemporaryDirectory() as dumps:
         options = {
+            "xla_backend_optimization_level": 0,  # what LLVM makes of it is not run
             "xla_dump_to": dumps,
             "xla_dump_hlo_as_text": True,
             "xla_dump_hlo_pass_re": "spmd-partitioning",

@@ -88,6 +88,7 @@ def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: s
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_the_axis_that_is_left_longest_is_shortened(folder: Path) -> None:
     large = hloexec.load(folder / file_name("gathers_over_both_axes", (2, 4), "partitioned"))
     found = hloexec.shrink(large, devices=4)

@@ -41,7 +41,7 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 @pytest.mark.parametrize("optimized", [False, True])
 @pytest.mark.parametrize("name", sorted(PROGRAMS))

@@ -84,6 +84,7 @@ def _minimal(opcode: str, **options: Any) -> hloexec.Module:
     return find(strategy, lambda module: any(i.opcode == opcode for i in module.entry), settings=FINDING)
 
 
+@pytest.mark.slow
 def test_a_module_shrinks_to_one_instruction_on_a_small_parameter() -> None:
     for opcode, shape in (("acos", "f32[]"), ("sort", "f32[1]")):
         entry = _minimal(opcode).entry

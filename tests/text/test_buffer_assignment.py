@@ -157,6 +157,7 @@ def test_what_is_wrong_is_said_at_its_place(was: str, becomes: str, place: tuple
     assert (caught.value.line, caught.value.column) == place
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hloexec.errors.HloWarning")
 @settings(max_examples=300, deadline=None)
 @given(start=st.integers(0, len(WHOLE)), length=st.integers(1, 60), put=st.text(max_size=4))

@@ -155,6 +155,7 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
             break
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -245,7 +246,7 @@ DEEP = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_raises_nothing_but_hlo_errors(name: str) -> None:

@@ -28,6 +28,7 @@ def _xla_verdicts() -> tuple[str | None, ...]:
     return tuple(oracle.verdicts(_texts()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::hloexec.errors.HloWarning")
 @pytest.mark.parametrize("first", range(0, _COUNT, _TOGETHER))
 def test_spellings_are_read_as_xla_reads_them(first: int) -> None:

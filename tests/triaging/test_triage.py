@@ -76,6 +76,7 @@ def test_a_farm_of_three_causes_is_found_and_grouped_by_them(tmp_path: Path) -> 
     }
 
 
+@pytest.mark.slow
 def test_denormals_that_xla_flushes_are_said_to_be_flushed(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     (tmp_path / "tiny.hlo").write_text("""HloModule tiny
@@ -121,6 +122,7 @@ def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, capsys: pytest.Captu
     assert read_record(capsys.readouterr().out)["outcome_counts"] == {"agree": 1}
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_known_and_the_next_call_goes_on(tmp_path: Path) -> None:
     class Impatient:
         done = 0
@@ -221,6 +223,7 @@ def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path)
     assert Store(tmp_path, attrs.evolve(settings, timeout=99.0)).key(first) == keys[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_wrong", [True, False])
 def test_the_first_value_that_xla_cpu_has_otherwise_is_to_blame(
     is_wrong: bool, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,7 @@ def test_training_returns_expectation_and_norm_factor_too(sizes, kind):
     assert (np.abs(factor / wanted - 1) <= 40 * 2.0**-24 * (1 + 6 * wanted)).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", ["f32", "bf16"])
 def test_gradients_are_jaxs(sizes, name):

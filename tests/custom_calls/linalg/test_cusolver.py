@@ -123,7 +123,7 @@ def agree(name: str, ours: list[Any], theirs: list[Any], inputs: list[Any]) -> N
                 np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FILES)
 def test_results_are_those_that_a_gpu_gave(name, tmp_path):
     count = 0
@@ -183,7 +183,7 @@ SAME = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("name", SAME)
 def test_both_give_the_same_where_the_routine_is_the_same(name, platform):
@@ -214,6 +214,7 @@ def test_eigenvectors_diagonalize_the_triangle_that_is_read(algorithm, lower, pl
         assert (np.diff(w) >= 0).all()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("shape", [(2, 7, 5), (2, 5, 7), (40, 36), (36, 40), (6, 6)])
 @pytest.mark.parametrize("full", [True, False])

@@ -176,6 +176,7 @@ def _write(name: str, folder: Path) -> None:
     arguments = _arguments(program)
     lowered = jax.jit(function, **options).lower(*arguments)
     flags = {
+        "xla_backend_optimization_level": 0,  # what LLVM makes of it is not run
         "xla_dump_hlo_as_text": True,
         "xla_dump_hlo_pass_re": "spmd-partitioning",
         "xla_dump_large_constants": True,

@@ -46,7 +46,7 @@ def _arguments(folder: Path, name: str) -> list[Any]:
         return list(arrays.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize(
     ("first", "second"),

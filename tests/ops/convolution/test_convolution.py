@@ -346,7 +346,7 @@ def with_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, 7 if name in ("_BLOCK_ROWS", "_BLOCK_COLUMNS", "_PART_ROWS") else 900)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @needs_xla
 @pytest.mark.parametrize("partial_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("element_type", ["f32", "bf16", "c64", "s32"])

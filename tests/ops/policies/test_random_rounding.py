@@ -316,7 +316,7 @@ def test_devices_that_hold_the_same_round_alike():
     assert len({run[0].tobytes() for run in runs}) > 1
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("seed", range(7000, 7024))
 def test_the_bits_are_the_same_in_every_way(seed):
     program = random_program(seed)
