@@ -23,7 +23,7 @@ MOST_MODULES = 15
 """Files of a package, beside its `__init__.py`."""
 LARGE_ROOMS = {"hloexec": 22, "hloexec/exec": 18, "hloexec/plan": 19}
 """Packages with more: the front of the house, and two whose modules hold one another up."""
-MOST_FILES = 30
+MOST_FILES = 31
 """Files of hloexec's that the first run of one instruction may enter."""
 
 COLD_RUN = """
