@@ -38,6 +38,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 def _panel(axes: Any, modules: Mapping[str, Any], way: Way) -> None:
     """One way of using hloexec: a line per module."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     places = {name: place for place, name in enumerate(modules) if way.is_measured(modules[name])}
     warm = {places[name]: warm_ratio(modules[name], way) for name in places}
     cold = {places[name]: cold_ratio(modules[name], way) for name in places}
@@ -45,6 +47,9 @@ def _panel(axes: Any, modules: Mapping[str, Any], way: Way) -> None:
     _points(axes, cold, "process start to first output", "s", -0.12)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="x", which="both", alpha=0.25)
     means = [geometric_mean(ratio.median for ratio in ratios.values()) for ratios in (warm, cold)]
     title = f"{way.name}: geometric means {means[0]:.2f} warm, {means[1]:.2f} first output"

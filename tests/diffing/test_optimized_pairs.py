@@ -28,6 +28,8 @@ _REWRITTEN = {
     "max-pool": "select-and-scatter becomes a reduce-window over values and indices, whose results are new",
 }
 """Programs of a few instructions, of which XLA computes the greater part in other steps."""
+_LONG = {"unet"}
+"""Programs for which the search for causes takes minutes."""
 
 _DUMPING = """
 import jax
@@ -62,7 +64,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in _LONG])
 def test_optimized_programs_agree_and_their_values_are_found(name: str, dump: Path) -> None:
     wanted = "jit_program_" + name.replace("-", "_")
     (module,) = (module for module in dumped_modules(dump) if module.name == wanted)
