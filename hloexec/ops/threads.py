@@ -103,10 +103,14 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
         errors = [other.exception() for other in others if not other.cancel()]
         # A thread may hold its work for a moment longer, and with it the arrays that the function refers to, which
         # would look as if somebody else needed them.
-        del function
+        function = _nothing
     for error in errors:
         if error is not None:
             raise error
+
+
+def _nothing(start: int, stop: int) -> None:
+    """What a thread may hold when its work is done."""
 
 
 def for_each(function: Callable[[_Item], object], items: Sequence[_Item]) -> None:
