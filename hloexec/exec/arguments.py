@@ -333,7 +333,7 @@ def _own(value: object, taken: set[int], *, always_copy: bool) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)
-    owner = owner_of(array)
+    owner = array if array.base is None else owner_of(array)
     is_whole = (
         array.flags.writeable
         and (owner.base is None or is_own(owner))

@@ -33,6 +33,7 @@ from hloexec.exec.machine import Machine
 from hloexec.exec.observers import UNOBSERVED, Attached, Observer, attach
 from hloexec.exec.participation import require_devices
 from hloexec.ir import Computation, Module
+from hloexec.ops import arena
 from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.plan.memory import entry_peak_bytes, require_memory
@@ -360,13 +361,20 @@ def _execute(
         from hloexec.ops.random.rng import seeded
 
         draws = seeded(int(seed))
-    memory = plan.arenas.lent(entry_peak_bytes(plan))
+    memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
     with np.errstate(all="ignore"), draws, memory, single_threaded_blas():
         results = machine.run(plan, arguments)
         try:
             return device_results(plan, results, topology.count, always_copy=attached.see_instructions)
         except MemoryError as error:
             raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+
+def _memory_of(plan: Plan) -> AbstractContextManager[None]:
+    """A context in which kernels make large arrays in memory that the plan's runs share."""
+    if plan.arenas is None:
+        plan.arenas = arena.Arenas()
+    return plan.arenas.lent(entry_peak_bytes(plan))
 
 
 def _fault(error: BaseException) -> BaseException | None:

@@ -151,7 +151,7 @@ class Arenas:
 
     def lent(self, estimate: int) -> AbstractContextManager[None]:
         """A context in which `empty`, on this thread, takes memory of an arena, for arrays of about so many bytes."""
-        return self._lent(estimate) if estimate >= LEAST_BYTES and _IS_SUPPORTED else nullcontext()
+        return self._lent(estimate) if _IS_SUPPORTED else nullcontext()
 
     @contextmanager
     def _lent(self, estimate: int) -> Iterator[None]:

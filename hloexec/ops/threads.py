@@ -80,7 +80,7 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
             # Taking the next number is one step under Python's lock, so that no two threads take the same.
             while (number := next(numbers)) < len(starts):
                 start = starts[number]
-                function(start, min(start + block, count))  # noqa: F821  # It is deleted when all is done.
+                function(start, min(start + block, count))
         except BaseException:
             # The others shall find nothing more to do.
             for _ in range(len(starts)):
@@ -103,10 +103,14 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
         errors = [other.exception() for other in others if not other.cancel()]
         # A thread may hold its work for a moment longer, and with it the arrays that the function refers to, which
         # would look as if somebody else needed them.
-        del function
+        function = _nothing
     for error in errors:
         if error is not None:
             raise error
+
+
+def _nothing(start: int, stop: int) -> None:
+    """What a thread may hold when its work is done."""
 
 
 def for_each(function: Callable[[_Item], object], items: Sequence[_Item]) -> None:

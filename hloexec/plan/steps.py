@@ -326,8 +326,8 @@ class Plan:
     """How often the plan has run."""
     code: Any = attrs.field(init=False, default=None)
     """What `hloexec.exec.code` has made of it."""
-    arenas: Arenas = attrs.field(init=False, factory=Arenas)
-    """The memory of runs of a whole program."""
+    arenas: Arenas | None = attrs.field(init=False, default=None)
+    """The memory of runs of a whole program that has large arrays, once it has run."""
 
     def __attrs_post_init__(self) -> None:
         self.results = leaves(self.result_tree)
