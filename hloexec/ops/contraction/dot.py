@@ -119,7 +119,7 @@ class Dot:
         rows, columns = shape.dimensions
         terms = operand_shapes[0].dimensions[contracting[0]]
         general = MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
-        return attrs.evolve(general, quick=_quick_where_small(general, attributes, *operand_shapes))
+        return attrs.evolve(general, quick=_quick_where_small(general, attributes, *operand_shapes[:2]))
 
     @staticmethod
     def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: object) -> Summation:
