@@ -31,6 +31,8 @@ __all__ = ["PRECISIONS", "Call", "Field", "MatrixRoutine", "fields_of", "reason_
 PRECISIONS = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}
 """LAPACK's letters for its element types."""
 _COMPLEX = {"f32": "c64", "f64": "c128", "c64": "c64", "c128": "c128"}
+_MANY = 4
+"""From so many matrices for each of their rows, calling LAPACK for each takes longer than a stack takes row by row."""
 _FIELD = re.compile(r"(\w+)(?:\[([\w,\-]*)\](?::(\w+))?)?")
 
 
@@ -103,6 +105,8 @@ class MatrixRoutine:
     operands: tuple[Field, ...]
     results: tuple[Field, ...]
     compute: Callable[..., Mapping[str, Any]]
+    of_stack: Callable[..., Mapping[str, Any] | None] | None = None
+    """`of_stack(options, *stacks)` returns the same for many small matrices at once, or None where it cannot."""
     allows_workspaces: bool = False
     """Whether further results, of any size, may follow."""
 
@@ -169,6 +173,13 @@ class MatrixRoutine:
             for field, result in zip(self.results, results, strict=False)
             if field.name != "_"
         ]
+        if self.of_stack is not None and count >= _MANY * max(matrices[0].shape[1:], default=1):
+            stacks = self.of_stack(options, *matrices)
+            if stacks is not None:
+                for name, result in filled:
+                    if name in stacks:
+                        result[...] = stacks[name]
+                return
         for number in range(count):
             values = self.compute(call, *(operand[number] for operand in matrices))
             for name, result in filled:

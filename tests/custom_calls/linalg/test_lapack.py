@@ -150,6 +150,48 @@ def test_calls_give_what_xla_gives(name, dtype):
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("uplo", "LU")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_factors_of_many_small_matrices_multiply_back(dtype, uplo):
+    """As far as Cholesky's method promises of each element (Higham, Accuracy and Stability, Theorem 10.3), its
+    constant doubled for complex numbers; the other triangle stays."""
+    a = _definite(dtype, 50, 6, 6)
+    kept = np.triu if uplo == "L" else np.tril
+    config = f"{{uplo = {ord(uplo)} : ui8}}"
+    results = [(dtype, a.shape), (np.int32, (50,))]
+    found, info = call(target("potrf", dtype), a, results=results, config=config)
+    np.testing.assert_array_equal(kept(found, 1 if uplo == "L" else -1), kept(a, 1 if uplo == "L" else -1))
+    lower = (np.tril(found) if uplo == "L" else adjoint(np.triu(found))).astype(np.clongdouble)
+    bound = 2 * 7 * np.finfo(dtype).eps * (np.abs(lower) @ np.abs(adjoint(lower))).real
+    assert (np.abs(lower @ adjoint(lower) - a) <= bound).all()
+    assert not info.any()
+    # One that is not definite ends as it does alone, and leaves the others as they are.
+    a[3, 2, 2] = -1
+    mixed, info = call(target("potrf", dtype), a, results=results, config=config)
+    alone, code = call(target("potrf", dtype), a[3], results=[(dtype, (6, 6)), (np.int32, ())], config=config)
+    np.testing.assert_array_equal(mixed[3], alone)
+    assert (info[3], np.count_nonzero(info)) == (code, 1)
+    assert code == 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", ["LLNN", "LUTN", "RLCU", "RUNN", "LLCU"])
+def test_solutions_of_many_small_systems_fulfil_them(dtype, options):
+    """As far as substitution promises of each element (Higham, Theorem 8.5), its constant doubled for complex numbers."""
+    side, uplo, trans, diag = options
+    a, b = matrices(dtype, 50, 6, 6), matrices(dtype, 50, 6, 3 if side == "L" else 6, seed=1)
+    values = zip(("diag", "side", "trans_x", "uplo"), (diag, side, trans, uplo), strict=True)
+    config = "{" + ", ".join(f"{name} = {ord(letter)} : ui8" for name, letter in values) + "}"
+    (x,) = call(target("trsm", dtype), a, b, results=[(dtype, b.shape)], config=config)
+    triangle = (np.tril if uplo == "L" else np.triu)(a).astype(np.clongdouble)
+    if diag == "U":
+        triangle[:, range(6), range(6)] = 1
+    applied = {"N": triangle, "T": triangle.swapaxes(-1, -2), "C": adjoint(triangle)}[trans]
+    product = (lambda one, other: one @ other) if side == "L" else (lambda one, other: other @ one)
+    bound = 2 * 6 * np.finfo(dtype).eps * product(np.abs(applied), np.abs(x.astype(np.clongdouble)))
+    assert (np.abs(product(applied, x.astype(np.clongdouble)) - b) <= bound).all()
+
+
 @pytest.mark.parametrize("name", ["solve", "eigh", "svd", "qr"])
 def test_modules_that_xla_has_optimized_run_too(name):
     """LAPACK's results are the same; what surrounds them may be fused. 64 ULPs of the largest element, well conditioned."""
