@@ -142,7 +142,7 @@ def rows(sizes: Iterable[float] = SIZES) -> Iterator[dict[str, object]]:
 
 def _measure(size: float) -> dict[str, float]:
     import hloexec
-    from hloexec.exec.running import plan_of
+    from hloexec.exec.plans import plan_of
 
     text = layered_module(size)
     hloexec.verify(hloexec.parse(layered_module(0.01)))  # imports

@@ -24,7 +24,7 @@ import attrs
 
 import hloexec
 from hloexec.costs import contraction_of
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.operations import traits_of
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Plan, Step, inner_plans

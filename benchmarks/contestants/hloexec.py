@@ -42,7 +42,7 @@ def first_output(stages: Stages, module_path: str, inputs_path: str, devices: in
     module = hloexec.load(module_path)
     stages.done("parse")
 
-    from hloexec.exec.running import plan_of
+    from hloexec.exec.plans import plan_of
 
     plan_of(module)
     stages.done("plan")

@@ -11,7 +11,7 @@ import warnings
 import attrs
 
 from hloexec.errors import HloWarning, UnsupportedError
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.ir import Module
 from hloexec.plan.memory import entry_peak_bytes
 

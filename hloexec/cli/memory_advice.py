@@ -52,7 +52,7 @@ def _shrunken_size() -> str:
 
 def _fitting_computation(module: Module, given: RunOptions, options: dict[str, Any]) -> str | None:
     """The computation with the most instructions, among those that the entry reaches, that fits into memory alone."""
-    from hloexec.exec.running import plan_of
+    from hloexec.exec.plans import plan_of
     from hloexec.plan.memory import require_memory
     from hloexec.summary import run_counts
     from hloexec.system_memory import memory_limit_bytes

@@ -10,7 +10,8 @@ from hloexec.exec.observers import (
     Progress,
     ProgressObserver,
 )
-from hloexec.exec.running import plan_of, run, run_devices
+from hloexec.exec.plans import plan_of
+from hloexec.exec.running import run, run_devices
 from hloexec.plan.program import Requirement, unsupported
 
 __all__ = [

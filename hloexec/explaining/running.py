@@ -12,7 +12,8 @@ from hloexec.errors import InputError
 from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
-from hloexec.exec.running import require_policy_names, run_devices
+from hloexec.exec.plans import require_policy_names
+from hloexec.exec.running import run_devices
 from hloexec.explaining.findings import Explanation, InstructionExplanation
 from hloexec.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
 from hloexec.explaining.per_instruction import explained_instructions

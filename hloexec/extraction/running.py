@@ -18,7 +18,8 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
-from hloexec.exec.running import plan_of, run_devices
+from hloexec.exec.plans import plan_of
+from hloexec.exec.running import run_devices
 from hloexec.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import needs_devices, slice_module, slice_of

@@ -23,7 +23,7 @@ from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError, os_errors_named
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.files import open_atomically
 from hloexec.folders import whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash

@@ -15,7 +15,8 @@ from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import value_leaves
 from hloexec.exec.observers import UNREPLACEABLE, Event, Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
-from hloexec.exec.running import plan_of, run_devices
+from hloexec.exec.plans import plan_of
+from hloexec.exec.running import run_devices
 from hloexec.inputs import value_of
 from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.ops.policies.policy import numerics_policy

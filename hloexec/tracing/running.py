@@ -17,7 +17,8 @@ from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
-from hloexec.exec.running import plan_of, run_devices
+from hloexec.exec.plans import plan_of
+from hloexec.exec.running import run_devices
 from hloexec.files import open_atomically
 from hloexec.folders import new_folder, require_new_folder, require_room
 from hloexec.ir import Computation, Module

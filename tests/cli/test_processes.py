@@ -51,6 +51,7 @@ def wide(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", ["run {}", "fmt {}", "ops", "ops --json", "run --help", "--help"])
 def test_a_pipe_that_nobody_reads_is_quiet_and_141(command: str, wide: Path) -> None:
     done = shell(f"{HLOEXEC} {command.format(wide)} | true; exit ${{PIPESTATUS[0]}}")

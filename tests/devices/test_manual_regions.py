@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.devices.topology import Topology, device_counts
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.plan.spread import spread_of
 from tests.devices.programs import jax
 

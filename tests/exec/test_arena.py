@@ -166,6 +166,7 @@ def test_a_run_within_a_run_has_an_arena_of_its_own() -> None:
     assert set(found) == {bits(hloexec.run(inner, *_inputs(5), planner=False))}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs_have_the_same_bits_in_every_run(seed: int) -> None:
     side = 192
@@ -178,6 +179,7 @@ def test_random_graphs_have_the_same_bits_in_every_run(seed: int) -> None:
     assert all(bits(found) == expected for found, expected in results)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_programs_of_all_kinds_have_the_same_bits_with_every_array_in_an_arena(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.exec import machine, ownership, running
+from hloexec.exec import machine, ownership, plans
 from hloexec.exec.code import compiling
 from hloexec.exec.code.code import sources
 from hloexec.exec.code.compiling import code_of
@@ -248,7 +248,7 @@ ENTRY e {{ n = s32[] parameter(0)
 def test_code_is_readable_and_says_what_is_hoisted() -> None:
     body, following = LOOPS["what does not depend on the iteration"]
     module = hloexec.parse(LOOP.format(body=body, next=following, trips=3))
-    (loop, entry) = sources(code_of(running.plan_of(module)))
+    (loop, entry) = sources(code_of(plans.plan_of(module)))
     assert re.search(r"a = multiply\((\w+), \1\)  # f32\[4\]", entry)
     assert "multiply" not in loop
     assert re.search(r"add\((\w+), a, \1\)  # b: f32\[4\]\n +count \+= 1\n", loop)
@@ -335,7 +335,7 @@ def test_a_counter_that_wraps_around_is_no_counter() -> None:
     """From 100, 100 more is -56 in s8, and the loop goes on."""
     text = LOOP.format(body="  a = f32[4] add(x, y)", next="a, y", trips=127).replace("s32", "s8")
     text = text.replace("one = s8[] constant(1)", "one = s8[] constant(100)")
-    (loop, _) = sources(code_of(running.plan_of(hloexec.parse(text))))
+    (loop, _) = sources(code_of(plans.plan_of(hloexec.parse(text))))
     assert "count" not in loop
 
 
@@ -343,7 +343,7 @@ def test_values_that_are_only_computed_with_lie_in_buffers() -> None:
     """Three values a step, of which two are alive at once, beside the two that are carried and change places."""
     body = "  a = f32[4] add(x, y)\n  b = f32[4] multiply(a, y)\n  c = f32[4] subtract(a, b)\n  d = f32[4] add(c, x)"
     module = hloexec.parse(LOOP.format(body=body, next="c, d", trips=50))
-    (loop, _) = sources(code_of(running.plan_of(module)))
+    (loop, _) = sources(code_of(plans.plan_of(module)))
     before, within = loop.split("while iteration != until:")
     assert before.count("empty((4,), 'float32')") == 1
     assert " = add(" not in within and " = multiply(" not in within
@@ -355,7 +355,7 @@ def test_values_that_are_only_computed_with_lie_in_buffers() -> None:
 def test_values_that_are_carried_twice_are_left_alone() -> None:
     body = "  a = f32[4] add(x, y)\n  b = f32[4] add(a, x)"
     module = hloexec.parse(LOOP.format(body=body, next="b, b", trips=50))
-    (loop, _) = sources(code_of(running.plan_of(module)))
+    (loop, _) = sources(code_of(plans.plan_of(module)))
     assert ".copy()" not in loop
     require_same(module, X / 1e20, X / 1e20)
 
@@ -389,7 +389,7 @@ def test_loops_that_go_round_in_circles(name: str, trips: int) -> None:
     if name in ("a fixed point", "a circle of eight"):
         counted = Statistics()
         hloexec.run(module, X / 8, X, statistics=counted)
-        (loop, _) = sources(code_of(running.plan_of(module)))
+        (loop, _) = sources(code_of(plans.plan_of(module)))
         assert "skipped" in loop
 
 
@@ -400,7 +400,7 @@ def test_a_loop_that_draws_random_numbers_goes_on() -> None:
         "  b = f32[4] maximum(x, d)"
     )
     text = LOOP.format(body=body, next="b, y", trips=5000)
-    (loop, _) = sources(code_of(running.plan_of(hloexec.parse(text))))
+    (loop, _) = sources(code_of(plans.plan_of(hloexec.parse(text))))
     assert "skipped" not in loop
     require_same(hloexec.parse(text), 0 * X, X)
 

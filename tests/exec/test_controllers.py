@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.errors import EvaluationError, InputError
 from hloexec.exec.observers import Attached
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.plan.kernels import Forward
 from hloexec.plan.steps import inner_plans
 from hloexec.values import mapped

@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.exec.statistics import Statistics
 
 LOOP = """HloModule m

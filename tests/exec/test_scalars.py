@@ -11,7 +11,7 @@ import hloexec
 from hloexec.exec.code import scalars
 from hloexec.exec.code.code import sources
 from hloexec.exec.code.compiling import code_of
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from tests.plan.loops import loop
 from tests.plan.ways import bits
 

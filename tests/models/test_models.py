@@ -22,7 +22,7 @@ def _case(name: str) -> Case:
     return Case(name, function, arguments, roundings=ROUNDINGS)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_training_step_agrees_with_xla(name: str, type_name: str) -> None:

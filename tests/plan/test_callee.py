@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hloexec.dtypes import element_type
 from hloexec.errors import UnsupportedError
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.plan.callee import PlanCallee
 from tests.exec.programs import parsed, run_text
 

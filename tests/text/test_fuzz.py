@@ -164,6 +164,7 @@ def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
         check(corrupted(text, rng))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SEEDS)
 def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
     path = seed_path(name)

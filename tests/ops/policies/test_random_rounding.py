@@ -39,6 +39,7 @@ def binary(opcode, kind, count):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STORAGE)
 @pytest.mark.parametrize("opcode", ["add", "subtract", "multiply"])
 def test_a_result_is_one_of_its_two_neighbours_in_proportion(opcode, kind):

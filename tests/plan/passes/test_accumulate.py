@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.plan.memory import entry_peak_bytes
 from hloexec.plan.steps import Plan, While

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.dtypes import element_type
-from hloexec.exec.running import plan_of
+from hloexec.exec.plans import plan_of
 from hloexec.exec.statistics import Statistics
 from hloexec.plan import pipeline
 from hloexec.plan.passes import fuse

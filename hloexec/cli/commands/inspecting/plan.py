@@ -27,7 +27,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     import hloexec
     from hloexec.exec.code.code import sources
     from hloexec.exec.code.compiling import code_of
-    from hloexec.exec.running import plan_of
+    from hloexec.exec.plans import plan_of
     from hloexec.ops.policies.policy import numerics_policy
     from hloexec.plan.memory import entry_peak_bytes
     from hloexec.plan.pipeline import PASS_NAMES

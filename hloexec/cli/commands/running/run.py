@@ -245,7 +245,7 @@ def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Top
     """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
     from hloexec.devices.topology import topology_of
     from hloexec.exec.participation import require_devices
-    from hloexec.exec.running import plan_of
+    from hloexec.exec.plans import plan_of
     from hloexec.plan.memory import require_memory
 
     plan = plan_of(module, memory_limit=given.memory_limit, **options)

@@ -1,0 +1,152 @@
+"""`plan_of`: the plan of a module under options.
+
+Plans are cached for the lifetime of their module, so a second run of the same module object starts at once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.arguments import byte_count, named_computation, require_flags, require_module, wrong
+from hloexec.custom_calls.registry import find_custom_call
+from hloexec.errors import InputError
+from hloexec.ir import Computation, Module
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.plan.pipeline import Options
+from hloexec.plan.planner import build
+from hloexec.plan.steps import Plan
+
+__all__ = ["plan_of", "require_policy_names"]
+
+
+@attrs.define(eq=False)
+class _Known:
+    """What is known of a module."""
+
+    module: weakref.ref[Module]
+    is_verified: bool = False
+    plans: dict[Any, Plan] = attrs.field(factory=dict)
+    """By options."""
+    usual: dict[Any, Plan] = attrs.field(factory=dict)
+    """The same for what most runs are given, by that as it is given."""
+
+
+_NEAR = 0.8
+"""How similar names must be for one to be suggested for the other: `dot.3` and `dot.4`, or one letter of seven."""
+_known: dict[int, _Known] = {}
+"""By the module's identity; comparing modules by value would take longer than planning."""
+
+
+def plan_of(
+    module: Module,
+    *,
+    numerics: str | NumericsPolicy = "reference",
+    computation: str | None = None,
+    elided: str | Mapping[str, Any] = "zeros",
+    unknown: str = "error",
+    memory_limit: int | str | None = None,
+    verify: bool = True,
+    planner: bool = True,
+    is_observed: bool = False,
+    is_controlled: bool = False,
+    last_pass: str | None = None,
+) -> Plan:
+    """The plan of a module or of one of its computations; made once per module object and set of options.
+
+    `planner=False` leaves out all optimizations, `last_pass` those behind the one that it names.
+    """
+    is_usual = verify is True and planner is True and computation is memory_limit is last_pass is None
+    is_usual = is_usual and type(numerics) is type(elided) is type(unknown) is str
+    usual = numerics, elided, unknown, is_observed, is_controlled
+    if is_usual:
+        plan = _known_of(module).usual.get(usual) if isinstance(module, Module) else None
+        if plan is not None and _is_current(plan):
+            return plan
+    if not isinstance(module, Module):
+        require_module(module)
+    if verify is not True or planner is not True:
+        require_flags(verify=verify, planner=planner)
+    entry = module.entry if computation is None else named_computation(module, computation)
+    policy = numerics_policy(numerics)
+    _require_choice("elided", elided, ("zeros", "random", "error"))
+    _require_choice("unknown", unknown, ("error", "zeros", "random"))
+    if policy.overrides:
+        require_policy_names(module, policy)
+    limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
+    options = Options(policy, elided, unknown, planner, is_observed, is_controlled, last_pass)
+    known = _known_of(module)
+    if verify and not known.is_verified:
+        # Imported late: a verified module never needs it again.
+        from hloexec.verifier import verify as verify_module
+
+        verify_module(module)
+        known.is_verified = True
+    if verify:
+        plan = _kept_plan(known, entry, options, limit)
+        if is_usual:
+            known.usual[usual] = plan
+        return plan
+    from hloexec.verifier import explained
+
+    with explained(module):
+        return _kept_plan(known, entry, options, limit)
+
+
+def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
+    """InputError where a policy is for an instruction that is not there."""
+    homes: dict[str, list[str]] = {}
+    for computation in module:
+        for instruction in computation:
+            homes.setdefault(instruction.name, []).append(computation.name)
+    for name, _ in policy.overrides:
+        home, _, own = name.rpartition("/")
+        if name not in homes and home not in homes.get(own, []):
+            from difflib import get_close_matches
+
+            # The names of computations count for nothing here: those that share a long one are not near.
+            close = next(iter(get_close_matches(own, homes, 1, _NEAR)), None)
+            if close is not None and home:
+                close = f"{home if home in homes[close] else homes[close][0]}/{close}"
+            hint = "" if close is None else f"; did you mean {close!r}?"
+            raise InputError(f"numerics has a policy for {name!r}, but {module.name} has no such instruction{hint}")
+
+
+def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int | None) -> Plan:
+    """The plan that was made before, as long as nothing that it was made of has changed; else a new one."""
+    module = known.module()
+    assert module is not None
+    if not isinstance(options.elided, str):
+        return build(module, entry, options, limit)
+    key = entry.name, options
+    plan = known.plans.get(key)
+    if plan is None or not _is_current(plan):
+        plan = known.plans[key] = build(module, entry, options, limit)
+    return plan
+
+
+def _is_current(plan: Plan) -> bool:
+    """Whether the library calls that a plan was made of are still the ones there are."""
+    calls = plan.library_calls
+    return not calls or all(find_custom_call(target) is call for target, call in calls.items())
+
+
+def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:
+    if isinstance(value, str) and value not in choices:
+        raise InputError(f"{option} must be one of {', '.join(choices)}, but is {value!r}")
+    if not isinstance(value, str):
+        is_mapping = isinstance(value, Mapping) and option == "elided"
+        if not is_mapping or not all(isinstance(name, str) for name in value):
+            more = ", or a mapping from names to arrays" if option == "elided" else ""
+            raise wrong(option, f"one of {', '.join(choices)}{more}", value)
+
+
+def _known_of(module: Module) -> _Known:
+    key = id(module)
+    found = _known.get(key)
+    if found is None or found.module() is not module:
+        found = _known[key] = _Known(weakref.ref(module, lambda _: _known.pop(key, None)))
+    return found
