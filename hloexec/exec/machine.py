@@ -3,7 +3,7 @@
 It keeps its own stacks of frames, one frame per running plan, so programs may be nested to any depth. A frame's steps
 run in a loop that only calls kernels and drops dead values; control flow and communication leave the loop, and the
 interpreter decides how to continue. A kernel runs once if all devices hold the same operands, and otherwise once per
-class of devices (`hloexec.exec.per_class`). Devices for which control flow diverges become separate tasks
+class of devices (`hloexec.exec.lockstep.per_class`). Devices for which control flow diverges become separate tasks
 (`hloexec.exec.scheduler`). `hloexec.exec.watching` has the interpreter for runs with observers, checks or counters.
 """
 
@@ -22,10 +22,10 @@ from hloexec.errors import HloError
 from hloexec.exec.code.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, is_long, loop_code_of
 from hloexec.exec.faults import with_place
 from hloexec.exec.host import CONTEXT, Host, exchanged
+from hloexec.exec.lockstep.per_class import EachClass
+from hloexec.exec.lockstep.per_class_loops import ClassOperands, lone_frame, parts_of_loop, side_by_side
 from hloexec.exec.observers import Context
 from hloexec.exec.ownership import is_free
-from hloexec.exec.per_class import EachClass
-from hloexec.exec.per_class_loops import ClassOperands, lone_frame, parts_of_loop, side_by_side
 from hloexec.exec.scheduler import Scheduler
 from hloexec.exec.tasks import Frame, Loop, Task
 from hloexec.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While

@@ -24,9 +24,9 @@ from hloexec.devices.varying import Varying
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.exec.arguments import collected, device_arguments, device_results
 from hloexec.exec.host import Host, Sink, Source, connect
+from hloexec.exec.lockstep.participation import require_devices
 from hloexec.exec.machine import Machine
 from hloexec.exec.observers import UNOBSERVED, Attached, Observer, attach
-from hloexec.exec.participation import require_devices
 from hloexec.exec.plans import plan_of
 from hloexec.ir import Module
 from hloexec.ops import arena

@@ -1,7 +1,7 @@
 """The scheduler of tasks: which task runs, which waits, and how tasks that have diverged are joined again.
 
 All devices begin as one task (`hloexec.exec.tasks`), which runs until it ends, waits for others, or splits into
-several. `hloexec.exec.communication` knows which task waits for which; `hloexec.exec.machine` runs a task.
+several. `hloexec.exec.lockstep.communication` knows which task waits for which; `hloexec.exec.machine` runs a task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from hloexec.devices.topology import Topology
 from hloexec.devices.varying import merged
-from hloexec.exec.communication import Communicator, Waiting, results_of
+from hloexec.exec.lockstep.communication import Communicator, Waiting, results_of
 from hloexec.exec.tasks import Join, Task, merged_task
 from hloexec.plan.steps import Step
 

@@ -12,10 +12,10 @@ from hloexec.devices.topology import Topology
 from hloexec.devices.varying import Varying
 from hloexec.errors import EvaluationError, HloError, ResourceError
 from hloexec.exec.code.code import Code
+from hloexec.exec.lockstep.per_class import EachClass
 from hloexec.exec.machine import Machine, store_result
 from hloexec.exec.observers import Attached, attach
 from hloexec.exec.ownership import is_free
-from hloexec.exec.per_class import EachClass
 from hloexec.exec.showing import shown
 from hloexec.exec.statistics import Statistics
 from hloexec.exec.tasks import Frame, Loop, Task

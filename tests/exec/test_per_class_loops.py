@@ -12,7 +12,7 @@ import pytest
 import hloexec
 from hloexec.custom_calls.user_calls import unregister_custom_call
 from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.exec import per_class_loops
+from hloexec.exec.lockstep import per_class_loops
 from hloexec.exec.statistics import Statistics
 from hloexec.ops import registry
 

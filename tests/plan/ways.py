@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import per_class_loops
+from hloexec.exec.lockstep import per_class_loops
 from hloexec.exec.statistics import Statistics
 from hloexec.ir import Module
 from hloexec.ops import threads

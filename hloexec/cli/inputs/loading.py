@@ -59,7 +59,7 @@ def prepared(file: str, given: RunOptions) -> Prepared:
     """
     from hloexec.cli.memory_advice import memory_advice
     from hloexec.devices.topology import topology_of
-    from hloexec.exec.participation import require_devices
+    from hloexec.exec.lockstep.participation import require_devices
     from hloexec.exec.plans import plan_of
     from hloexec.loading import load_with_values
     from hloexec.plan.memory import require_memory

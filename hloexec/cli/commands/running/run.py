@@ -244,7 +244,7 @@ def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
 def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:
     """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
     from hloexec.devices.topology import topology_of
-    from hloexec.exec.participation import require_devices
+    from hloexec.exec.lockstep.participation import require_devices
     from hloexec.exec.plans import plan_of
     from hloexec.plan.memory import require_memory
 
