@@ -49,8 +49,9 @@ def _keeping_arrays(ufunc: np.ufunc) -> Function:
 
 def ufunc_of_scalars(function: Function) -> np.ufunc | None:
     """The NumPy function that a kernel of arrays without dimensions is, but for the array that it gives."""
-    is_one = isinstance(function, partial) and isinstance(function.func, np.ufunc) and function.keywords == {"out": ...}
-    return function.func if is_one else None  # type: ignore[attr-defined]
+    if isinstance(function, partial) and isinstance(function.func, np.ufunc) and function.keywords == {"out": ...}:
+        return function.func
+    return None
 
 
 def _widening(element_type: ElementType) -> Function | None:
