@@ -14,8 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.registry import Opcode
-from hloexec.plan.kernels import InstructionKernel, View
+from hloexec.plan.kernels import InstructionKernel, Kernel, View
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import map_tree
 
@@ -72,22 +71,10 @@ class Numbering:
         shape = plan.slot_shapes[step.result] if isinstance(step.tree, int) else None
         if not isinstance(shape, ArrayShape) or shape.byte_size > _SHARED_BYTES:
             return None
-        what = _kernel_key(step)
+        what = _kernel_key(step.kernel)
         if what is None:
             return None
-        operands = tuple((numbers.get(slot, (id(plan), slot)), _shape_key(plan, slot)) for slot in step.operands)
-        try:
-            return self.number((what, operands, shape.element_type.name, shape.dimensions))
-        except TypeError:
-            # Attributes that cannot be compared.
-            return None
-
-
-def _shape_key(plan: Plan, slot: int) -> Hashable:
-    shape = plan.slot_shapes[slot]
-    return (
-        (shape.element_type.name, shape.dimensions, shape.dynamic_dimensions) if isinstance(shape, ArrayShape) else None
-    )
+        return self.number((what, tuple(numbers.get(slot, (id(plan), slot)) for slot in step.operands)))
 
 
 def _constant_key(value: Any) -> Hashable:
@@ -96,15 +83,14 @@ def _constant_key(value: Any) -> Hashable:
     return "known", value.dtype.str, value.dtype.name, value.shape, value.tobytes()
 
 
-def _kernel_key(step: Step) -> Hashable:
-    """What a kernel computes; None where that is not known."""
-    kernel = step.kernel
+def _kernel_key(kernel: Kernel | None) -> Hashable:
+    """What a kernel computes; None where that is not known.
+
+    Instructions have one kernel if all is equal that it may depend on (`Lowering`): layouts, too, which say what a
+    `bitcast` does, and a −0 that compares equal to a 0.
+    """
     if isinstance(kernel, View):
         return "view", repr(kernel.function)
     if not isinstance(kernel, InstructionKernel) or not kernel.is_pure or kernel.random is not None:
         return None
-    if not isinstance(kernel.entry, Opcode) or kernel.callees:
-        return None
-    types = None if kernel.result_types is None else tuple(map(str, kernel.result_types))
-    how = kernel.orders, types, kernel.is_flushed, kernel.given.get("numerics")
-    return kernel.entry.name, step.instruction.attributes, how
+    return None if kernel.callees else kernel

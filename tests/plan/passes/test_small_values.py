@@ -180,3 +180,39 @@ def test_equal_values_are_computed_once_unless_a_loop_carries_them() -> None:
     # What is not needed is gone; a and b are one, and so are s and t; the counter adds, too.
     assert (found.count("multiply"), found.count("add"), found.count("subtract")) == (1, 2, 2)
     same_in_all_runs(text, np.arange(8, dtype=np.float32), np.full(8, np.nan, np.float32))
+
+
+def test_bitcasts_of_one_value_to_two_layouts_are_two_values() -> None:
+    text = """HloModule m
+ENTRY e {
+  x = f32[8,8]{1,0} parameter(0)
+  a = f32[8,8]{1,0} bitcast(x)
+  b = f32[8,8]{0,1} bitcast(x)
+  na = f32[8,8]{1,0} negate(a)
+  nb = f32[8,8]{1,0} negate(b)
+  ROOT r = (f32[8,8]{1,0}, f32[8,8]{1,0}) tuple(na, nb)
+}
+"""
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    as_it_is, turned = same_in_all_runs(text, x)
+    np.testing.assert_array_equal(as_it_is, -x)
+    np.testing.assert_array_equal(turned, -x.T)
+
+
+def test_zeros_of_both_signs_are_two_values() -> None:
+    """0 and −0 compare equal."""
+    text = """HloModule m
+f { x = f32[8] parameter(0)
+  zero = f32[] constant(0)
+  minus = f32[] constant(-0)
+  zeros = f32[8] broadcast(zero), dimensions={}
+  minuses = f32[8] broadcast(minus), dimensions={}
+  a = f32[8] divide(x, zeros)
+  b = f32[8] divide(x, minuses)
+  ROOT r = (f32[8], f32[8]) tuple(a, b) }
+ENTRY e { x = f32[8] parameter(0)
+  ROOT r = (f32[8], f32[8]) call(x), to_apply=f }
+"""
+    over_zero, over_minus = same_in_all_runs(text, np.arange(1, 9, dtype=np.float32))
+    assert np.isposinf(over_zero).all()
+    assert np.isneginf(over_minus).all()

@@ -7,6 +7,7 @@ from math import prod
 from tests.plan.random_programs.writing import SHAPES, Body, Writer, shape_text, spread_scalar
 
 __all__ = [
+    "again",
     "by_rows",
     "convolve",
     "cumulate",
@@ -21,7 +22,17 @@ __all__ = [
 
 _UNARY = ("negate", "abs", "exponential", "sine", "cosine", "tanh", "logistic", "sqrt", "floor", "sign", "log-plus-one")
 _BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "atan2")
+_REPEATED = {*_UNARY, *_BINARY, "transpose", "reshape", "slice", "broadcast", "reverse", "pad", "dynamic-slice", "dot"}
 _INTEGER_BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor", "shift-left", "divide")
+
+
+def again(writer: Writer, body: Body) -> None:
+    """What an earlier instruction computes, once more."""
+    found = [value for value in body.values if body.calls[value.name].split("(")[0] in _REPEATED]
+    if found:
+        value = writer.pick(found)
+        once_more = body.emit(value.kind, value.dims, body.calls[value.name])
+        body.emit(value.kind, value.dims, f"add({value.name}, {once_more.name})")
 
 
 def elementwise(writer: Writer, body: Body) -> None:

@@ -29,7 +29,7 @@ _ANYWHERE: list[Maker] = [
     *[arithmetic.elementwise] * 7, *[movement.transpose] * 3, *[arithmetic.reduce] * 3, *[arithmetic.dot] * 3,
     *[movement.move] * 3, *[arithmetic.turned_sum] * 2, movement.update, movement.select, movement.convert,
     arithmetic.cumulate, arithmetic.by_rows, movement.scatter, movement.gather, movement.sort, arithmetic.convolve,
-    arithmetic.draw, arithmetic.mixed, arithmetic.element_by_element,
+    arithmetic.draw, arithmetic.mixed, arithmetic.element_by_element, arithmetic.again, *[movement.bitcast] * 2,
 ]  # fmt: skip
 """What stands here several times comes so much more often."""
 

@@ -56,11 +56,14 @@ class Body:
         self.name = name
         self.lines: list[str] = []
         self.values: list[Value] = []
+        self.calls: dict[str, str] = {}
+        """By the name of a value, the instruction that makes it, from its opcode on."""
         self.constants: dict[tuple[str, str], Value] = {}
 
-    def emit(self, kind: str, dims: Dims, call: str, *, keep: bool = True) -> Value:
+    def emit(self, kind: str, dims: Dims, call: str, *, layout: str = "", keep: bool = True) -> Value:
         value = Value(self.program.fresh(), kind, dims)
-        self.lines.append(f"  {value.name} = {value.shape} {call}")
+        self.lines.append(f"  {value.name} = {value.shape}{layout} {call}")
+        self.calls[value.name] = call
         if keep:
             self.values.append(value)
         return value
