@@ -3,7 +3,9 @@ size where that fits and cut down where it does not, and the whole of it cut dow
 
 The truth is XLA:CPU on the equivalent modules; each element of a floating-point result keeps to what rounding does to
 it, as sixteen runs on the same inputs show. (Six, as a comparison takes, miss what one rounding in ten does to a sum of
-a few terms: among the 12.8 million elements there are seven of those, in two of 293 computations.)
+a few terms: among the 12.8 million elements there are seven of those, in two of 293 computations. Sixteen may miss it,
+too: which elements XLA rounds the other way depends on the processor. What they leave is therefore measured once more,
+by four times as many.)
 """
 
 from __future__ import annotations
@@ -139,9 +141,12 @@ def require_agreement(module: Module) -> None:
     actual = dict(leaves_of(hloexec.run(module, *inputs, verify=False), "actual"))
     expected = xla.run_hlo(xla.equivalent_module(hloexec.format(module, metadata=False)), *flat(inputs))
     how = {"verify": False, "replicas": 1, "partitions": 1}
-    spreads = sampled(module, [inputs], samples=RECORDED_SAMPLES, **how).spreads
-    comparison = hloexec.compare(actual, dict(zip(actual, expected, strict=True)), module=module, spreads=spreads)
-    assert comparison.agrees, f"{module.name}: {comparison}"
+    for samples in (RECORDED_SAMPLES, 4 * RECORDED_SAMPLES):
+        spreads = sampled(module, [inputs], samples=samples, **how).spreads
+        comparison = hloexec.compare(actual, dict(zip(actual, expected, strict=True)), module=module, spreads=spreads)
+        if comparison.agrees:
+            return
+    raise AssertionError(f"{module.name}: {comparison}")
 
 
 def distinct(modules: Iterator[Module]) -> list[Module]:
