@@ -30,6 +30,7 @@ LEAST_BYTES = 1 << 17
 _ALIGNMENT = 64
 _SPARE = 4
 """An arena has room for the arrays of a run and for one part in so many of them besides, for gaps."""
+_HUGE_PAGE = 1 << 21
 _MOST_IDLE = 2
 """So many arenas of one plan wait for its next runs, where several have run at once."""
 _KEPT_BYTES = 1 << 30
@@ -69,11 +70,16 @@ _IS_SUPPORTED = (
 class _Arena:
     """Memory for one run at a time."""
 
-    def __init__(self, size: int) -> None:
-        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    def __init__(self, needed: int) -> None:
+        """For arrays of so many bytes, and gaps between them."""
+        size = needed + needed // _SPARE
+        # Linux puts a mapping of whole huge pages where such pages begin.
+        page = mmap.PAGESIZE if size < _HUGE_PAGE else _HUGE_PAGE
+        pages = -(-size // page) * page
         self._map = mmap.mmap(-1, pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        if hasattr(mmap, "MADV_HUGEPAGE") and needed >= _HUGE_PAGE:
+            # None that is likely to be used in part only: all of it would count as memory of the process.
+            self._map.madvise(mmap.MADV_HUGEPAGE, 0, needed // _HUGE_PAGE * _HUGE_PAGE)
         # Once a large array has been freed, glibc keeps the memory of arrays up to its size, which NumPy's functions
         # make for themselves. Without arenas that happens in the first run.
         np.empty(min(pages, _MOST_RAISED), np.uint8)
@@ -177,7 +183,7 @@ class Arenas:
                 return arena
             needed = max(estimate, arena.size + arena.missed)
         try:
-            return _Arena(needed + needed // _SPARE)
+            return _Arena(needed)
         except OSError:
             return None
 

@@ -177,6 +177,11 @@ class InstructionKernel(Kernel):
 
         return self.bound if isinstance(self.bound, MatrixProduct) else None
 
+    def keeps_repeated(self, shape: Leaf) -> bool:
+        """Whether an operand of such a shape that a broadcast has made is taken as it is, whatever its order."""
+        is_one_of_many = isinstance(self.entry, Opcode) and len(self.orders or ()) != 2
+        return is_one_of_many and isinstance(shape, ArrayShape) and shape.element_type.storage.kind in "biu"
+
     @property
     def callees(self) -> tuple[Callee, ...]:
         return self.given.get("computations", ())  # type: ignore[no-any-return]
@@ -393,7 +398,8 @@ def _assembled(
         function = partial(_as_declared, Conversion.to(result_types).function, function)
     if orders:
         is_pair = isinstance(entry, Opcode) and len(orders) == 2
-        function = _pair_in_orders(function, *orders) if is_pair else partial(_in_orders, function, orders)
+        arrange = _in_orders if isinstance(entry, Opcode) else _all_in_orders
+        function = _pair_in_orders(function, *orders) if is_pair else partial(arrange, function, orders)
     return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
 
 
@@ -405,14 +411,34 @@ def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *opera
 def _in_orders(
     kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
 ) -> Any:
-    """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned."""
+    """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned.
+
+    Integers that are repeated, as the places beside the values of an argmin, stay as they are: nothing about them
+    rounds, and a copy may be the largest array of a run.
+    """
     return kernel(
         *[
-            in_order(operand, order) if isinstance(operand, np.ndarray) else operand
+            operand if _repeats_integers(operand) else _ordered(operand, order)
             for operand, order in zip(operands, orders, strict=True)
         ],
         **out,
     )
+
+
+def _repeats_integers(value: object) -> bool:
+    """Whether a value is an array of integers of which a broadcast has made more."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biu" and 0 in value.strides
+
+
+def _all_in_orders(
+    kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
+) -> Any:
+    """`_in_orders` for library calls, which may take arrays to be without gaps."""
+    return kernel(*map(_ordered, operands, orders), **out)
+
+
+def _ordered(operand: object, order: MemoryOrder | None) -> object:
+    return in_order(operand, order) if isinstance(operand, np.ndarray) else operand
 
 
 def _pair_in_orders(kernel: Callable[..., Any], first: Any, second: Any) -> Callable[..., Any]:

@@ -367,8 +367,12 @@ class Lowering:
         """Bytes of the broadcast operands that a kernel with a required memory order copies."""
         if kernel.orders is None:
             return 0
-        sizes = [(self.slot_shapes[slot].byte_size, self.slot_shapes[self.viewed.get(slot, slot)]) for slot in slots]
-        return sum(size for size, shown in sizes if size > shown.byte_size)
+        shapes = [(self.slot_shapes[slot], self.slot_shapes[self.viewed.get(slot, slot)]) for slot in slots]
+        return sum(
+            shape.byte_size
+            for shape, shown in shapes
+            if shape.byte_size > shown.byte_size and not kernel.keeps_repeated(shape)
+        )
 
 
 _LOWERED = {

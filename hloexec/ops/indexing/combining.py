@@ -102,7 +102,7 @@ def _at(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
 def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
     """`combine` for rows of few elements: by rounds, as long as these are of many keys."""
     ufunc, wide = UFUNCS[name], widen(pieces)
-    order, ends = _rounds(keys)
+    order, ends = _rounds(*_by_key(keys))
     begin = 0
     for end in ends:
         if end - begin < _FEWEST_KEYS and element_type.bits == 16:
@@ -120,9 +120,14 @@ def _combine_rows(
     step: Callable[[Array, Array], Array], target: Array, keys: Array, pieces: Array, element_type: ElementType
 ) -> None:
     """`combine` for long rows: rounds, as long as these are of many keys; then key by key, piece by piece."""
-    order, ends = _rounds(keys)
-    block = max(1, _BLOCK_ELEMENTS // prod(pieces.shape[1:]))
     can_be_folded = isinstance(step, np.ufunc) and element_type.is_floating and not element_type.is_narrow
+    by_key, begins = _by_key(keys)
+    if can_be_folded and len(begins) < np.diff(begins, append=len(keys)).max(initial=0):
+        assert isinstance(step, np.ufunc)
+        _fold_rows(step, target, keys, pieces, by_key, begins)
+        return
+    order, ends = _rounds(by_key, begins)
+    block = max(1, _BLOCK_ELEMENTS // prod(pieces.shape[1:]))
     begin = 0
     for number, end in enumerate(ends):
         if end - begin < _FEWEST_KEYS < len(ends) or (can_be_folded and end - begin < len(ends) - number):
@@ -140,7 +145,8 @@ def _combine_rows(
     rest = order[begin:]
     if can_be_folded:
         assert isinstance(step, np.ufunc)
-        _fold_rows(step, target, keys, pieces, rest)
+        by_key, begins = _by_key(keys[rest])
+        _fold_rows(step, target, keys, pieces, rest[by_key], begins)
         return
     for key in np.unique(keys[rest]):
         total = widen(target[key])
@@ -151,13 +157,12 @@ def _combine_rows(
         target[key] = narrow(total, element_type)
 
 
-def _fold_rows(step: np.ufunc, target: Array, keys: Array, pieces: Array, rest: Array) -> None:
-    """`combine` of the pieces of these numbers, key by key, with sums or products of f32 or f64.
+def _fold_rows(step: np.ufunc, target: Array, keys: Array, pieces: Array, ordered: Array, begins: Array) -> None:
+    """`combine` of the pieces of these numbers, which are in the order of their keys, each of which `begins` somewhere;
+    with sums or products of f32 or f64.
 
     Along the first of two dimensions, NumPy combines one row after the other, each with all those before.
     """
-    ordered = rest[stable_argsort(keys[rest])]
-    begins = np.flatnonzero(np.concatenate((keys[ordered[:1]] >= 0, keys[ordered[1:]] != keys[ordered[:-1]])))
     ends = [*begins[1:].tolist(), len(ordered)]
     # What changes nothing: to begin with +0 would lose −0.
     initial = -0.0 if step is np.add else 1
@@ -181,7 +186,7 @@ def _rows(array: Array, numbers: Array) -> Array:
 def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
     """`combine` for any computation: round k applies the k-th piece of every row at once."""
     parameters = [array_shape(shape, "a parameter").element_type for shape in combiner.computation.parameter_shapes]
-    order, ends = _rounds(keys)
+    order, ends = _rounds(*_by_key(keys))
     for begin, end in pairwise((0, *ends)):
         chosen = order[begin:end]
         rows = keys[chosen]
@@ -191,15 +196,24 @@ def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], c
             target[rows] = in_type(result, element_type_of(target.dtype))
 
 
-def _rounds(keys: Array) -> tuple[Array, list[int]]:
-    """The positions of each key's first occurrence, then of each key's second, and so on, and where each round ends."""
+def _by_key(keys: Array) -> tuple[Array, Array]:
+    """The positions of keys in the order of the keys, and where in it each key begins."""
     order = stable_argsort(keys)
     ordered = keys[order]
-    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    if len(begins) == len(keys):
-        return order, [len(keys)]
-    lengths = np.diff(begins, append=len(keys))
-    occurrence = np.arange(len(keys)) - np.repeat(begins, lengths)
+    is_first = np.ones(len(keys), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return order, np.flatnonzero(is_first)
+
+
+def _rounds(order: Array, begins: Array) -> tuple[Array, list[int]]:
+    """The positions of each key's first occurrence, then of each key's second, and so on, and where each round ends.
+
+    They are given in the order of their keys, and where in it each key begins.
+    """
+    if len(begins) == len(order):
+        return order, [len(order)]
+    occurrence = np.arange(len(order))
+    occurrence -= np.repeat(begins, np.diff(begins, append=len(order)))
     ends: list[int] = np.cumsum(np.bincount(occurrence)).tolist()
     return order[stable_argsort(occurrence)], ends
 

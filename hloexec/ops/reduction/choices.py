@@ -46,9 +46,12 @@ class Choice:
         count, length = values.shape
         taken, taken_places = np.empty(count, values.dtype), np.empty(count, places.dtype)
         unsorted: list[int] = []
+        is_one_row = not places.strides[0]
+        if is_one_row and not _rise(places[:1]):
+            return None
 
         def search(start: int, stop: int) -> None:
-            if unsorted or not (places[start:stop, 1:] > places[start:stop, :-1]).all():
+            if unsorted or not (is_one_row or _rise(places[start:stop])):
                 unsorted.append(start)
                 return
             taken[start:stop], taken_places[start:stop] = self._of_rows(values[start:stop], places[start:stop])
@@ -69,6 +72,10 @@ class Choice:
                 backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
                 taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
         return taken, places[every, found]
+
+
+def _rise(rows: Array) -> bool:
+    return bool((rows[:, 1:] > rows[:, :-1]).all())
 
 
 _NONE = Choice(False)

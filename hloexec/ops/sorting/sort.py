@@ -29,7 +29,7 @@ from hloexec.values import Array
 
 __all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
 
-_BLOCK_ELEMENTS = 1 << 16
+_BLOCK_ELEMENTS = 1 << 15
 
 
 @attrs.frozen
@@ -145,8 +145,8 @@ class TopK:
         def select(start: int, stop: int) -> None:
             key = order_key(rows[start:stop])
             order = _stable_order([~key if attributes.largest else key], attributes.k)
-            _take_all([rows[start:stop]], order, [values[start:stop]])
             indices[start:stop] = order
+            _take_all([rows[start:stop]], order, [values[start:stop]])
 
         in_blocks(select, len(rows), _block(rows))
         sizes = (*operand.shape[:-1], attributes.k)
@@ -227,11 +227,15 @@ def stable_argsort(key: Array, count: int | None = None) -> Array:
         return np.argsort(digits, axis=-1, kind="stable")[..., :count]
     # Differences of 64-bit numbers wrap, and wrap back when seen as unsigned.
     offset = np.array(low, key.dtype).astype(np.int64 if key.dtype.kind == "i" else np.uint64)
-    packed = (key.astype(offset.dtype) - offset).view(np.uint64)
+    packed = key.astype(offset.dtype)
+    packed -= offset
+    packed = packed.view(np.uint64)
     packed <<= np.uint64(index_bits)
     packed |= np.arange(length, dtype=np.uint64)
     packed.sort(axis=-1)
-    return (packed[..., :count] & np.uint64((1 << index_bits) - 1)).view(np.int64)
+    first = packed[..., :count]
+    first &= np.uint64((1 << index_bits) - 1)
+    return first.view(np.int64)
 
 
 def _first_of_few(key: Array, count: int) -> Array:
@@ -249,9 +253,9 @@ def _first_of_few(key: Array, count: int) -> Array:
 
 
 def _take_all(rows: Sequence[Array], order: Array, targets: Sequence[Array]) -> None:
-    """Each row's elements in the given order."""
+    """Each row's elements in the given order, which is lost."""
     if len(order) > 1:
-        order = order + (np.arange(len(order)) * rows[0].shape[-1])[:, None]
+        order += (np.arange(len(order)) * rows[0].shape[-1])[:, None]
     for row, target in zip(rows, targets, strict=True):
         # Indices are in range: `wrap` is what NumPy does fastest.
         as_integers(row).reshape(-1).take(order, mode="wrap", out=as_integers(target))

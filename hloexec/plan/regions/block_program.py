@@ -34,6 +34,9 @@ _COPIED_BYTES = 1 << 23
 reads it first, but not where it copies. That saves a third of the time of adding two large arrays.
 """
 
+_MOST_COPIED_ROW_BYTES = 1 << 19
+"""The copy has to be of what is still in the cache."""
+
 _F32 = element_type("f32").storage
 
 
@@ -72,7 +75,11 @@ class BlockProgram:
         self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
         self.output_places = [self._outputs[slot] for slot in outputs]
         moved = {part.step.result for part in parts if part.form.moves}
-        self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES} - moved
+        self._copied = {
+            slot
+            for slot in outputs[kept:]
+            if shapes[slot].byte_size >= _COPIED_BYTES and shapes[slot].byte_size // rows <= _MOST_COPIED_ROW_BYTES
+        } - moved
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])

@@ -63,6 +63,8 @@ class Places:
         self._made: set[int] = set()
         self.buffers: list[int] = []
         """What a row of each buffer of scratch takes."""
+        self._spans: list[tuple[int, int]] = []
+        """The first and the last operation that uses each buffer."""
         self.in_buffers: list[tuple[int, int, Value]] = []
         """The places in scratch memory, and the buffer of each."""
 
@@ -109,34 +111,28 @@ class Places:
             for place in (*operation.operands, operation.target):
                 last[self.root(place)] = number
         buffer_of: dict[int, int] = {}
-        free: dict[int, list[int]] = {}
-
-        def release(place: int) -> None:
-            free.setdefault(self.values[place].row_bytes, []).append(buffer_of[place])
-
         for number, operation in enumerate(operations):
-            ending = {root for root in map(self.root, operation.operands) if last[root] == number and root in buffer_of}
             # An elementwise result may overwrite an operand that is read in place.
-            early = {
+            early = [
                 root
-                for root in ending
-                if operation.is_elementwise
+                for root in map(self.root, operation.operands)
+                if last[root] == number
+                and root in buffer_of
+                and operation.is_elementwise
                 and all(place == root for place in operation.operands if self.root(place) == root)
                 and self.values[root].row == self.values[operation.target].row
-            }
-            for root in early:
-                release(root)
+                and self.values[root].row_bytes == self.values[operation.target].row_bytes
+            ]
             if operation.target in self._scratch:
-                size = self.values[operation.target].row_bytes
-                if free.get(size):
-                    buffer = free[size].pop()
+                if early:
+                    buffer = buffer_of[early[0]]
                 else:
                     buffer = len(self.buffers)
-                    self.buffers.append(size)
+                    self.buffers.append(self.values[operation.target].row_bytes)
+                    self._spans.append((number, number))
+                self._spans[buffer] = self._spans[buffer][0], last[operation.target]
                 buffer_of[operation.target] = buffer
                 self.in_buffers.append((operation.target, buffer, self.values[operation.target]))
-            for root in ending - early:
-                release(root)
             operation.dead = tuple(
                 {
                     place
@@ -144,3 +140,22 @@ class Places:
                     if last[self.root(place)] == number and self.root(place) in self._made
                 }
             )
+
+    def packed(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+        """Where each buffer begins, given what each takes, and where the last one ends.
+
+        Buffers of which one is done with before the other is used may lie over one another. The largest is placed first,
+        and each in the first gap between those that it must not touch.
+        """
+        starts: dict[int, int] = {}
+        for buffer in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+            first, last = self._spans[buffer]
+            beside = (other for other in starts if first <= self._spans[other][1] and self._spans[other][0] <= last)
+            start = 0
+            for begin, other in sorted((starts[other], other) for other in beside):
+                if begin - start >= sizes[buffer]:
+                    break
+                start = max(start, begin + sizes[other])
+            starts[buffer] = start
+        ends = (starts[buffer] + size for buffer, size in enumerate(sizes))
+        return [starts[buffer] for buffer in range(len(sizes))], max(ends, default=0)

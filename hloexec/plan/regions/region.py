@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ops.arena import empty
+from hloexec.ops.arena import LEAST_BYTES, empty
 from hloexec.ops.movement.copying import lies_in_order
 from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import core_count, in_blocks
@@ -50,10 +50,10 @@ lowest 12 bits, processors take a load for one of what was just stored, and `exp
 """
 
 _here = threading.local()
-"""`arena`: the scratch of a thread, kept from one region to the next."""
+"""`arena`: a little scratch of a thread, kept from one region to the next."""
 
 
-def _arena(size: int) -> Array:
+def _kept(size: int) -> Array:
     """Scratch of at least so many bytes; what lay there before is lost."""
     arena: Array | None = getattr(_here, "arena", None)
     if arena is None or arena.nbytes < size:
@@ -100,7 +100,7 @@ class Region:
         self.output_places = program.output_places
         self.overwrites = overwritten if overwritten is not None and program.may_overwrite(overwritten) else None
         """The input whose rows the first output may take."""
-        live = sum(self._buffers) + sum(
+        live = program.places.packed(self._buffers)[1] + sum(
             program.places.values[place].row_bytes
             for place in (*self.output_places, *(p for p, slot in enumerate(inputs) if slot not in repeated))
             if program.places.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
@@ -114,12 +114,13 @@ class Region:
         blocks = -(-rows // block)
         # Of an odd number of blocks, one is left over when two cores have computed the others.
         self.block = block if blocks == 1 else -(-rows // (blocks + blocks % 2))
-        self._offsets: list[int] = []
-        self._arena_bytes = _SKEW
-        for size in self._buffers:
-            self._offsets.append(self._arena_bytes)
-            self._arena_bytes += -(-size * self.block // _ALIGNMENT) * _ALIGNMENT + _SKEW
-        self.scratch_bytes = self._arena_bytes * min(core_count(), -(-rows // self.block))
+        sizes = [-(-size * self.block // _ALIGNMENT) * _ALIGNMENT + _SKEW for size in self._buffers]
+        starts, end = program.places.packed(sizes)
+        self._offsets = [_SKEW + start for start in starts]
+        # A whole number of cache lines, so that two threads share none.
+        self._arena_bytes = _SKEW + -(-end // _ALIGNMENT) * _ALIGNMENT
+        self._threads = min(core_count(), -(-rows // self.block))
+        self.scratch_bytes = self._arena_bytes * self._threads
 
     def __call__(self, *operands: Array, out: Array | None = None) -> Any:
         """The outputs; the first may take the place of the operand that is overwritten."""
@@ -169,9 +170,16 @@ class Region:
             if not self._is_whole[place]
         ]
 
-    def place_buffers(self, values: list[Any], count: int) -> None:
+    def scratch(self) -> list[Array]:
+        """Scratch of one run for each thread, where the other arrays are; none where it is so little that threads keep
+        it for the next region."""
+        if self.scratch_bytes < LEAST_BYTES:
+            return []
+        return list(empty((self._threads, self._arena_bytes), np.uint8))
+
+    def place_buffers(self, values: list[Any], count: int, scratch: Array | None) -> None:
         """Put scratch for a block of so many rows into its places, and the views of it."""
-        arena = _arena(self._arena_bytes)
+        arena = _kept(self._arena_bytes) if scratch is None else scratch
         for place, buffer, value in self._places:
             start = self._offsets[buffer]
             part = arena[start : start + count * value.row_bytes]
@@ -209,14 +217,20 @@ class _Run:
         self._outputs = list(zip(region.output_places, outputs, strict=True))
         self._values: dict[tuple[int, int], list[Any]] = {}
         """The places of each thread, for each size of blocks."""
+        self._unused_scratch = region.scratch()
+        self._scratch: dict[int, Array] = {}
+        """That of each thread, where it is of this run."""
 
     def block(self, start: int, stop: int) -> None:
         """Compute some rows."""
-        key = threading.get_ident(), stop - start
+        thread = threading.get_ident()
+        key = thread, stop - start
         values = self._values.get(key)
         if values is None:
+            if self._unused_scratch and thread not in self._scratch:
+                self._scratch[thread] = self._unused_scratch.pop()
             values = self._values[key] = self._template.copy()
-            self._region.place_buffers(values, stop - start)
+            self._region.place_buffers(values, stop - start, self._scratch.get(thread))
         for place, rows in self._inputs:
             values[place] = rows.part(start, stop)
         for place, output in self._outputs:
