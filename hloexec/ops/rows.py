@@ -47,6 +47,8 @@ class RowForm:
     """Where set, `bind` gives a function of a mask of such integers in place of a pred."""
     moves: bool = False
     """Whether elements are copied as they are, so that a copy of the result would be one too many."""
+    numbers_rows: bool = False
+    """Whether `bind` gives a function of the number of the first row and of that behind the last, of no operands."""
     fills: bool = False
     """Whether `bind` gives a function that takes, as its last argument, an array to fill, which shares no memory with
     the others."""

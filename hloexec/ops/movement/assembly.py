@@ -294,17 +294,28 @@ class Iota:
     @staticmethod
     def evaluate(*, attributes: IotaAttributes, shape: ArrayShape) -> Array:
         axis = attributes.iota_dimension
-        numbers = _numbers(shape.dimensions[axis], shape.element_type)
+        numbers = _numbers(0, shape.dimensions[axis], shape.element_type)
         trailing = (None,) * (shape.rank - 1 - axis)
         return np.broadcast_to(numbers[(slice(None), *trailing)], shape.dimensions)
 
+    @staticmethod
+    def by_rows(*, attributes: IotaAttributes, shape: ArrayShape, **_: object) -> RowForm | None:
+        """Only of one dimension: of others, `evaluate` makes no more than the numbers along one."""
+        if shape.rank != 1:
+            return None
 
-def _numbers(size: int, element_type: ElementType) -> Array:
-    """0, 1, …, size - 1 in an element type; integers wrap, floats round."""
-    if element_type.storage.kind in "iu" and size <= np.iinfo(element_type.storage).max:
-        return np.arange(size, dtype=element_type.storage)
+        def numbered(bounds: tuple[int, int]) -> Array:
+            return _numbers(*bounds, shape.element_type)
+
+        return RowForm(prefixes(shape.dimensions), lambda _: numbered, numbers_rows=True)
+
+
+def _numbers(start: int, stop: int, element_type: ElementType) -> Array:
+    """start, start + 1, …, stop - 1 in an element type; integers wrap, floats round."""
+    if element_type.storage.kind in "iu" and stop <= np.iinfo(element_type.storage).max:
+        return np.arange(start, stop, dtype=element_type.storage)
     if element_type.is_integral:
-        return narrow(np.arange(size, dtype=np.int64), element_type)
+        return narrow(np.arange(start, stop, dtype=np.int64), element_type)
     if element_type.is_complex:
-        return np.arange(size).astype(element_type.storage)
-    return narrow(np.arange(size, dtype=np.float64), element_type)
+        return np.arange(start, stop).astype(element_type.storage)
+    return narrow(np.arange(start, stop, dtype=np.float64), element_type)

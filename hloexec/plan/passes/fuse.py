@@ -294,7 +294,7 @@ class _Assembly:
         return inside[::-1], outputs[::-1]
 
     def _is_worthwhile(self, parts: Sequence[Part], outputs: Collection[int]) -> bool:
-        computing = [part for part in parts if not part.form.is_view]
+        computing = [part for part in parts if not (part.form.is_view or part.form.numbers_rows)]
         if not outputs or not computing:
             return False
         least = LEAST_BYTES if len(computing) > 1 else _LEAST_BYTES_ALONE

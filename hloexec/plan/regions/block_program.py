@@ -70,6 +70,8 @@ class BlockProgram:
         self._wide: dict[int, int] = {}
         self._masks: dict[tuple[int, DType], int] = {}
         self._repeated_places: dict[tuple[int, bool], int] = {}
+        self.bounds: int | None = None
+        """The place of the number of a block's first row and of that behind its last, if anything needs them."""
         for slot in inputs:
             self._stored[slot] = self.places.add(self._value(shapes[slot]))
         self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
@@ -188,6 +190,9 @@ class BlockProgram:
         function = form.bind(self._rows)
         is_bfloat = self._shapes[slot].element_type.name == "bf16"
         operands = [self._operand(step, form, number) for number in range(len(step.operands))]
+        if form.numbers_rows:
+            self.bounds = self.places.add(None) if self.bounds is None else self.bounds
+            operands = [self.bounds]
         given = result
         is_rounded = form.wide is not None and is_bfloat
         if is_rounded:

@@ -144,8 +144,8 @@ class Places:
     def packed(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """Where each buffer begins, given what each takes, and where the last one ends.
 
-        Buffers of which one is done with before the other is used may lie over one another. The largest is placed first,
-        and each in the first gap between those that it must not touch.
+        Buffers of which one is done with before the other is used may lie over one another. The largest is placed
+        first, and each in the first gap between those that it must not touch.
         """
         starts: dict[int, int] = {}
         for buffer in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):

@@ -93,6 +93,7 @@ class Region:
         self.operations = program.operations
         self._views = program.views
         self._preamble = program.preamble
+        self.bounds = program.bounds
         self._revealed: Region | None = None
         self._count = len(program.places.values)
         self._buffers = program.places.buffers
@@ -231,6 +232,8 @@ class _Run:
                 self._scratch[thread] = self._unused_scratch.pop()
             values = self._values[key] = self._template.copy()
             self._region.place_buffers(values, stop - start, self._scratch.get(thread))
+        if self._region.bounds is not None:
+            values[self._region.bounds] = start, stop
         for place, rows in self._inputs:
             values[place] = rows.part(start, stop)
         for place, output in self._outputs:

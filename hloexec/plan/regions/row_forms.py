@@ -34,21 +34,23 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
     if len(arrays) < len(found) or any(not shape.is_array or shape.dynamic_dimensions for shape in arrays):
         return None
     *operands, result = arrays
-    if not operands or any(shape.element_count == 0 for shape in arrays):
+    if any(shape.element_count == 0 for shape in arrays):
         return None
     by_name = step.scope.computation.by_name
     declared = tuple(by_name[name].shape for name in step.instruction.operands)
     if kernel.random is None and [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
         return None
     if kernel.entry.by_rows is None:
-        return _elementwise(step, kernel, operands, result) if kernel.entry.is_elementwise else None
+        return _elementwise(step, kernel, operands, result) if kernel.entry.is_elementwise and operands else None
     form = kernel.entry.by_rows(
         attributes=step.instruction.attributes,
         shape=result,
         operand_shapes=declared,
         computations=kernel.callees,
     )
-    return _sums_at_random(form, kernel.random, operands[0]) if form and kernel.random else form
+    if form is None or kernel.random is None:
+        return form
+    return _sums_at_random(form, kernel.random, operands[0]) if operands else None
 
 
 def _type(shape: Shape) -> ElementType | None:
