@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.indexing.index_vectors import (
@@ -199,7 +200,8 @@ def _rows_at(
         position = position * operand.shape[axis] + starts[axis]
     table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
     # The positions are in range: `wrap` is what NumPy does fastest.
-    taken = table.take(np.broadcast_to(position, batch), axis=1, mode="wrap")
+    taken = empty((len(table), *batch, table.shape[2]), table.dtype)
+    table.take(np.broadcast_to(position, batch), axis=1, mode="wrap", out=taken)
     taken = taken.reshape((*leading, *batch, *trailing))
     order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
     return taken.transpose(order).reshape((*batch, *sizes))

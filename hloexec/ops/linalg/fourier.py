@@ -33,8 +33,9 @@ _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "RFFT": np.fft.rfft,
     "IRFFT": np.fft.irfft,
 }
-_BLOCK_BYTES = 1 << 20
-"""What a block takes in the type in which NumPy computes: double precision, but for the inverse of single precision."""
+_BLOCK_POINTS, _CONVERTED_POINTS = 1 << 17, 1 << 14
+"""How much a thread transforms at a time; less where NumPy converts a whole block to double precision and back, as it
+does with single precision, but for the inverse."""
 
 
 @attrs.frozen
@@ -161,7 +162,7 @@ def _along(transform: _Transform, operand: Array, axis: int, length: int) -> Arr
         lines = (*before, slice(start, stop))
         transform(operand[lines], length, axis, out=result[lines])
 
-    is_single = transform in (np.fft.ifft, np.fft.irfft) and dtype == np.complex64
-    line = operand.size // sizes[cut] * np.dtype(np.complex64 if is_single else np.complex128).itemsize
-    in_blocks(work, sizes[cut], max(1, _BLOCK_BYTES // line))
+    is_converted = dtype == np.complex64 and transform in (np.fft.fft, np.fft.rfft)
+    points = _CONVERTED_POINTS if is_converted else _BLOCK_POINTS
+    in_blocks(work, sizes[cut], max(1, points * sizes[cut] // operand.size))
     return result

@@ -9,6 +9,7 @@ fusion does the same when it duplicates a producer into its consumers. The funct
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from hloexec.ops.registry import Opcode
@@ -23,6 +24,7 @@ __all__ = ["Joinable", "let_regions_recompute"]
 _MOST_COMPUTED = 4
 """So many instructions take less time than a value takes to be written to memory and read again."""
 _MOST_VIEWS = 8
+_MOST_ROUNDS = 4
 _SMALL = 16
 """What takes no more than one part in so many of a value may live on for it."""
 
@@ -72,23 +74,45 @@ class _Recomputing:
         self._region_of_rank = {rank[unit]: region for unit, region in regions.items()}
 
     def run(self) -> None:
-        # From behind, as what is made of others goes first.
-        for position in sorted(self._region_at, reverse=True):
-            part = self._region_at[position].parts[position]
-            slot, home = part.step.result, self._rank_at[position]
-            if self._size(slot) < LEAST_BYTES or not _is_cheap(part):
-                continue
-            readers = self._readers.get(slot, set()) - {home}
-            found = {reader: self._needed(position, reader) for reader in readers}
-            if readers and all(found.values()):
+        # From behind, as what is made of others goes first; again, as what now lives longer may serve for more.
+        positions = sorted(self._region_at, reverse=True)
+        for _ in range(_MOST_ROUNDS):
+            if not any([self._is_left_to_readers(position) for position in positions]):
+                return
+
+    def _is_left_to_readers(self, position: int) -> bool:
+        """Let all later readers of a value compute it, if they can."""
+        part = self._region_at[position].parts[position]
+        slot, home = part.step.result, self._rank_at[position]
+        readers = self._readers.get(slot, set()) - {home}
+        if self._size(slot) < LEAST_BYTES or not _is_cheap(part) or not readers:
+            return False
+        for kept in (None, *filter(partial(self._may_replace, slot, home), part.step.operands)):
+            found = {reader: self._needed(position, reader, kept) for reader in readers}
+            if all(found.values()):
                 for reader, positions in found.items():
                     self._let_compute(reader, positions or [])
+                return True
+        return False
+
+    def _may_replace(self, slot: int, home: int, operand: int) -> bool:
+        """Whether an operand is there when a value is made of it, and takes no more memory in its place later on."""
+        maker = self._maker.get(operand)
+        readers = self._readers.get(operand, set())
+        if maker is None or self._size(operand) > self._size(slot) or max(readers, default=-1) < home:
+            return False
+        if maker in self._region_at:
+            made = self._rank_at[maker]
+            return not self._region_at[maker].parts[maker].form.is_view and bool(readers - {made})
+        kernel = self._plan.steps[maker].kernel
+        return kernel is not None and not kernel.is_view
 
     def _size(self, slot: int) -> int:
         return self._shapes[slot].byte_size
 
-    def _needed(self, position: int, reader: int) -> list[int] | None:
-        """The positions of what a region has to compute for the value of one; None where it cannot."""
+    def _needed(self, position: int, reader: int, kept: int | None) -> list[int] | None:
+        """The positions of what a region has to compute for the value of one; None where it cannot. One slot may be
+        `kept` for it."""
         region = self._region_of_rank.get(reader)
         if region is None:
             return None
@@ -106,7 +130,7 @@ class _Recomputing:
             if not rows or computed > _MOST_COMPUTED or len(found) > _MOST_VIEWS:
                 return None
             for slot in part.step.operands:
-                if self._is_there(slot, reader, size):
+                if slot == kept or self._is_there(slot, reader, size):
                     continue
                 maker = self._maker.get(slot)
                 inner = None if maker is None or maker not in self._region_at else self._region_at[maker].parts[maker]
