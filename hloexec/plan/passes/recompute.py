@@ -77,7 +77,7 @@ class _Recomputing:
         # From behind, as what is made of others goes first; again, as what now lives longer may serve for more.
         positions = sorted(self._region_at, reverse=True)
         for _ in range(_MOST_ROUNDS):
-            if not any([self._is_left_to_readers(position) for position in positions]):
+            if sum(map(self._is_left_to_readers, positions)) == 0:
                 return
 
     def _is_left_to_readers(self, position: int) -> bool:
