@@ -138,7 +138,10 @@ def _combine_rows(
             numbers = chosen[start:stop]
             rows = keys[numbers]
             found, given = _rows(target, rows), _rows(pieces, numbers)
-            target[rows] = narrow(step(widen(found), widen(given)), element_type)
+            if can_be_folded and isinstance(step, np.ufunc):
+                target[rows] = step(found, given, out=found)
+            else:
+                target[rows] = narrow(step(widen(found), widen(given)), element_type)
 
         in_blocks(update, len(chosen), block)
         begin = end
