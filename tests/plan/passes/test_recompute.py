@@ -98,3 +98,30 @@ def test_graphs_in_which_much_is_recomputed_have_the_same_bits() -> None:
         names = [part.step.result for k in kernels if isinstance(k, RegionKernel) for part in k.region.parts]
         recomputed += len(names) - len(set(names))
     assert recomputed
+
+
+def test_an_operand_lives_on_in_the_place_of_what_is_made_of_it() -> None:
+    """`kept` is read last; `product`, of which it is made, is needed until shortly before."""
+    square = f"f32[{SIDE},{SIDE}]"
+    module = hloexec.parse(f"""HloModule m
+
+ENTRY main {{
+  x = {square} parameter(0)
+  w = {square} parameter(1)
+  product = {square} dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  kept = {square} negate(product)
+  one = {square} sine(kept)
+  next = {square} dot(one, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  two = {square} multiply(next, product)
+  last = {square} dot(two, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT result = {square} divide(last, kept)
+}}
+""")
+    counted = Statistics()
+    found = hloexec.run(module, *_inputs(), statistics=counted)
+    assert bits(found) == bits(hloexec.run(module, *_inputs(), planner=False))
+    regions = [step.kernel.region for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
+    makers = [region for region in regions if "kept" in {part.step.instruction.name for part in region.parts}]
+    assert len(makers) == 2
+    assert not any("kept" in step.instruction.name for step in plan_of(module).steps)
+    assert counted.peak_bytes < 3.1 * 4 * SIDE * SIDE
