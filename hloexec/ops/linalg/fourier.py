@@ -33,7 +33,7 @@ _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "RFFT": np.fft.rfft,
     "IRFFT": np.fft.irfft,
 }
-_BLOCK_POINTS, _CONVERTED_POINTS = 1 << 17, 1 << 14
+_BLOCK_POINTS, _CONVERTED_POINTS = 1 << 17, 1 << 15
 """How much a thread transforms at a time; less where NumPy converts a whole block to double precision and back, as it
 does with single precision, but for the inverse."""
 
