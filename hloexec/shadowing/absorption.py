@@ -22,7 +22,7 @@ from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
-__all__ = ["Absorbing", "absorbed_before"]
+__all__ = ["Absorbing", "absorbed", "absorbed_before"]
 
 _MOST = 1 << 16
 """Elements of an array whose absorbed elements are remembered."""
@@ -49,12 +49,14 @@ class Absorbing:
         if self._is_rounded and value.size <= _MOST:
             self._kept = weakref.ref(value), tuple(operands)
 
-    def combined(self, operands: Sequence[Array], source: Absorbing | None) -> tuple[Sequence[Array], bool] | None:
+    def combined(
+        self, operands: Sequence[Array], source: Absorbing | None, first: Array | None
+    ) -> tuple[Sequence[Array], bool] | None:
         """The operands of the sum or product whose rounded result an instruction gives, and whether it is a sum; None
-        where it gives none."""
+        where it gives none. `first` is the whole of its first operand, where `operands` are some elements."""
         if self._combines:
             return operands, self._is_sum
-        if source is None or source._kept is None or source._kept[0]() is not operands[0]:
+        if first is None or source is None or source._kept is None or source._kept[0]() is not first:
             return None
         return source._kept[1], source._is_sum
 

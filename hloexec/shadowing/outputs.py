@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import unit_roundoff
-from hloexec.shadowing.computing.elements import subtracted, taken
+from hloexec.shadowing.computing.elements import first_places, subtracted, taken
 from hloexec.shadowing.computing.pending import ranges_of, together
 from hloexec.shadowing.computing.ranges import BLOCK, row_by_row
 from hloexec.shadowing.store import Shadow, wide
@@ -122,7 +122,7 @@ def _leaf_error(
         most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
         return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
     if measured is None and shadow.pending is not None:
-        shadow.settle(value, is_like=False)
+        shadow.settle()
     found = measured or _measured_of_data(value, shadow)
     every = digits_of(found.errors, found.exacts, entry)
     every = every[~np.isnan(every)]
@@ -148,26 +148,31 @@ def _leaf_error(
 
 
 def _measured_at_once(leaves: Sequence[tuple[Array, Shadow | None]]) -> list[_Measured | None]:
-    """What shadows say that are pending, without keeping them; None where samples have not shown most of an error."""
+    """What shadows say that are pending, without keeping them; None where numbers are too large for that."""
     pendings = [shadow.pending for _, shadow in leaves if shadow is not None and shadow.pending is not None]
     exact = ranges_of(pendings)
     flats = [row_by_row(value) for value, _ in leaves]
     size = flats[0].size
-    seen: list[list[tuple[_Measured, bool]]] = [[] for _ in range(-(-size // BLOCK))]
+    seen: list[list[tuple[_Measured, Array]]] = [[] for _ in range(-(-size // BLOCK))]
 
     def work(start: int, stop: int) -> None:
         for flat, numbers in zip(flats, exact(start, stop), strict=True):
-            errors, vanish = subtracted(numbers, flat[start:stop])
+            errors, vanished = subtracted(numbers, flat[start:stop])
             exacts = np.broadcast_to(numbers, errors.shape)
-            seen[start // BLOCK].append((_measured(errors, exacts, start, size), vanish))
+            seen[start // BLOCK].append((_measured(errors, exacts, start, size), vanished))
 
     in_blocks(work, size, BLOCK)
     found: list[_Measured | None] = []
     for number, (pending, (value, shadow)) in enumerate(zip(pendings, leaves, strict=True)):
         its = _joined([parts[number][0] for parts in seen])
-        vanish = any(parts[number][1] for parts in seen)
-        is_told = shadow is not None and pending.is_like_sample(value, shadow.energy, its.energy, vanish)
-        found.append(its if is_told and its.energy < _HUGE and its.scale < _HUGE else None)
+        if shadow is None or not (its.energy < _HUGE and its.scale < _HUGE):
+            found.append(None)
+            continue
+        vanished = first_places((place * BLOCK, parts[number][1]) for place, parts in enumerate(seen))
+        start = BLOCK * max(range(len(seen)), key=lambda place: seen[place][number][0].energy)
+        where = start, min(size, start + BLOCK)
+        shadow.blame = pending.corrected(value, shadow.energy, its.energy, where, vanished) or shadow.blame
+        found.append(its)
     return found
 
 

@@ -71,16 +71,12 @@ class Shadow:
         self.settle()
         return self._is_whole
 
-    def settle(self, value: Array | None = None, out: Array | None = None, *, is_like: bool | None = None) -> None:
-        """Compute what is pending; `value` is the array whose shadow it is, where that has been computed again, `out`,
-        of one dimension, is filled with the exact numbers, and `is_like` is whether the sample has shown most of the
-        error, where that is known."""
+    def settle(self, out: Array | None = None) -> None:
+        """Compute what is pending; `out`, of one dimension, is filled with the exact numbers."""
         pending = self.pending
         if pending is None:
             return
-        if value is not None and pending.value() is None:
-            pending.value = weakref.ref(value)
-        found, blame = pending.computed(self.energy, out, is_like=is_like)
+        found, blame = pending.computed(self.energy, out)
         self._data, self._is_whole, self.energy, self.pending = found.data, found.is_whole, found.energy, None
         self.blame = blame or self.blame
 
@@ -88,7 +84,7 @@ class Shadow:
         """The numbers in f64 (c128), for the array whose shadow it is."""
         if self.pending is not None:
             out = np.empty(value.size)
-            self.settle(value, out)
+            self.settle(out)
             return self._data if self._is_whole and self._data is not None else out.reshape(value.shape)
         if self.is_whole:
             return self.data

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.shadowing.computing.elements import spread
 from tests.shadowing.test_truth import ADD, numbers, parsed
 
 _MAX = "max { a = T[] parameter(0) b = T[] parameter(1) ROOT m = T[] maximum(a, b) }\n"
@@ -127,3 +128,50 @@ def test_masks_that_underflow_and_are_summed_are_no_loss() -> None:
     assert found.outputs[0].lost == 0
     assert all(loss.lost_share == 0 and loss.kind == "rounding" for loss in found.losses if loss.share > 0.001)
     assert found.outputs[0].relative_error < 1e-5
+
+
+@pytest.mark.parametrize("count", [64, 100_000])
+def test_one_element_that_cancels_to_zero_among_many_blames_the_sum(count: int) -> None:
+    """tanh(−12) + 1 is zero in f32, and about 10⁻¹⁰ exactly; of the large array no sample has it."""
+    text = f"""x = T[{count}] parameter(0)
+    t = T[{count}] tanh(x)
+    one = T[] constant(1)
+    ones = T[{count}] broadcast(one), dimensions={{}}
+    s = T[{count}] add(t, ones)
+    half = T[] constant(0.5)
+    halves = T[{count}] broadcast(half), dimensions={{}}
+    h = T[{count}] multiply(s, halves)
+    ROOT l = T[{count}] log(h)"""
+    x = np.random.default_rng(1).uniform(0.1, 1, count).astype(np.float32)
+    x[count // 2 + 1] = -12
+    assert count < 1000 or count // 2 + 1 not in spread(count)
+    found = hloexec.shadow(parsed(text, "f32"), [x])
+    first = found.culprit
+    assert first is not None and found.outputs[0].lost == 1
+    assert (first.instruction, first.kind, first.lost_share) == ("s", "cancellation", 1.0)
+
+
+@pytest.mark.parametrize("is_summed", [False, True])
+def test_the_element_that_has_most_of_the_error_says_who_is_to_blame(is_summed: bool) -> None:
+    """The rounding of a in eᵃ grows by a: of a ≈ 40 it is far more than that of the exponential, of the others less."""
+    count = 1 << 18
+    end = (
+        "ROOT r = T[512] reduce(e, zero), dimensions={1}, to_apply=add"
+        if is_summed
+        else "ROOT r = T[512,512] negate(e)"
+    )
+    text = f"""x = T[512,512] parameter(0)
+    zero = T[] constant(0)
+    third = T[] constant(0.3333)
+    thirds = T[512,512] broadcast(third), dimensions={{}}
+    a = T[512,512] multiply(x, thirds)
+    e = T[512,512] exponential(a)
+    {end}"""
+    x = np.random.default_rng(1).uniform(0.1, 0.3, count).astype(np.float32)
+    place = count // 2 + 1
+    x[place] = 120.7
+    assert place not in spread(count)
+    module = parsed(text, "f32", computations=ADD)
+    first = hloexec.shadow(module, [x.reshape(512, 512)]).culprit
+    assert first is not None
+    assert first.instruction == "a" and first.share > 0.9

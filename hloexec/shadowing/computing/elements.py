@@ -7,7 +7,7 @@ sample of elements; where these hold too little of the error, on the part that h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,9 @@ from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
 __all__ = [
+    "FEW",
+    "NOWHERE",
+    "PART",
     "SAMPLE",
     "SHARE",
     "Difference",
@@ -29,6 +32,9 @@ __all__ = [
     "differences",
     "elementwise",
     "energy_in",
+    "exact_places",
+    "first_places",
+    "heaviest_of",
     "narrowed",
     "sampled",
     "spread",
@@ -36,12 +42,13 @@ __all__ = [
     "taken",
 ]
 
-_PART = 1 << 13
+PART = 1 << 13
 """Elements of the parts of which the heaviest is looked at; they divide a block."""
 SAMPLE = 2048
 """Elements that are looked at."""
-_FEW = 256
+FEW = 256
 """Elements that have become zero, of a sample that need not have any."""
+NOWHERE = np.empty(0, np.int64)
 SHARE = 0.3
 """A sample that holds less of an error than this, for its size, says nothing of it."""
 
@@ -55,8 +62,8 @@ class Difference:
     energy: float
     heaviest: int
     """Where the part begins, of the flat array, that holds most of the error."""
-    may_vanish: bool = True
-    """Whether elements of the array may be zero that exactly are not."""
+    vanished: Array | None = None
+    """The first places of the flat array where it is zero and exactly is not; None where nobody has looked."""
 
 
 def elementwise(
@@ -96,44 +103,49 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
     flat = row_by_row(value)
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
-    energies = np.zeros(max(1, -(-flat.size // _PART)))
-    seen = [(False, False)] * -(-flat.size // BLOCK)
+    energies = np.zeros(max(1, -(-flat.size // PART)))
+    seen = [(False, NOWHERE)] * -(-flat.size // BLOCK)
 
     def work(start: int, stop: int) -> None:
-        block, is_lossy, vanish = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
-        seen[start // BLOCK] = is_lossy, vanish
+        block, is_lossy, zeros = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
+        seen[start // BLOCK] = is_lossy, zeros
         _note_energies(energies, block, start)
 
     in_blocks(work, flat.size, BLOCK)
-    heaviest = int(np.argmax(energies)) * _PART
+    heaviest = int(np.argmax(energies)) * PART
     if any(is_lossy for is_lossy, _ in seen):
         return _whole(exact, flat, value.shape, heaviest)
-    may_vanish = any(vanish for _, vanish in seen)
-    return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest, may_vanish)
+    zeros = first_places((number * BLOCK, places) for number, (_, places) in enumerate(seen))
+    return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest, zeros)
 
 
-def narrowed(exact: Array, values: Array, out: Array) -> tuple[Array, bool, bool]:
-    """The difference, which is also put into `out`; whether it does not tell all there; and whether elements of
+def narrowed(exact: Array, values: Array, out: Array) -> tuple[Array, bool, Array]:
+    """The difference, which is also put into `out`; whether it does not tell all there; and the first places where
     `values` are zero and exactly are not."""
-    block, vanish = subtracted(exact, values)
+    block, vanished = subtracted(exact, values)
     if not math.isfinite(energy_in(block)):
-        return block, True, True
+        return block, True, vanished
     try:
         with np.errstate(over="raise", under="raise"):
             out[...] = block
     except FloatingPointError:
         with np.errstate(all="ignore"):
             out[...] = block
-        return block, bool(((block == 0) != (out == 0)).any() or not np.isfinite(out).all()), vanish
-    return block, False, vanish
+        return block, bool(((block == 0) != (out == 0)).any() or not np.isfinite(out).all()), vanished
+    return block, False, vanished
 
 
-def subtracted(exact: Array, values: Array) -> tuple[Array, bool]:
-    """The difference; and whether elements of `values` are zero and exactly are not."""
+def subtracted(exact: Array, values: Array) -> tuple[Array, Array]:
+    """The difference; and the first places of the flat array where `values` are zero and exactly are not."""
     numbers = wide(values)
     zero = numbers == 0
     block = np.subtract(exact, numbers, out=numbers if numbers.dtype != values.dtype else None)
-    return block, bool(zero.any() and (zero & (block != 0)).any())
+    return block, np.flatnonzero(zero & (block != 0))[:FEW] if zero.any() else NOWHERE
+
+
+def first_places(found: Iterable[tuple[int, Array]]) -> Array:
+    """The first of the places that blocks have, each of which begins at a place."""
+    return np.concatenate([NOWHERE, *(start + places for start, places in found if places.size)])[:FEW]
 
 
 def energy_in(block: Array) -> float:
@@ -143,8 +155,8 @@ def energy_in(block: Array) -> float:
 
 
 def _note_energies(energies: Array, block: Array, start: int) -> None:
-    for first in range(0, block.size, _PART):
-        energies[(start + first) // _PART] = energy_in(block[first : first + _PART])
+    for first in range(0, block.size, PART):
+        energies[(start + first) // PART] = energy_in(block[first : first + PART])
 
 
 def difference_of(exact: Array, value: Array) -> Difference:
@@ -156,7 +168,7 @@ def difference_of(exact: Array, value: Array) -> Difference:
 def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...], heaviest: int) -> Difference:
     """The same as the numbers themselves."""
     found = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
-    energies = np.zeros(max(1, -(-flat.size // _PART)))
+    energies = np.zeros(max(1, -(-flat.size // PART)))
     most = np.finfo(np.float64).max / 4 / max(1, flat.size)
 
     def work(start: int, stop: int) -> None:
@@ -167,7 +179,7 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
     in_blocks(work, flat.size, BLOCK)
     np.minimum(energies, most, out=energies)
     if energies.any():
-        heaviest = int(np.argmax(energies)) * _PART
+        heaviest = int(np.argmax(energies)) * PART
     return Difference(found.reshape(shape), True, float(energies.sum()), heaviest)
 
 
@@ -185,16 +197,20 @@ def sampled(difference: Difference, value: Array) -> Array | None:
     places = spread(size)
     errors = _errors(difference, value, places)
     if float(np.vdot(errors, errors).real) * size < SHARE * difference.energy * places.size:
-        block = np.arange(difference.heaviest, min(size, difference.heaviest + _PART))
-        errors = np.abs(_errors(difference, value, block))
-        places = np.sort(block[np.argpartition(errors, -min(SAMPLE, errors.size))[-SAMPLE:]])
-    vanished = np.empty(0, np.int64)
-    if difference.may_vanish:
-        vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:_FEW]
+        block = np.arange(difference.heaviest, min(size, difference.heaviest + PART))
+        places = difference.heaviest + heaviest_of(_errors(difference, value, block))
+    vanished = difference.vanished
+    if vanished is None:
+        vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:FEW]
     if difference.is_whole:
         lost = np.flatnonzero(~np.isfinite(wide(value)))[:SAMPLE]
         vanished = np.union1d(vanished, lost)
     return np.union1d(places, vanished) if vanished.size else places
+
+
+def heaviest_of(errors: Array) -> Array:
+    """The places of the largest errors."""
+    return np.sort(np.argpartition(np.abs(errors), -min(SAMPLE, errors.size))[-SAMPLE:])
 
 
 def _errors(difference: Difference, value: Array, places: Array) -> Array:
@@ -253,11 +269,18 @@ class Sample:
         """A sample of an elementwise instruction, by the kernel for f64."""
         given = [wide(taken(operand, places)) for operand in operands]
         exact = [
-            None if shadow is None else _exact_places(shadow, array, places)
+            None if shadow is None else exact_places(shadow, array, places)
             for shadow, array in zip(shadows, given, strict=True)
         ]
-        count = value.size if places is None else places.size
-        found = wide(taken(value, places))
+        return cls.of_elements(kernel, given, exact, wide(taken(value, places)))
+
+    @classmethod
+    def of_elements(
+        cls, kernel: Callable[..., Array], given: Sequence[Array], exact: Sequence[Array | None], found: Array
+    ) -> Sample:
+        """The same of elements that have been taken, of the operands as they are and without rounding (None where they
+        have no error), and of the result."""
+        count = found.size
         here = _spread_over(kernel(*given), count)
         if not any(each is not None for each in exact):
             return cls(
@@ -280,7 +303,8 @@ def _spread_over(array: Array, count: int) -> Array:
     return array if array.shape == (count,) else np.broadcast_to(array, (count,))
 
 
-def _exact_places(shadow: Shadow, array: Array, places: Array | None) -> Array:
+def exact_places(shadow: Shadow, array: Array, places: Array | None) -> Array:
+    """The exact numbers at places, for the elements that an array has there."""
     if shadow.pending is not None and places is not None and places is spread(shadow.pending.size):
         return shadow.pending.sample
     data = taken(shadow.data, places)

@@ -26,13 +26,13 @@ from hloexec.shadowing.blame import blamed
 from hloexec.shadowing.computing import doubled
 from hloexec.shadowing.computing.elements import (
     SAMPLE,
-    Difference,
     Sample,
     count_unlike,
     difference_of,
     elementwise,
     sampled,
     spread,
+    taken,
 )
 from hloexec.shadowing.computing.moving import (
     Evaluated,
@@ -46,7 +46,7 @@ from hloexec.shadowing.computing.wholes import whole
 from hloexec.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.places import Place
-from hloexec.shadowing.store import Blame, Shadow
+from hloexec.shadowing.store import Blame, Shadow, wide
 from hloexec.values import Array, flat
 
 __all__ = ["Evaluation"]
@@ -187,22 +187,35 @@ class Evaluation:
             size=value.size,
             sample=sample.exact,
             own=self.kernel(SAME),
-            again=self._blamed_at_once,
+            blamed=self._blamed,
             length=1 + sum(before.length for before in links if before is not None),
             chooses=self._chooses or any(before.chooses for before in links if before is not None),
         )
         return Evaluated(value, None, its_losses.scaled(energy), pending=pending, energy=energy)
 
-    def _blamed_at_once(
-        self, value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
-    ) -> tuple[Difference, Blame] | None:
+    def _blamed(
+        self,
+        value: Array,
+        operands: Sequence[Array],
+        exact: Sequence[Array | None],
+        shadows: Sequence[Shadow | None],
+        first: Array | None,
+        places: Array | None,
+        is_noted: bool,
+    ) -> tuple[Array, Blame]:
+        """What elements at places say, which have been taken already; as `Blaming` has it."""
         kernel = self.kernel(WIDE)
         assert kernel is not None
-        found = self._at_once(kernel, value, operands, shadows)
-        if found.difference is None or found.losses is None:
-            return None
-        self.place.take(found.losses)
-        return found.difference, blamed(self.number, found.losses, shadows, element_type_of(value.dtype))
+        sample = Sample.of_elements(self._in_range(kernel), [*map(wide, operands)], exact, wide(value))
+        sample.absorbed_before = absorbed_before(shadows, places)
+        combined = self.absorbing.combined(operands, None if self.source is None else self.source.absorbing, first)
+        if combined is not None:
+            its = operands if combined[0] is operands else [taken(each, places) for each in combined[0]]
+            sample.absorbed = absorbed(value, its, sample.added, None, is_sum=combined[1])
+        its_losses = self._losses(sample, value, shadows)
+        if is_noted:
+            self.place.take(its_losses)
+        return sample.exact, blamed(self.number, its_losses, shadows, element_type_of(value.dtype))
 
     def _sample(
         self,
@@ -214,7 +227,8 @@ class Evaluation:
     ) -> Sample:
         sample = Sample.of(self._in_range(kernel), operands, shadows, value, places)
         sample.absorbed_before = absorbed_before(shadows, places)
-        combined = self.absorbing.combined(operands, self.source.absorbing if self.source is not None else None)
+        source = None if self.source is None else self.source.absorbing
+        combined = self.absorbing.combined(operands, source, operands[0])
         if combined is None:
             return sample
         sample.absorbed = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])

@@ -2,8 +2,8 @@
 
 A chain of elementwise instructions computes its last shadow block by block from those that it began with. The shadows
 in between need neither memory nor conversions, and most are never asked for. What each instruction adds and inherits is
-measured on a sample at once. Where the whole array turns out to have far more error than the sample has shown, the
-chain is computed again, instruction by instruction.
+measured on a sample at once. Where the whole array turns out to have far more error than the sample has shown, or
+zeros that it has not shown, the chain is computed again for the elements that show it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.shadowing.computing.elements import (
+    PART,
     SHARE,
     Difference,
     differences,
+    exact_places,
+    heaviest_of,
+    sampled,
     spread,
     taken,
 )
-from hloexec.shadowing.computing.ranges import Ranges, exact_ranges
-from hloexec.shadowing.store import Shadow
+from hloexec.shadowing.computing.ranges import Ranges, exact_ranges, row_by_row
+from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -39,6 +43,24 @@ _MOST = 24
 """Instructions of a chain."""
 _TOGETHER = 4
 """Shadows that are computed side by side: the numbers of a range should stay in the cache."""
+
+
+class Blaming(Protocol):
+    """An instruction that some elements are looked at of."""
+
+    def __call__(
+        self,
+        value: Array,
+        operands: Sequence[Array],
+        exact: Sequence[Array | None],
+        shadows: Sequence[Shadow | None],
+        first: Array | None,
+        places: Array | None,
+        is_noted: bool,
+        /,
+    ) -> tuple[Array, Blame]:
+        """The exact results, and who is to blame for the errors; `first` is the whole of the first operand, where that
+        is still there, and `is_noted` says whether to take the elements into account for the kinds of losses."""
 
 
 @attrs.define(eq=False)
@@ -58,29 +80,26 @@ class Pending:
     """The exact numbers at the places of a sample (`hloexec.shadowing.computing.elements.spread`)."""
     own: Callable[..., Array] | None
     """The kernel for the types of the run."""
-    again: Callable[[Array, Sequence[Array], Sequence[Shadow | None]], tuple[Difference, Blame] | None]
-    """Computes the instruction by itself."""
+    blamed: Blaming
+    """What some elements say of the instruction."""
     length: int
     chooses: bool
     """Whether one of the chain's instructions gives one of its operands: zero, where the exact numbers would choose
     otherwise, which nobody has made so."""
+    is_noted: bool = False
+    """Whether other elements than those of the sample have been looked at."""
 
-    def computed(
-        self, estimate: float, out: Array | None = None, *, is_like: bool | None = None
-    ) -> tuple[Difference, Blame | None]:
-        """The difference from the value; and the blame, where the sample has not shown most of the error, which
-        `is_like` says where that is known. `out` is filled with the exact numbers."""
+    def computed(self, estimate: float, out: Array | None = None) -> tuple[Difference, Blame | None]:
+        """The difference from the value; and the blame, where the sample has not shown most of the error. `out` is
+        filled with the exact numbers."""
         value = self.value()
         assert value is not None
-        if is_like is not False:
-            found = differences(self.ranges(out), value)
-            if not found.is_whole and self.is_like_sample(value, estimate, found.energy, found.may_vanish):
-                return found, None
-            # It is computed again, and large.
-            del found
-        operands = self._values()
-        again = None if operands is None else self._again(value, operands)
-        return again or (differences(self.ranges(out), value), None)
+        found = differences(self.ranges(out), value)
+        if found.is_whole:
+            return found, self._blame_at(value, sampled(found, value))
+        assert found.vanished is not None
+        where = found.heaviest, min(self.size, found.heaviest + PART)
+        return found, self.corrected(value, estimate, found.energy, where, found.vanished)
 
     def ranges(self, out: Array | None = None) -> Ranges:
         """The exact numbers, which are not kept; `out` is filled with them."""
@@ -94,9 +113,20 @@ class Pending:
 
         return one
 
-    def is_like_sample(self, value: Array, estimate: float, energy: float, may_vanish: bool) -> bool:
-        """Whether the sample has shown most of the energy, and that elements vanish, if they do."""
-        return estimate >= SHARE * energy and not (may_vanish and self._hides_zeros(value))
+    def corrected(
+        self, value: Array, estimate: float, energy: float, heaviest: tuple[int, int], vanished: Array
+    ) -> Blame | None:
+        """The blame, where the sample has not shown most of the energy, or not that elements vanish, if they do; else
+        None. Of the whole array are given the energy, the range that holds most of it, and where elements vanish."""
+        is_like = estimate >= SHARE * energy
+        if is_like and not (vanished.size and self._hides_zeros(value)):
+            return None
+        places = spread(self.size)
+        if not is_like:
+            start, stop = heaviest
+            errors = np.subtract(self.ranges()(start, stop), wide(row_by_row(value)[start:stop]))
+            places = start + heaviest_of(errors)
+        return self._blame_at(value, np.union1d(places, vanished) if vanished.size else places)
 
     def _hides_zeros(self, value: Array) -> bool:
         """Whether none of the elements that are zero, and exactly are not, is in the sample."""
@@ -104,32 +134,40 @@ class Pending:
             return False
         return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
 
-    def _again(self, value: Array, operands: Sequence[Array]) -> tuple[Difference, Blame] | None:
-        """The same, one instruction after the other."""
-        for operand, shadow in zip(operands, self.shadows, strict=True):
-            if shadow is not None:
-                shadow.settle(operand)
-        # What they were made of is not needed any more.
-        self.operands, self.links = tuple(operands), (None,) * len(operands)
-        return self.again(value, operands, self.shadows)
-
-    def _values(self) -> list[Array] | None:
-        """The operands as they are; those that were not kept are computed again."""
-        found = []
-        for operand, before in zip(self.operands, self.links, strict=True):
-            if operand is not None:
-                found.append(operand)
-                continue
-            assert before is not None
-            kept = before.value()
+    def _blame_at(self, value: Array, places: Array | None) -> Blame | None:
+        """The blame, as elements at other places than those of the sample show it, of which the whole chain is computed
+        again; None where it cannot be."""
+        values: dict[int, Array] = {}
+        exact: dict[int, Array] = {}
+        shadows: dict[int, Shadow | None] = {}
+        for key, link in _chain([self]).items():
+            given: list[Array] = []
+            known: list[Array | None] = []
+            before: list[Shadow | None] = []
+            for operand, shadow, earlier in zip(link.operands, link.shadows, link.links, strict=True):
+                if earlier is not None and id(earlier) in values:
+                    given.append(values[id(earlier)])
+                    known.append(exact[id(earlier)])
+                    is_settled = shadow is not None and shadow.pending is None
+                    before.append(shadow if is_settled else shadows[id(earlier)])
+                    continue
+                array = operand if earlier is None else earlier.value()
+                assert array is not None
+                given.append(taken(array, places))
+                known.append(None if shadow is None else exact_places(shadow, wide(given[-1]), places))
+                before.append(shadow)
+            kept = value if link is self else link.value()
             if kept is not None:
-                found.append(kept)
-                continue
-            its = before._values()
-            if its is None or before.own is None:
+                values[key] = taken(kept, places)
+            elif link.own is not None:
+                values[key] = np.asarray(link.own(*given))
+            else:
                 return None
-            found.append(np.asarray(before.own(*its)))
-        return found
+            first = link.operands[0] if link.links[0] is None else link.links[0].value()
+            exact[key], blame = link.blamed(values[key], given, known, before, first, places, not link.is_noted)
+            link.is_noted = True
+            shadows[key] = Shadow(None, False, 0.0, 0, blame)
+        return blame
 
 
 def ranges_of(wanted: Sequence[Pending]) -> Callable[[int, int], list[Array]]:

@@ -6,6 +6,7 @@ or on so much that a part of the result can be told from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import widen
 from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.computing.elements import (
+    NOWHERE,
     SHARE,
     Difference,
     Sample,
     difference_of,
     energy_in,
+    first_places,
     narrowed,
     sampled,
     spread,
@@ -119,7 +122,7 @@ def _piecewise(
     found = np.empty(value.shape, np.float32)
     size = first.shape[dimension]
     step = max(min(_ROWS, -(-size // _FEWEST)), -(-size // _PIECES), _PIECE * size // max(first.size, value.size))
-    seen = [(0.0, False, False)] * -(-size // step)
+    seen = [(0.0, False, NOWHERE)] * -(-size // step)
 
     def work(start: int, stop: int) -> None:
         if any(is_lossy for _, is_lossy, _ in seen):
@@ -128,17 +131,17 @@ def _piecewise(
         exact = np.asarray(kernel(exact_part(start, stop), *rest))
         its = _cut(value, (result_dimension, where))
         if exact.dtype != np.float64 or exact.shape != its.shape:
-            seen[start // step] = 0.0, True, True
+            seen[start // step] = 0.0, True, NOWHERE
             return
-        block, is_lossy, vanish = narrowed(exact, its, _cut(found, (result_dimension, where)))
-        seen[start // step] = energy_in(block), is_lossy, vanish
+        block, is_lossy, vanished = narrowed(exact, its, _cut(found, (result_dimension, where)))
+        seen[start // step] = energy_in(block), is_lossy, vanished
 
     in_blocks(work, size, step)
-    energies, are_lossy, vanish = zip(*seen, strict=True)
+    energies, are_lossy, _ = zip(*seen, strict=True)
     if any(are_lossy):
         return None
     energy = float(sum(energies))
-    difference = Difference(found, False, energy, 0, any(vanish))
+    difference = Difference(found, False, energy, 0)
     if not energy:
         return [Evaluated(value, None, None)]
     where = _sparse(size)
@@ -175,9 +178,9 @@ def _results(
         parts[start // step] = kernel(exact_part(start, stop), *rest)
 
     in_blocks(work, len(first), step)
-    if not exact_part.are_like_sample():
+    if not exact_part.are_told():
         assert shadows[0] is not None
-        shadows[0].settle(first, is_like=False)
+        shadows[0].settle()
         return _results(evaluation, kernel, operands, shadows)
     return [np.concatenate(parts, pair[1])]
 
@@ -194,8 +197,8 @@ class _Pieces:
         self._is_whole = self._data is not None and shadow is not None and shadow.is_whole
         if self._pending is not None:
             self._flat, self._ranges = np.ascontiguousarray(array).reshape(-1), self._pending.ranges()
-        self._seen: dict[int, tuple[float, bool]] = {}
-        """Of what is pending: the energy from each place on, and whether elements vanish."""
+        self._seen: dict[int, tuple[int, float, Array]] = {}
+        """Of what is pending: from each place on up to which one, the energy, and where elements vanish."""
 
     def __call__(self, start: int, stop: int) -> Array:
         if self._pending is not None:
@@ -218,19 +221,23 @@ class _Pieces:
         for first in range(origin, stop * length, BLOCK):
             last = min(first + BLOCK, stop * length)
             out[first - origin : last - origin] = self._ranges(first, last)
-            block, vanish = subtracted(out[first - origin : last - origin], self._flat[first:last])
-            self._seen[first] = energy_in(block), vanish
+            block, vanished = subtracted(out[first - origin : last - origin], self._flat[first:last])
+            self._seen[first] = last, energy_in(block), vanished
         return found
 
-    def are_like_sample(self) -> bool:
-        """Whether the sample of what is pending has shown most of it, once all has been computed."""
+    def are_told(self) -> bool:
+        """Whether differences tell all of what is pending, once it has been computed; its shadow then knows its energy,
+        and who is to blame for it."""
         if self._pending is None or self._shadow is None:
             return True
-        energies, vanish = zip(*(self._seen[first] for first in sorted(self._seen)), strict=True)
-        energy = float(sum(energies))
-        if not self._pending.is_like_sample(self._array, self._shadow.energy, energy, any(vanish)):
+        energy = float(sum(self._seen[first][1] for first in sorted(self._seen)))
+        if not math.isfinite(energy):
             return False
-        self._shadow.energy = energy
+        vanished = first_places((first, self._seen[first][2]) for first in sorted(self._seen))
+        start = max(sorted(self._seen), key=lambda first: self._seen[first][1])
+        where = start, self._seen[start][0]
+        blame = self._pending.corrected(self._array, self._shadow.energy, energy, where, vanished)
+        self._shadow.energy, self._shadow.blame = energy, blame or self._shadow.blame
         return True
 
 
