@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import zip_longest
 from math import prod
 from typing import Any
 
@@ -165,10 +164,9 @@ class MatrixRoutine:
             if operands[0].size:
                 self._fill(matrices, options, results, len(batch))
         else:
-            names = (field.name for field in self.results)
+            names = [field.name for field in self.results] + ["_"] * (len(declared) - len(self.results))
             results = [
-                _stacked(stacks.get(name), array_shape(part, name))
-                for name, part in zip_longest(names, declared, fillvalue="_")
+                _stacked(stacks.get(name), array_shape(part, name)) for name, part in zip(names, declared, strict=True)
             ]
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
 

@@ -24,7 +24,15 @@ from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.values import Array
 
-__all__ = ["KNOWN_REDUCERS", "UFUNCS", "KnownReducer", "accumulation_dtype", "reduce_axis", "reduce_known", "reduces_columns"]
+__all__ = [
+    "KNOWN_REDUCERS",
+    "UFUNCS",
+    "KnownReducer",
+    "accumulation_dtype",
+    "reduce_axis",
+    "reduce_known",
+    "reduces_columns",
+]
 
 _CHUNK_ELEMENTS = 1 << 20
 """Number of elements of narrow arrays that are widened at a time."""

@@ -189,13 +189,15 @@ class Reduce:
 
             def reduced_neighbours(block: Array, init_value: Array) -> Array:
                 # What `reduce_known` does where it finds nothing to convert or to order.
+                total: Array
                 if block.dtype == init_value.dtype and block.flags.c_contiguous:
-                    total: Array = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
+                    total = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
                     return total.reshape((block.shape[0], *kept))
                 rows = block.size // length
                 if block.dtype == init_value.dtype and reduces_columns(rows, length, reducer):
                     terms = block.reshape((block.shape[0], *kept, length))
-                    return reducer.combine(init_value, reduce_axis(terms, terms.ndim - 1, reducer))
+                    total = reducer.combine(init_value, reduce_axis(terms, terms.ndim - 1, reducer))
+                    return total
                 return reduced_rows(block, init_value)
 
             return reduced_neighbours

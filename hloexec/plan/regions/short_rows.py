@@ -9,6 +9,7 @@ loop goes through all rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,12 @@ _LEAST_ROWS = 1 << 10
 
 def has_short_rows(row: tuple[int, ...]) -> bool:
     """Whether a row of these dimensions is worth looking at."""
-    return bool(row) and 1 < row[-1] <= _SHORT and int(np.prod(row)) <= _MOST_COLUMNS
+    return bool(row) and 1 < row[-1] <= _SHORT and prod(row) <= _MOST_COLUMNS
 
 
-def has_few_columns(rows: int, row: Iterable[tuple[int, ...]]) -> bool:
+def has_few_columns(rows: int, dimensions: Iterable[tuple[int, ...]]) -> bool:
     """Whether values of so many rows of these dimensions may lie column by column."""
-    return rows >= _LEAST_ROWS and all(int(np.prod(dimensions)) <= _MOST_COLUMNS for dimensions in row)
+    return rows >= _LEAST_ROWS and all(prod(row) <= _MOST_COLUMNS for row in dimensions)
 
 
 def by_columns(function: np.ufunc) -> Any:
