@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -23,8 +24,8 @@ from hloexec.custom_calls.linalg.matrix_routines import (
     reason_without_scipy,
     register,
 )
-from hloexec.custom_calls.shapes import shapes_of
-from hloexec.ir import Instruction, Shape
+from hloexec.dtypes import DType, element_type_of
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
@@ -77,12 +78,18 @@ class _Target:
         return self.routine.check(operands[self.scalar_count :], shape)
 
     def evaluate(self, *operands: Array, config: Mapping[str, object], shape: Shape) -> Any:
-        self.infer(*shapes_of(operands), shape=shape)
+        _check(self, tuple((operand.dtype, operand.shape) for operand in operands), shape)
         options = config
         if self.older is not None:
             scalars = zip(self.older.scalars.split(), operands, strict=False)
             options = self.older.options({name: value.item() for name, value in scalars})
         return self.routine.run(operands[self.scalar_count :], options, shape)
+
+
+@lru_cache(maxsize=1024)
+def _check(target: _Target, operands: tuple[tuple[DType, tuple[int, ...]], ...], shape: Shape) -> None:
+    """Raise ShapeError for what `infer` refuses; a loop asks about the same shapes in each iteration."""
+    target.infer(*(ArrayShape(element_type_of(dtype), sizes) for dtype, sizes in operands), shape=shape)
 
 
 def routine(

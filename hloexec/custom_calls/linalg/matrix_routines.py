@@ -154,32 +154,41 @@ class MatrixRoutine:
 
     def run(self, operands: Sequence[Array], options: Mapping[str, object], shape: Shape) -> Any:
         """The results for whole batches; the operands and `shape` must have passed `check`."""
-        results = zeros(parts_of(shape))
-        self._fill(operands, options, results)
-        return tuple(results) if isinstance(shape, TupleShape) else results[0]
-
-    def _fill(self, operands: Sequence[Array], options: Mapping[str, object], results: list[Array]) -> None:
-        """Write the results, matrix by matrix; what has no elements has no factors."""
+        declared = parts_of(shape)
         batch = operands[0].shape[: operands[0].ndim - len(self.operands[0].dims)]
         count = prod(batch)
-        if not count or operands[0].size == 0:
-            return
+        matrices = [operand.reshape(count, *operand.shape[len(batch) :]) for operand in operands]
+        stacks = self._stacks(matrices, options)
+        if stacks is None:
+            results = zeros(declared)
+            if operands[0].size:
+                self._fill(matrices, options, results, len(batch))
+        else:
+            names = [field.name for field in self.results] + ["_"] * (len(declared) - len(self.results))
+            results = [
+                _stacked(stacks.get(name), array_shape(part, name)) for name, part in zip(names, declared, strict=True)
+            ]
+        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+
+    def _stacks(self, matrices: list[Array], options: Mapping[str, object]) -> Mapping[str, Any] | None:
+        """The results by name, where they can be computed for all matrices at once."""
+        first = matrices[0]
+        if self.of_stack is None or not first.size or len(first) < _MANY * max(first.shape[1:], default=1):
+            return None
+        hold_blas()
+        return self.of_stack(options, *matrices)
+
+    def _fill(self, matrices: list[Array], options: Mapping[str, object], results: list[Array], batch: int) -> None:
+        """Write the results, whose first `batch` dimensions number the matrices, matrix by matrix."""
+        count = len(matrices[0])
         function, module = _scipy_function(self.scipy_name)
         hold_blas()
         call = Call(function, module, self.scipy_name, options)
-        matrices = [operand.reshape(count, *operand.shape[len(batch) :]) for operand in operands]
         filled = [
-            (field.name, result.reshape(count, *result.shape[len(batch) :]))
+            (field.name, result.reshape(count, *result.shape[batch:]))
             for field, result in zip(self.results, results, strict=False)
             if field.name != "_"
         ]
-        if self.of_stack is not None and count >= _MANY * max(matrices[0].shape[1:], default=1):
-            stacks = self.of_stack(options, *matrices)
-            if stacks is not None:
-                for name, result in filled:
-                    if name in stacks:
-                        result[...] = stacks[name]
-                return
         for number in range(count):
             values = self.compute(call, *(operand[number] for operand in matrices))
             for name, result in filled:
@@ -191,6 +200,13 @@ class MatrixRoutine:
                         f"{list(result.shape[1:])} are declared"
                     )
                 result[number] = value
+
+
+def _stacked(values: Any, shape: ArrayShape) -> Array:
+    """The values of a result in the form that is declared, zeros where there are none."""
+    if values is None:
+        return zeros([shape])[0]
+    return np.ascontiguousarray(values, shape.element_type.storage).reshape(shape.dimensions)
 
 
 def register(target: str, rules: Any, documentation: str, wider: str | None = None) -> None:

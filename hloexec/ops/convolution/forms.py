@@ -9,11 +9,13 @@ tap).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from hloexec.ir import WindowDimension
 from hloexec.ops.common import narrow
 from hloexec.ops.contraction.matrix_product import default_multiplier, exactly, matrix_product, multiply_into
 from hloexec.ops.convolution.by_channel import by_channel, kernel_gradient_by_channel
@@ -97,10 +99,12 @@ def _matrices(work: ConvolutionViews) -> tuple[Array, Array, Array] | None:
 
 def _pairs(work: ConvolutionViews) -> int:
     """How many pairs of output and tap there are that read the input."""
-    return math.prod(
-        sum(len(range(size)[visit[0]]) for visit in visits(extent, size, dimension) if visit is not None)
-        for extent, size, dimension in zip(work.inputs.shape[2:-1], work.sizes, work.dimensions, strict=True)
-    )
+    return math.prod(map(_pairs_along, work.inputs.shape[2:-1], work.sizes, work.dimensions))
+
+
+@lru_cache(maxsize=1024)
+def _pairs_along(extent: int, size: int, dimension: WindowDimension) -> int:
+    return sum(len(range(size)[visit[0]]) for visit in visits(extent, size, dimension) if visit is not None)
 
 
 def _by_patches(work: ConvolutionViews) -> None:

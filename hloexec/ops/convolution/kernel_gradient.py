@@ -8,7 +8,8 @@ are added in which order.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable
+from functools import cached_property, reduce
 from itertools import product
 from operator import iadd
 
@@ -68,7 +69,12 @@ class _Sums:
     images: slice
     places: tuple[range, ...]
 
-    @property
+    @cached_property
+    def preparations(self) -> list[Callable[[Array], Array] | None]:
+        """What is done to each operand, for all blocks."""
+        return [self.work.preparation(operand) for operand in (self.work.inputs, self.work.kernel)]
+
+    @cached_property
     def rows(self) -> int:
         batch = len(range(self.work.inputs.shape[1])[self.images])
         return batch * math.prod(map(len, self.places))
@@ -109,7 +115,7 @@ class _Sums:
         shape = (target.shape[0], *target.shape[2:-1], target.shape[1], target.shape[-1])
         target[...] = np.moveaxis(narrow(total, self.work.result_type).reshape(shape), -2, 1)
 
-    @property
+    @cached_property
     def _has_features_outside(self) -> bool:
         """Whether the kernel's window dimensions lie within its input features, as in batches of images."""
         kernel = self.work.kernel
@@ -120,7 +126,7 @@ class _Sums:
         work = self.work
         rank = len(work.sizes)
         taps = (lines, *map(range, work.window[1:]))
-        seen = work.seen(self.images, self.places, taps, features, work.preparation(work.inputs))
+        seen = work.seen(self.images, self.places, taps, features, self.preparations[0])
         kernel = work.kernel[:, lines.start : lines.stop, ..., features, :]
         rows = (*range(2, rank + 2), 1)
         terms: tuple[int, ...] = tuple(range(rank + 2, 2 * rank + 3))
@@ -132,4 +138,5 @@ class _Sums:
             lhs = seen.transpose(0, *terms, *rows).reshape(seen.shape[0], length, self.rows).swapaxes(-1, -2)
         else:
             lhs = seen.transpose(0, *rows, *terms).reshape(seen.shape[0], self.rows, length)
-        return lhs, work.prepared(kernel.reshape(kernel.shape[0], length, kernel.shape[-1]))
+        rhs, prepare = kernel.reshape(kernel.shape[0], length, kernel.shape[-1]), self.preparations[1]
+        return lhs, rhs if prepare is None else prepare(rhs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise, product
 from typing import Any
 
@@ -48,7 +49,7 @@ class ConvolutionViews:
     is_exact: bool = False
     """Whether each output is one sum, rounded once, whatever that costs."""
 
-    @property
+    @cached_property
     def accumulation_type(self) -> ElementType:
         """The element type in which products are added up."""
         if self.result_type.is_integral:

@@ -24,7 +24,15 @@ from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.values import Array
 
-__all__ = ["KNOWN_REDUCERS", "UFUNCS", "KnownReducer", "accumulation_dtype", "reduce_axis", "reduce_known"]
+__all__ = [
+    "KNOWN_REDUCERS",
+    "UFUNCS",
+    "KnownReducer",
+    "accumulation_dtype",
+    "reduce_axis",
+    "reduce_known",
+    "reduces_columns",
+]
 
 _CHUNK_ELEMENTS = 1 << 20
 """Number of elements of narrow arrays that are widened at a time."""
@@ -180,12 +188,7 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
         return total
     if is_innermost and reducer.ufunc is np.add and array.dtype.kind == "f":
         return _sum_of_neighbours(array)
-    if (
-        is_innermost
-        and length <= _FEW_NEIGHBOURS
-        and reducer.zero_wins is not None
-        and array.size > _MANY_ROWS * length
-    ):
+    if is_innermost and array.size > _MANY_ROWS * length and _is_extremum_of_few(length, reducer):
         return _extremum_of_few(array.reshape(-1, length), reducer).reshape(array.shape[:-1])
     if not is_innermost and length > _SEQUENTIAL_TERMS and array.dtype.kind in "fc":
         # Groups of about √length: errors of adding one after the other then grow with 2·√length.
@@ -200,12 +203,21 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
     return _ufunc_reduce(array, axis, reducer)
 
 
+def reduces_columns(rows: int, length: int, reducer: KnownReducer) -> bool:
+    """Whether `reduce_axis` combines so many neighbours column by column, so that it does not matter where they lie."""
+    return length <= _SHORT_ROW or (rows > _MANY_ROWS and _is_extremum_of_few(length, reducer))
+
+
+def _is_extremum_of_few(length: int, reducer: KnownReducer) -> bool:
+    return length <= _FEW_NEIGHBOURS and reducer.zero_wins is not None
+
+
 def _extremum_of_few(rows: Array, reducer: KnownReducer) -> Array:
     """The minimum or maximum of each row, by way of the transpose; which of several NaNs it is, NumPy's own decides."""
     total = _ufunc_reduce(np.ascontiguousarray(rows.T), 0, reducer)
     nans = np.flatnonzero(total != total)
     if nans.size:
-        total[nans] = _ufunc_reduce(rows[nans], 1, reducer)
+        total[nans] = _ufunc_reduce(np.ascontiguousarray(rows[nans]), 1, reducer)
     return total
 
 

@@ -34,7 +34,7 @@ from hloexec.ops.reduction.callees import (
     usual_operations,
 )
 from hloexec.ops.reduction.choices import choice_of
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known, reduces_columns
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
@@ -189,10 +189,16 @@ class Reduce:
 
             def reduced_neighbours(block: Array, init_value: Array) -> Array:
                 # What `reduce_known` does where it finds nothing to convert or to order.
-                if block.dtype != init_value.dtype or not block.flags.c_contiguous:
-                    return reduced_rows(block, init_value)
-                total: Array = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
-                return total.reshape((block.shape[0], *kept))
+                total: Array
+                if block.dtype == init_value.dtype and block.flags.c_contiguous:
+                    total = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
+                    return total.reshape((block.shape[0], *kept))
+                rows = block.size // length
+                if block.dtype == init_value.dtype and reduces_columns(rows, length, reducer):
+                    terms = block.reshape((block.shape[0], *kept, length))
+                    total = reducer.combine(init_value, reduce_axis(terms, terms.ndim - 1, reducer))
+                    return total
+                return reduced_rows(block, init_value)
 
             return reduced_neighbours
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import attrs
@@ -17,10 +18,13 @@ from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_into
 from hloexec.ops.elementwise.choosing import mask_into, mask_of
+from hloexec.ops.registry import Opcode
+from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, behind_prefix, same
+from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
-from hloexec.plan.regions.short_rows import by_columns, has_short_rows
+from hloexec.plan.regions.short_rows import by_columns, has_few_columns, has_short_rows, spread_out
 from hloexec.plan.steps import Step
 from hloexec.values import Array
 
@@ -59,6 +63,7 @@ class BlockProgram:
         shapes: Sequence[Any],
         rows: int,
         kept: int,
+        repeated_inputs: frozenset[int] = frozenset(),
     ) -> None:
         """`kept` is 1 where the first output may take the place of an input, which is in the cache, else 0."""
         self._shapes = shapes
@@ -76,12 +81,17 @@ class BlockProgram:
             self._stored[slot] = self.places.add(self._value(shapes[slot]))
         self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
         self.output_places = [self._outputs[slot] for slot in outputs]
-        moved = {part.step.result for part in parts if part.form.moves}
-        self._copied = {
-            slot
-            for slot in outputs[kept:]
-            if shapes[slot].byte_size >= _COPIED_BYTES and shapes[slot].byte_size // rows <= _MOST_COPIED_ROW_BYTES
-        } - moved
+        self.is_by_columns = self._gains_by_columns(parts, inputs, outputs, repeated_inputs)
+        """Whether the values of a block lie column by column."""
+        if self.is_by_columns:
+            self._copied = {slot for slot in outputs if self._value(shapes[slot]).row}
+        else:
+            moved = {part.step.result for part in parts if part.form.moves}
+            self._copied = {
+                slot
+                for slot in outputs[kept:]
+                if shapes[slot].byte_size >= _COPIED_BYTES and shapes[slot].byte_size // rows <= _MOST_COPIED_ROW_BYTES
+            } - moved
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])
@@ -99,6 +109,27 @@ class BlockProgram:
             slot = part.step.operands[0] if part.form.is_view else part.step.result
             found[part.step.result] = found[slot] if slot in found else self._value(self._shapes[slot]).row_bytes
         return found
+
+    def _gains_by_columns(
+        self, parts: Sequence[Part], inputs: Sequence[int], outputs: Sequence[int], repeated_inputs: frozenset[int]
+    ) -> bool:
+        """Whether more functions of short rows read repeated elements than there are arrays whose rows would have to be
+        taken apart or put together."""
+        rows = {slot: self._value(self._shapes[slot]).row for slot in inputs}
+        rows |= {part.step.result: self._value(self._shapes[part.step.result]).row for part in parts}
+        if not has_few_columns(self._rows, rows.values()) or any(_rounds_at_random(part.step) for part in parts):
+            return False
+        spread = set(repeated_inputs)
+        for part in parts:
+            if part.form.is_view and prod(rows[part.step.result]) > prod(rows[part.step.operands[0]]):
+                spread.add(part.step.result)
+        reading = sum(
+            part.form.is_elementwise
+            and has_short_rows(rows[part.step.result])
+            and not spread.isdisjoint(part.step.operands)
+            for part in parts
+        )
+        return reading > sum(bool(rows[slot]) for slot in (*{*inputs} - spread, *outputs))
 
     def usual_row_bytes(self) -> int:
         """What a row takes in most of the larger values that are computed."""
@@ -127,8 +158,11 @@ class BlockProgram:
     def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
         if how["has_out"]:
             function = _NAMED_OUT.get(function, function)
-            if isinstance(function, np.ufunc) and has_short_rows(self.places.values[target].row):
+            is_ufunc = isinstance(function, np.ufunc)
+            if is_ufunc and not self.is_by_columns and has_short_rows(self.places.values[target].row):
                 function = by_columns(function)
+        if self.is_by_columns and _is_approximated(step):
+            function = spread_out(function)
         self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
         return target
 
@@ -238,6 +272,15 @@ class BlockProgram:
 def _writes(function: object, form: RowForm) -> bool:
     """Whether a function takes the array to write to as its last argument."""
     return form.fills or isinstance(function, np.ufunc)
+
+
+def _rounds_at_random(step: Step) -> bool:
+    return isinstance(step.kernel, InstructionKernel) and step.kernel.random is not None
+
+
+def _is_approximated(step: Step) -> bool:
+    entry = step.kernel.entry if isinstance(step.kernel, InstructionKernel) else None
+    return not isinstance(entry, Opcode) or entry.rounding not in (Rounding.NONE, Rounding.ONCE)
 
 
 def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:

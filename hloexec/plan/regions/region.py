@@ -22,6 +22,7 @@ from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.regions.block_program import BlockProgram, Part
+from hloexec.plan.regions.short_rows import in_columns, laid_in_columns
 from hloexec.plan.steps import PartError
 from hloexec.values import Array
 
@@ -89,7 +90,8 @@ class Region:
             0 if is_whole else prefix_length(shapes[slot].dimensions, rows)
             for slot, is_whole in zip(inputs, self._is_whole, strict=True)
         ]
-        program = BlockProgram(parts, inputs, outputs, shapes, rows, 0 if overwritten is None else 1)
+        program = BlockProgram(parts, inputs, outputs, shapes, rows, 0 if overwritten is None else 1, repeated)
+        self.is_by_columns = program.is_by_columns
         self.operations = program.operations
         self._views = program.views
         self._preamble = program.preamble
@@ -184,7 +186,10 @@ class Region:
         for place, buffer, value in self._places:
             start = self._offsets[buffer]
             part = arena[start : start + count * value.row_bytes]
-            values[place] = part.view(value.dtype).reshape((count, *value.row))
+            if self.is_by_columns:
+                values[place] = laid_in_columns(part, count, value.row, value.dtype)
+            else:
+                values[place] = part.view(value.dtype).reshape((count, *value.row))
         for operation in self._views:
             values[operation.target] = operation.function(*operation.fetch(values))
 
@@ -235,7 +240,8 @@ class _Run:
         if self._region.bounds is not None:
             values[self._region.bounds] = start, stop
         for place, rows in self._inputs:
-            values[place] = rows.part(start, stop)
+            part = rows.part(start, stop)
+            values[place] = in_columns(part) if self._region.is_by_columns else part
         for place, output in self._outputs:
             values[place] = output[start:stop]
         operation = self._region.operations[0]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.exec.plans import plan_of
 from hloexec.ir import ArrayShape
+from hloexec.plan.regions.region import RegionKernel
 from tests.plan.random_programs import RandomProgram
 from tests.plan.ways import differences
 
@@ -34,6 +36,14 @@ again { x = f32[300,400] parameter(0)
   limit = f32[] constant(1)
   ROOT more = pred[] compare(e, limit), direction=LT }
 """
+
+_SHORT_ROWS = (
+    "a = T[6000,8,3] broadcast(p0), dimensions={0,2}\n  b = T[6000,8,3] broadcast(p1), dimensions={1,2}\n"
+    "  c = T[6000,8,3] subtract(a, b)\n  d = T[6000,8,3] multiply(c, a)\n  l = T[6000,8,3] log(b)\n"
+    "  g = T[6000,8,3] maximum(l, c)\n  h = T[6000,8,3] multiply(g, b)\n"
+    "  m = pred[6000,8,3] compare(c, b), direction=LT\n  s = T[6000,8,3] select(m, h, d)\n"
+)
+"""Functions of rows of three elements, most of which read one that is repeated; some give NaN."""
 
 # Each is the entry's instructions; p0, p1, … are parameters of the shapes in brackets, the last one is the root.
 PROGRAMS = {
@@ -108,6 +118,20 @@ PROGRAMS = {
         "  h = f32[6000,3] broadcast(p1), dimensions={0}\n  i = f32[6000,3] multiply(h, p0)\n"
         "  r = (f32[6000,8], f32[6000,3]) tuple(g, i)",
     ),
+    "short rows, column by column": (
+        ["f32[6000,3]", "f32[8,3]", "f32[6000]"],
+        _SHORT_ROWS.replace("T[", "f32[") + "  zero = f32[] constant(0)\n  low = f32[] constant(-inf)\n"
+        "  e = f32[6000,8] reduce(d, zero), dimensions={2}, to_apply=sum\n"
+        "  t = f32[6000,8] reduce(s, low), dimensions={2}, to_apply=most\n  f = f32[6000,24] reshape(s)\n"
+        "  u = f32[6000] reduce(f, zero), dimensions={1}, to_apply=sum\n"
+        "  v = f32[6000] reduce(f, low), dimensions={1}, to_apply=most\n  x = f32[6000,8] tanh(e)\n"
+        "  y = f32[6000,8] broadcast(p2), dimensions={0}\n  z = f32[6000,8] power(x, y)\n"
+        "  r = (f32[6000,8,3], f32[6000,8], f32[6000,8], f32[6000], f32[6000]) tuple(s, t, z, u, v)",
+    ),
+    "short rows of bf16, column by column": (
+        ["bf16[6000,3]", "bf16[8,3]"],
+        _SHORT_ROWS.replace("T[", "bf16[") + "  r = bf16[6000,8,3] add(s, c)",
+    ),
     "the largest and the smallest of few neighbours": (
         ["f32[6000,9]"],
         "one = f32[] constant(1)\n  ones = f32[6000,9] broadcast(one), dimensions={}\n"
@@ -178,3 +202,10 @@ def _inputs(text: str) -> list[np.ndarray]:
 def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
     text = _text(name)
     assert differences(RandomProgram(text, [_inputs(text)]), runs=3) == []
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "column by column" in name])
+def test_many_functions_of_repeated_elements_make_short_rows_lie_in_columns(name: str) -> None:
+    steps = plan_of(hloexec.parse(_text(name))).steps
+    regions = [step.kernel.region for step in steps if isinstance(step.kernel, RegionKernel)]
+    assert any(region.is_by_columns for region in regions)
