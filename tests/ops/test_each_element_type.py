@@ -1,6 +1,7 @@
-"""What moves elements, folds them or decides what runs takes one element type of every family, planned and not.
+"""Opcodes whose own tests have few element types take one of every family, planned and not.
 
-Values are zeros and ones, so that sums are exact in every type (of pred, OR); each case states its result.
+Values are zeros and ones, so that sums are exact in every type (of pred, OR); each case states its result, worked out
+by hand from the definition of the opcode.
 """
 
 from __future__ import annotations
@@ -83,6 +84,26 @@ SETUP = """
   scanned = (T[4], T[]) scan(x, zero), dimensions={0}, num_carries=1, to_apply=step
   image = T[1,1,4] reshape(x)
   kernel = T[2,1,1] reshape(pair)
+  square = T[2,2] reshape(x)
+  squares = T[2,2,2] broadcast(square), dimensions={1,2}
+  single = s32[2] constant({1, 1})
+"""
+FLOAT_SETUP = """
+  zeros = U[] constant(0)
+  bits = U[4] broadcast(zeros), dimensions={}
+  unit = T[] constant(1)
+  half = T[] constant(0.5)
+  quarter = T[] constant(0.25)
+  zero1 = T[1] reshape(zero)
+  unit1 = T[1] reshape(unit)
+  half1 = T[1] reshape(half)
+  quarter1 = T[1] reshape(quarter)
+  lower = T[2,2] constant({{2, 99}, {1, 4}})
+  positive = T[2,2] constant({{4, 99}, {2, 10}})
+  right = T[2,1] constant({{4}, {14}})
+  column = T[2,1] constant({{1}, {0}})
+  trained = (T[2,1], T[1], T[1]) batch-norm-training(column, unit1, unit1), epsilon=0, feature_index=1
+  slopes = (T[2,1], T[1], T[1]) batch-norm-grad(column, unit1, half1, quarter1, column), epsilon=0, feature_index=1
 """
 X, BACK, M = [1, 1, 0, 1], [1, 0, 1, 1], [[0, 1], [0, 0]]
 SQUARE = [[1, 1], [0, 1]]
@@ -133,7 +154,23 @@ COMPUTED: dict[str, Any] = {
 }
 COUNTED = {"T[4] iota(), iota_dimension=0": [0, 1, 2, 3]}
 ORDERED = {"(T[2], s32[2]) topk(x), k=2, largest=true": ([1, 1], [0, 1])}
-ROUNDED = {"s8[4] stochastic-convert(x, bits)": X}
+GROUPS = "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}"
+COMPUTED[f"T[2,2] ragged-dot(square, squares, single), {GROUPS}"] = [[1, 2], [0, 1]]
+SOLVE = "left_side=true, lower=true, unit_diagonal=false, transpose_a=NO_TRANSPOSE"
+OF_FLOATS: dict[str, Any] = {
+    "s8[4] stochastic-convert(x, bits)": X,
+    "f32[2,2] scaled-dot(square, square, square, square), lhs_contracting_dims={1}, rhs_contracting_dims={1}": [
+        [2, 1],
+        [1, 1],
+    ],
+    f"T[2,1] triangular-solve(lower, right), {SOLVE}": [[2], [3]],
+    "T[2,2] cholesky(positive), lower=true": [[2, 0], [1, 3]],
+    # The column has mean 1/2 and variance 1/4: normalized, it is 1 and −1.
+    "T[2,1] batch-norm-inference(column, unit1, zero1, half1, quarter1), epsilon=0, feature_index=1": [[1], [-1]],
+    "(T[2,1], T[1], T[1]) copy(trained)": ([[2], [0]], [0.5], [0.25]),
+    # Two numbers are normalized to 1 and −1 whatever they are: their gradient is 0, that of the scale 1 · 1 − 0 · 1.
+    "(T[2,1], T[1], T[1]) copy(slopes)": ([[0], [0]], [1], [1]),
+}
 
 
 @pytest.mark.parametrize("name", ["pred", "s4", "s32", "u4", "u8", "f8e4m3fn", "bf16", "f32", "f64", "c64"])
@@ -147,9 +184,8 @@ def test_operations_take_every_family_of_types(name: str, planner: bool) -> None
     else:
         cases |= ORDERED
     if element_type.is_floating:
-        cases |= ROUNDED
-        setup += f"  bits = u{element_type.bits}[4] broadcast(zeros), dimensions={{}}\n"
-        setup = f"  zeros = u{element_type.bits}[] constant(0)\n{setup}"
+        cases |= OF_FLOATS
+        setup += FLOAT_SETUP.replace("U[", f"u{element_type.bits}[")
     shapes = [text[: text.index(") ") + 1] if text.startswith("(") else text.split()[0] for text in cases]
     lines = [f"  r{number} = {text}\n" for number, text in enumerate(cases)]
     results = ", ".join(f"r{number}" for number in range(len(cases)))
@@ -164,3 +200,19 @@ def test_operations_take_every_family_of_types(name: str, planner: bool) -> None
         for found, wanted in pairs:
             assert isinstance(found, np.ndarray)
             assert (found == np.array(wanted).astype(found.dtype)).all() and found.shape == np.shape(wanted), line
+
+
+@pytest.mark.parametrize("name", ["s4", "s32", "u4", "u8", "f8e4m3fn", "bf16", "f32", "f64"])
+def test_random_numbers_of_every_family_lie_in_their_interval(name: str) -> None:
+    text = """ENTRY main {
+      low = T[] constant(2)
+      high = T[] constant(6)
+      ROOT r = T[64] rng(low, high), distribution=rng_uniform
+    }""".replace("T[", f"{name}[")
+    drawn = hloexec.run(hloexec.parse(text), seed=3)
+    assert isinstance(drawn, np.ndarray)
+    values = drawn.astype(np.float64)
+    assert ((values >= 2) & (values <= 6)).all()
+    assert len({*values}) >= 4, "of 64 draws from four numbers or more, one of four is missed with one seed in 10⁷"
+    if ELEMENT_TYPES[name].is_integral:
+        assert {*values} == {2, 3, 4, 5}
