@@ -8,7 +8,6 @@ and counts in a branch or a loop whether that was entered or not.
 
 from __future__ import annotations
 
-import enum
 import fcntl
 import sys
 import weakref
@@ -27,7 +26,7 @@ from conformance.cells import GENERATORS
 from conformance.matrix import examples_of
 from hloexec import cli
 from hloexec.custom_calls.registry import CUSTOM_CALLS
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import ElementType
 from hloexec.element_types import accepted_element_types
 from hloexec.exec import running
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
@@ -35,39 +34,12 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import OPCODES, Role
 from tests.docs import PAGES, ROOT, commands_of
+from tests.families import Family, family_of
 from tests.ops import evaluation
 
-__all__ = ["Family", "accepted", "family_of", "missing", "own_types"]
+__all__ = ["accepted", "missing", "own_types"]
 
 OPCODE, CALL, COMMAND, PAGE = "opcode", "library call", "command", "page"
-
-
-class Family(enum.Enum):
-    """Element types that one way of computing is for."""
-
-    PRED = "pred"
-    NARROW_SIGNED = "s1–s4"
-    SIGNED = "s8–s64"
-    NARROW_UNSIGNED = "u1–u4"
-    UNSIGNED = "u8–u64"
-    FLOAT_8 = "f4, f8"
-    FLOAT_16 = "f16, bf16"
-    FLOAT_32 = "f32"
-    FLOAT_64 = "f64"
-    COMPLEX = "c64, c128"
-
-
-def family_of(element_type: ElementType) -> Family:
-    """What is computed as the element type is."""
-    if element_type.is_integral:
-        signed = element_type.kind is Kind.SIGNED
-        if element_type.is_narrow:
-            return Family.NARROW_SIGNED if signed else Family.NARROW_UNSIGNED
-        return Family.SIGNED if signed else Family.UNSIGNED
-    if element_type.is_floating:
-        wide = {32: Family.FLOAT_32, 64: Family.FLOAT_64, 16: Family.FLOAT_16}
-        return wide.get(element_type.bits, Family.FLOAT_8)
-    return Family.COMPLEX if element_type.is_complex else Family.PRED
 
 
 def _leaves(computation: Computation, instruction: Instruction) -> tuple[str, ...]:

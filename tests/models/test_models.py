@@ -35,6 +35,7 @@ def test_text_round_trips(name: str) -> None:
     comparing.assert_text_round_trips(_case(name), "f32")
 
 
+@pytest.mark.slow
 def test_programs_have_control_flow_and_indexing() -> None:
     """What the programs are there for: if a new JAX lowers them without, they test less than they say."""
     import hloexec

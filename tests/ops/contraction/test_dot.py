@@ -99,6 +99,7 @@ FLOAT_CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("newer_emitters")
 @pytest.mark.parametrize(("lhs", "rhs", "result"), FLOAT_CASES)
 def test_float_dot_agrees_with_xla_and_f64(lhs, rhs, result):
     """|error| ≤ γ·Σ|a||b|, γ = k·u/(1 − k·u) for a sum of k products in any order (Higham, §3.1), u that of the

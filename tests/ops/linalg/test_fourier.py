@@ -59,6 +59,7 @@ def random_complex(dimensions: tuple[int, ...]) -> np.ndarray:
     return generator.standard_normal(dimensions) + 1j * generator.standard_normal(dimensions)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("element_type", ["c64", "c128"])
 @pytest.mark.parametrize(("dimensions", "rank"), CASES)
 def test_fft_and_its_inverse_are_the_sums_of_their_definition(

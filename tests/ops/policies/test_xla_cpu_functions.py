@@ -65,6 +65,7 @@ def _ends_in_the_c_library(opcode: str, size: int) -> bool:
     return opcode in ("exponential", "log") and size < 16 and size % 8 in (3, 5, 6, 7)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("opcode", "size"),
     [

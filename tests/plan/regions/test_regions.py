@@ -469,6 +469,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
     assert len(found) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["convnet", "flax_attention", "transformer"])
 def test_training_steps_in_bf16_have_the_same_bits_by_rows(name: str) -> None:
