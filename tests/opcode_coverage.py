@@ -134,7 +134,7 @@ class Recorder:
 
         def noted_command(arguments: Sequence[str], name: str, *more: Any) -> int:
             code = execute(arguments, name, *more)
-            if self.is_on and code in (0, 1) and "--help" not in arguments:
+            if self.is_on and code in (0, 1) and name in cli._COMMANDS and "--help" not in arguments:
                 self.found.add((COMMAND, name))
             return code
 
@@ -261,9 +261,12 @@ def main(file: str) -> int:
     found = read(Path(file))
     print(summary(found))
     holes = missing(found)
-    print(*[f"missing: {hole}" for hole in holes], sep="\n")
+    for hole in holes:
+        print(f"missing: {hole}")
     return int(bool(holes))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        sys.exit("usage: python -m tests.opcode_coverage FILE, a file that pytest --executed FILE has written")
+    sys.exit(main(sys.argv[1]))

@@ -183,6 +183,7 @@ def test_of_simultaneous_writers_of_a_folder_the_first_wins(
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="files have no largest size on this system")
 @pytest.mark.parametrize(
     "command",
