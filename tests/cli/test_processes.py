@@ -58,6 +58,7 @@ def test_a_pipe_that_nobody_reads_is_quiet_and_141(command: str, wide: Path) -> 
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", ["run {}", "fmt {}", "ops --json", "--version", "run --help"])
 def test_an_output_that_takes_nothing_is_an_error(command: str, wide: Path) -> None:

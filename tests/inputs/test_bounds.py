@@ -70,6 +70,7 @@ ELEMENTWISE = sorted(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise_results_lie_within_their_bounds(name: str) -> None:
     entry = OPCODES[name]

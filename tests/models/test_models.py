@@ -29,7 +29,7 @@ def test_training_step_agrees_with_xla(name: str, type_name: str) -> None:
     comparing.assert_runs_as_on_xla(_case(name), type_name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_text_round_trips(name: str) -> None:
     comparing.assert_text_round_trips(_case(name), "f32")

@@ -34,6 +34,7 @@ def _agree(opcode: str, dtype: str, operand: Any) -> None:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opcode", XLA_CPU_FUNCTIONS)
 def test_functions_of_f32_have_the_bits_of_xla(opcode: str) -> None:
     """Every 2047th pattern (a prime number of steps per binade), and numbers of everyday size."""

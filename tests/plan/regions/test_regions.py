@@ -262,6 +262,7 @@ ENTRY e {{ x = {kind}[{sizes}] parameter(0)
 """
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("block_bytes", [1, 20_000, 10**9])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "s32"])
