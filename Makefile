@@ -15,12 +15,13 @@ export PYTHONDONTWRITEBYTECODE =
 SOURCES := hloexec tests conformance docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types check docs format clean
+.PHONY: help demo test test-all coverage lint types check docs format clean
 
 help:
 	@echo 'make demo      run two examples (creates .venv on first use)'
 	@echo 'make test      run the tests that are not slow'
 	@echo 'make test-all  run all tests'
+	@echo 'make coverage  make test, and what of opcodes, commands and pages it leaves out'
 	@echo 'make check     formatting, lint, types and tests: what has to pass at every commit'
 	@echo 'make docs      build the documentation site, in site/'
 	@echo 'make format    format the sources'
@@ -53,6 +54,11 @@ test: $(STAMPS)/dev
 test-all: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+coverage: $(STAMPS)/dev
+	rm -f .executed
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow' -p tests.opcode_coverage --executed .executed
+	$(BIN)/python -m tests.opcode_coverage .executed
+
 lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
@@ -70,4 +76,4 @@ format: $(STAMPS)/dev
 	$(BIN)/ruff check --fix $(SOURCES)
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov .executed

@@ -212,6 +212,7 @@ jax.jit(snapped)(jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), jnp.array([-3,
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["optimized", "unoptimized"])
 def test_a_snapshot_holds_the_inputs_of_the_execution(snapshots: dict[str, bytes], kind: str) -> None:
     snapshot = load_snapshot(snapshots[kind])

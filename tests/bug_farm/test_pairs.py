@@ -90,6 +90,7 @@ def test_pair_without_a_fault_agrees_but_for_rounding(case: Case) -> None:
     assert verdicts <= {"equal", "rounding only"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_disguise_keeps_every_bit(name: str) -> None:
     given = model(name)

@@ -38,6 +38,7 @@ def test_the_tpu_dump_agrees_and_shows_every_live_range_beside_xlas(capsys: pyte
     assert not any(line != line.rstrip() for line in out.splitlines())
 
 
+@pytest.mark.slow
 def test_the_files_that_xla_cpu_writes_are_given_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     dump = next(dump for dump in xla_dumps() if "carried" in dump.name)
     options = [text for part in dump.parts for text in ("--assignment", str(part))]

@@ -58,6 +58,7 @@ def test_a_pipe_that_nobody_reads_is_quiet_and_141(command: str, wide: Path) -> 
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", ["run {}", "fmt {}", "ops --json", "--version", "run --help"])
 def test_an_output_that_takes_nothing_is_an_error(command: str, wide: Path) -> None:
@@ -182,6 +183,7 @@ def test_of_simultaneous_writers_of_a_folder_the_first_wins(
     assert {path.name for path in (tmp_path / name).iterdir()} == files
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="files have no largest size on this system")
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
     assert repr(t) == repr(found[2]) == "token"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -61,6 +61,7 @@ def index_of(folder: Path) -> Any:
     return json.loads((folder / "recording.json").read_text())
 
 
+@pytest.mark.slow
 def test_recording_has_four_files_a_program_and_says_their_size(folder: Path) -> None:
     programs = index_of(folder)["programs"]
     assert set(programs) == set(CHOSEN)

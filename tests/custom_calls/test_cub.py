@@ -83,6 +83,7 @@ def keys_of(name: str, *shape: int) -> Any:
     return special[generator.integers(0, len(special), shape)].astype(storage)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", KEYS)
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("shape", [(200,), (3, 2, 50)])

@@ -341,6 +341,7 @@ def test_random_control_flow_agrees_with_coroutines(nodes: list[Node], devices: 
         assert [int(output) for output in hloexec.run_devices(module, inputs)] == expected, text
 
 
+@pytest.mark.slow
 def test_both_deadlocks_and_results_are_drawn() -> None:
     """The test above would say little if programs of one kind only were drawn."""
     outcomes = {True: 0, False: 0}

@@ -161,6 +161,7 @@ def test_copies_that_differ_stay_different_before_partitioning(partitioner: str)
         np.testing.assert_array_equal(gathered, rows)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in MANUAL])
 def test_module_without_manual_regions_runs_on_one_device(name: str) -> None:
     program = sharded(name, "shardy")
@@ -168,6 +169,7 @@ def test_module_without_manual_regions_runs_on_one_device(name: str) -> None:
         bounds(name).assert_close(leaf, got, (), f"hloexec's leaf {leaf}")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", MANUAL)
 def test_number_of_devices_is_found_in_the_module(name: str, partitioner: str) -> None:

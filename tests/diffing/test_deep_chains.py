@@ -41,6 +41,7 @@ _TRANSPOSED = ("rhs_contracting_dims={0}", "rhs_contracting_dims={1}")
 _DIVIDED = ("multiply(added.K, scales.K)", "divide(added.K, scales.K)")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("blocks", "faulty", "fault", "culprit"),

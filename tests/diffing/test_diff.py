@@ -25,6 +25,7 @@ def _planted(file: str, right: str, wrong: str) -> tuple[hloexec.Diff, str]:
     return found, found.findings[0].after.instruction
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "instruction"),
     [

@@ -146,6 +146,7 @@ def test_inputs_and_modules_may_be_given(dump: Path, tmp_path: Path) -> None:
         diff_folders(dump, select=["jit_nothing"])
 
 
+@pytest.mark.slow
 def test_the_verdict_names_the_pass_and_the_next_command_works(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

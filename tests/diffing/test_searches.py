@@ -106,6 +106,7 @@ def test_without_a_fault_they_agree() -> None:
     assert hloexec.diff(hloexec.parse(_BEFORE), hloexec.parse(_AFTER), [_KEYS]).verdict == "agree"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("right", "wrong", "names"),
     [

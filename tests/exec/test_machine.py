@@ -234,6 +234,7 @@ def test_conditionals_nest_deeper_than_the_interpreter_recurses():
     assert run(parsed(text), np.int32(21)) == 42
 
 
+@pytest.mark.slow
 def test_tuples_nest_deeper_than_the_interpreter_recurses():
     depth = sys.getrecursionlimit() + 50
     shape, lines = "f32[4]", ["  t0 = f32[4] parameter(0)"]

@@ -58,6 +58,7 @@ def _expected(inputs: list[Any], policies: tuple[str, str, str], skip: float = 1
     return _product(h2, w, policies[2])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "policies",
     [("bf16", "", "tf32"), ("tf32", "bf16", ""), ("tf32", "", "bf16"), ("bf16", "tf32", "bf16")],

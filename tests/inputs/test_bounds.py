@@ -70,6 +70,7 @@ ELEMENTWISE = sorted(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise_results_lie_within_their_bounds(name: str) -> None:
     entry = OPCODES[name]
@@ -85,6 +86,7 @@ def test_elementwise_results_lie_within_their_bounds(name: str) -> None:
         _require_bounds(_module(f"{result}[6] {name}({arguments}){text}", operands))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_converted_elements_lie_within_their_bounds(source: str, target: str) -> None:

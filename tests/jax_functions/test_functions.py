@@ -11,7 +11,7 @@ TABLES = (lax_table, numpy_table, science_table, linear_algebra_table)
 CASES = [case for table in TABLES for case in table.CASES]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(
     ("case", "type_name"),
     [pytest.param(case, name, id=f"{case.name}-{name}") for case in CASES for name in case.types],

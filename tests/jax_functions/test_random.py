@@ -73,7 +73,7 @@ def _both(function: Any, kind: str) -> tuple[Any, Any]:
     return hloexec.run(hloexec.from_jax(lowered), np.asarray(random.key_data(key))), expected
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, kind) for name in SAME_BITS for kind in KINDS if kind == "threefry2x32" or name not in ONLY_THREEFRY],
@@ -85,7 +85,7 @@ def test_draws_have_the_bits_of_xla(name: str, kind: str) -> None:
     assert actual.tobytes() == expected.tobytes(), f"{actual}\nXLA:\n{expected}"
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "kind"), [*((name, "threefry2x32") for name in CLOSE), ("normal", "rbg")])
 def test_transformed_draws_agree(name: str, kind: str) -> None:
     function, units = CLOSE[name]

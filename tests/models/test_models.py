@@ -29,12 +29,13 @@ def test_training_step_agrees_with_xla(name: str, type_name: str) -> None:
     comparing.assert_runs_as_on_xla(_case(name), type_name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_text_round_trips(name: str) -> None:
     comparing.assert_text_round_trips(_case(name), "f32")
 
 
+@pytest.mark.slow
 def test_programs_have_control_flow_and_indexing() -> None:
     """What the programs are there for: if a new JAX lowers them without, they test less than they say."""
     import hloexec

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from conformance.xla import COMPILED_SOONEST
+
+_WITHOUT_LLVM_PASSES: dict[str, object] = {"xla_backend_optimization_level": 0}
+
 
 @pytest.fixture(autouse=True)
-def without_llvm_passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled_soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA's own passes stay as they are; LLVM's, which take longer than such a module runs, are left out.
 
-    LLVM contracts products and sums, which the policies of XLA's own numerics do, too: their tests need it.
+    LLVM contracts products and sums, which the policies of XLA's own numerics do, too: their tests need it. Where slow
+    tests are left out, XLA's older emitters make the code, which takes half as long, but of elementwise operations, some
+    of which they compute in other ways.
     """
-    if "policies" not in request.path.parts:
-        monkeypatch.setattr("conformance.xla.COMPILATION_FLAGS", {"xla_backend_optimization_level": 0})
+    if "policies" in request.path.parts:
+        return
+    flags = _WITHOUT_LLVM_PASSES
+    if "not slow" in request.config.getoption("markexpr") and "elementwise" not in request.path.parts:
+        flags = dict(COMPILED_SOONEST)
+    monkeypatch.setattr("conformance.xla.COMPILATION_FLAGS", flags)
+
+
+@pytest.fixture
+def newer_emitters(compiled_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What XLA uses by default makes the code in any case."""
+    monkeypatch.setattr("conformance.xla.COMPILATION_FLAGS", _WITHOUT_LLVM_PASSES)

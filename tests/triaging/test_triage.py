@@ -181,6 +181,7 @@ def test_what_was_found_before_a_search_took_too_long_counts(tmp_path: Path, mon
     assert module.is_cut and "SIGABRT" in module.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_dump_is_judged_by_its_stages_and_two_folders_by_names(tmp_path: Path) -> None:
     dump = tmp_path / "one/run"
     dump.mkdir(parents=True)
@@ -223,6 +224,7 @@ def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path)
     assert Store(tmp_path, attrs.evolve(settings, timeout=99.0)).key(first) == keys[0]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_wrong", [True, False])
 def test_the_first_value_that_xla_cpu_has_otherwise_is_to_blame(

@@ -136,7 +136,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("name", "dtype"), [(name, np.float16) for name in CASES] + [("bias of the batch", ml_dtypes.bfloat16)]
 )

@@ -82,6 +82,7 @@ def forward_and_gradient(name: str, seed: int) -> tuple[Any, Any, Any]:
     return whole(*sizes[3], seed=seed), whole(*sizes[4], seed=seed + 1), whole(*sizes[5], seed=seed + 2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_gradient_is_the_adjoint_of_the_forward_convolution(name, position):
@@ -284,6 +285,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize("with_side", [False, True])
 @pytest.mark.parametrize("name", ["f32", "f16", "f64"])

@@ -115,6 +115,7 @@ def test_lu_is_what_a_tpu_gave():
     assert permutation.tolist() == [2, 0, 1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3, 12, 7), (7, 12)])
 def test_lu_multiplies_back_and_pivots_as_lapack(dtype, shape):

@@ -23,6 +23,7 @@ def test_every_cpu_target_of_jaxlib_has_an_entry():
     assert targets <= CUSTOM_CALLS.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.complex64])
 @pytest.mark.parametrize("columns", [None, 3])
 def test_products_are_xlas(dtype, columns):

@@ -189,7 +189,7 @@ def plain_tail(batch: int, queries: list[int], keys: list[int]) -> list[Any]:
     return [lengths(queries), lengths(keys), *[nothing] * 6]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_forward_and_backward_follow_each_mask(mask, name):
@@ -212,6 +212,7 @@ def test_a_window_bounds_the_keys_on_both_sides(mask, left, right):
     check(case, "f32", (q, k, v), plain_tail(b, queries, keys), f"f32[{b},{h},{s},1]", mask_type=MASKS[mask], **window)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("layout", "groups"), [(5, 4), (7, 2), (9, 2)])
 def test_queries_keys_and_values_may_lie_in_one_array(layout, groups):
@@ -274,7 +275,7 @@ def test_the_backend_for_short_sequences_leaves_probabilities():
         within(ours, theirs, "f16", bound[key])
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("by_tokens", [False, True])
 @pytest.mark.parametrize("layout", [10, 12, 14])
 @pytest.mark.parametrize("mask", ["padding", "padding causal", "padding causal bottom"])

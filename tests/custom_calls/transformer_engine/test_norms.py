@@ -50,6 +50,7 @@ def error_of_normal(x: Any, factor: Any) -> Any:
     return (2 * x.shape[-1] + 8) * U32 * (np.abs(wide(x)).max(-1, keepdims=True) * factor[..., None] + 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["f32", "bf16"])
 @pytest.mark.parametrize("adds_one", [False, True])
 @pytest.mark.parametrize("kind", ["layer", "rms"])

@@ -108,6 +108,7 @@ def test_inputs_are_whole_arrays_and_are_cut_for_each_device() -> None:
         hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER), [arrays] * 4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("right", "wrong", "instruction"),
     [

@@ -99,6 +99,7 @@ FLOAT_CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("newer_emitters")
 @pytest.mark.parametrize(("lhs", "rhs", "result"), FLOAT_CASES)
 def test_float_dot_agrees_with_xla_and_f64(lhs, rhs, result):
     """|error| ≤ γ·Σ|a||b|, γ = k·u/(1 − k·u) for a sum of k products in any order (Higham, §3.1), u that of the
@@ -319,6 +320,7 @@ def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transp
         assert value.flags.c_contiguous
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", [(512, 256, 128), (1000, 33, 700), (5, 1 << 21, 3), (1024, 256, 300), (0, 4, 3)])
 @pytest.mark.parametrize("is_in_place", [False, True])
 @pytest.mark.parametrize("is_addend_first", [False, True])

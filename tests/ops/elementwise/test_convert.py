@@ -14,6 +14,7 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import narrow, round_to_odd, widen
 from hloexec.ops.elementwise.convert import convert
+from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import COMPLEXES, FLOATS, INTEGERS, elements
 
@@ -33,7 +34,7 @@ def _conversions(source: str, targets: list[str]) -> list[Case]:
     return [Case("convert", [values], f"{target}[{values.size}]") for target in targets]
 
 
-@pytest.mark.parametrize("source", _REAL)
+@pytest.mark.parametrize("source", of_each_family(_REAL))
 def test_real_numbers_convert_as_in_xla(source: str) -> None:
     # Each instruction costs XLA compile time: the types that others resemble are not tried with every other type.
     assert_same_as_xla(_conversions(source, [*_REAL, *COMPLEXES] if source in _MANY_TARGETS else _FEW_TARGETS))

@@ -9,6 +9,7 @@ import pytest
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
+from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import FLOATS, crossed, elements
 
@@ -21,7 +22,7 @@ def _result(opcode: str, *operands: np.ndarray, result: str, attributes: str = "
     return evaluated(module_text([Case(opcode, operands, result, attributes)]), operands)[0]
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", of_each_family(FLOATS))
 def test_exact_float_operations_have_the_bits_of_xla(name: str) -> None:
     single = elements(name)
     lhs, rhs = crossed(single, single)

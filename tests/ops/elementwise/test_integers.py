@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloexec.dtypes import ELEMENT_TYPES
+from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import INTEGERS, crossed, elements
 
@@ -28,7 +29,7 @@ def _wrapped(value: int, name: str) -> int:
     return value - (1 << bits) if name.startswith("s") and value >> (bits - 1) else value
 
 
-@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("name", of_each_family(INTEGERS))
 def test_integer_operations_have_the_bits_of_xla(name: str) -> None:
     single = elements(name)
     lhs, rhs = crossed(single, single)

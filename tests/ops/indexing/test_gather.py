@@ -104,6 +104,7 @@ def assert_same_array(actual: Any, expected: Any) -> None:
     assert (actual.dtype, actual.shape, actual.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
 
 
+@pytest.mark.usefixtures("newer_emitters")
 @settings(few, max_examples=20)
 @given(st.lists(_gathers(), min_size=6, max_size=14))
 def test_gather_clamps_out_of_range_indices_as_xla_does(cases: list[Case]) -> None:

@@ -59,6 +59,7 @@ def random_complex(dimensions: tuple[int, ...]) -> np.ndarray:
     return generator.standard_normal(dimensions) + 1j * generator.standard_normal(dimensions)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("element_type", ["c64", "c128"])
 @pytest.mark.parametrize(("dimensions", "rank"), CASES)
 def test_fft_and_its_inverse_are_the_sums_of_their_definition(
@@ -71,6 +72,7 @@ def test_fft_and_its_inverse_are_the_sums_of_their_definition(
     assert_close(evaluate(fft("IFFT", shape, shape, lengths), values), inverse, rank)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("element_type", ["f32", "f64"])
 @pytest.mark.parametrize(("dimensions", "rank"), CASES)
 def test_real_transforms_are_halves_of_complex_ones(element_type: str, dimensions: tuple[int, ...], rank: int) -> None:

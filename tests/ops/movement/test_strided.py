@@ -179,6 +179,7 @@ def test_every_element_type_moves_as_in_xla(opcode: str) -> None:
     assert_same_as_xla(cases)
 
 
+@pytest.mark.usefixtures("newer_emitters")
 def test_iota_of_every_element_type_wraps_and_rounds_as_in_xla() -> None:
     assert_same_as_xla([Case("iota", [], f"{name}[600,2]", "iota_dimension=0") for name in IOTA_TYPES])
 

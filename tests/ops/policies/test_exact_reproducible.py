@@ -26,6 +26,7 @@ def expected() -> dict[str, str]:
     return digests()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are named are those of x86-64")
 @pytest.mark.parametrize("surroundings", _SURROUNDINGS, ids=lambda chosen: chosen["OPENBLAS_CORETYPE"])
 def test_results_do_not_depend_on_the_processor(surroundings: dict[str, str], expected: dict[str, str]) -> None:

@@ -32,6 +32,7 @@ def _normal(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("length", [1, 3, 300, 1500])
 @pytest.mark.parametrize(
     ("operand", "result"),

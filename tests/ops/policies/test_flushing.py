@@ -42,6 +42,7 @@ def test_functions_flush_where_xla_does(opcode: str, dtype: str) -> None:
     _agree(f"HloModule m\n\nENTRY e {{\n  p = {shape} parameter(0)\n  ROOT r = {shape} {opcode}(p)\n}}\n", operand)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
 @pytest.mark.parametrize("opcode", _TWO_OPERANDS)
 def test_arithmetic_flushes_where_xla_does(opcode: str, dtype: str) -> None:

@@ -34,6 +34,7 @@ def _agree(opcode: str, dtype: str, operand: Any) -> None:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opcode", XLA_CPU_FUNCTIONS)
 def test_functions_of_f32_have_the_bits_of_xla(opcode: str) -> None:
     """Every 2047th pattern (a prime number of steps per binade), and numbers of everyday size."""
@@ -65,6 +66,7 @@ def _ends_in_the_c_library(opcode: str, size: int) -> bool:
     return opcode in ("exponential", "log") and size < 16 and size % 8 in (3, 5, 6, 7)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("opcode", "size"),
     [

@@ -397,6 +397,7 @@ def test_a_choice_that_depends_on_the_grouping_goes_step_by_step():
 UNUSUAL = "reducer {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  h = f32[] constant(0.5)\n  m = f32[] multiply(x, h)\n  ROOT s = f32[] add(m, y)\n}\n"
 
 
+@pytest.mark.usefixtures("newer_emitters")
 @pytest.mark.parametrize(
     "root",
     [

@@ -130,6 +130,7 @@ def by_definition(operand: Any, source: Any, init_value: Any, window: Any, keeps
     return result
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cores", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("direction", list(KEEPS))

@@ -275,6 +275,7 @@ ENTRY e {{
 }}"""
 
 
+@pytest.mark.sampled(2)
 @needs_xla
 @pytest.mark.parametrize("element_type", ["f32", "bf16", "f16", "f64", "s32", "s8", "s64"])
 @pytest.mark.parametrize("largest", [True, False])

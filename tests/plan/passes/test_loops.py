@@ -211,7 +211,7 @@ def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
     assert differences(RandomProgram(text, [_inputs(text)]), runs=18) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("order", ["g, p", "p, g"])
 @pytest.mark.parametrize("policy", ["reference", "xla-cpu", "ftz"])
 def test_which_of_two_nans_comes_out(order: str, policy: str) -> None:

@@ -262,6 +262,7 @@ ENTRY e {{ x = {kind}[{sizes}] parameter(0)
 """
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("block_bytes", [1, 20_000, 10**9])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "s32"])
@@ -469,6 +470,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
     assert len(found) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["convnet", "flax_attention", "transformer"])
 def test_training_steps_in_bf16_have_the_same_bits_by_rows(name: str) -> None:
