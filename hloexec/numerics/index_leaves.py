@@ -73,6 +73,7 @@ class IndexLeaves:
         `spreads` are of the result's leaves; `sampled` gives what a few runs showed of `places`.
         """
         self._spreads, self._sampled = spreads, sampled
+        vars(self).pop("_keys", None)  # They were measured by fewer runs.
         arrays = {label: (actual, expected) for label, actual, expected in pairs}
         for label in self._selects:
             if label not in arrays:
