@@ -15,6 +15,7 @@ from hloexec.numerics.sampling.runs import sampled
 from tests.dumps import test_mixture_of_experts as at_full_size
 from tests.dumps.devices import flat
 from tests.dumps.mixture_of_experts import alone, load_dump
+from tests.plan.ways import bits
 from tests.shrinking.whole_step import filled, first_step_inputs, results_of_xla
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -60,6 +61,7 @@ def test_the_whole_step_agrees_with_xla_on_sixteen_devices(tmp_path: Path) -> No
     path.write_text(hloexec.format(module))
     inputs = first_step_inputs(module)
     actual = tuple(hloexec.run_devices(module, inputs))
+    assert bits(actual) == bits(tuple(hloexec.run_devices(module, inputs, planner=False)))
     expected = results_of_xla(path, actual)
     for outputs in (*actual, *expected):
         require_consistent_moments(flat(outputs))

@@ -153,12 +153,15 @@ def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
     entry = kernel.entry
     if not isinstance(entry, Opcode) or entry.rounding not in (Rounding.NONE, Rounding.ONCE):
         return [step]
+    if not isinstance(shape, ArrayShape) or shape.dynamic_dimensions or not shape.element_count:
+        return [step]
     for place in (0, 1):
         maker = makers.get(step.operands[place])
         spreading = _movement(maker, Spreading)
         other = step.operands[1 - place]
-        is_alone = other == step.operands[place] or plan.slot_shapes[other].byte_size == 0
-        if maker is None or spreading is None or is_alone or bool(getattr(shape, "dynamic_dimensions", False)):
+        # The other may have been broadcast, too, and lack dimensions by now.
+        spans = other != step.operands[place] and getattr(plan.slot_shapes[other], "dimensions", ()) == shape.dimensions
+        if maker is None or spreading is None or not spans:
             continue
         fill = spreading.fill[next((k for k, entry in enumerate(spreading.fill) if entry is not None), 0) :]
         before: list[Step] = []

@@ -216,3 +216,33 @@ ENTRY e { x = f32[8] parameter(0)
     over_zero, over_minus = same_in_all_runs(text, np.arange(1, 9, dtype=np.float32))
     assert np.isposinf(over_zero).all()
     assert np.isneginf(over_minus).all()
+
+
+@pytest.mark.parametrize("dims", ["4,3", "50,90,2,2"])
+@pytest.mark.parametrize("operand", ["get-tuple-element(p), index=2", "constant(2)"])
+def test_sums_of_two_broadcasts_have_all_dimensions(dims: str, operand: str) -> None:
+    shape = f"f32[{dims}]"
+    text = f"""HloModule m
+body {{ p = (s32[], {shape}, f32[]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  x = f32[] get-tuple-element(p), index=2
+  y = f32[] {operand}
+  a = {shape} broadcast(y), dimensions={{}}
+  b = {shape} broadcast(y), dimensions={{}}
+  c = {shape} add(a, b)
+  ROOT r = (s32[], {shape}, f32[]) tuple(n, c, x) }}
+condition {{ p = (s32[], {shape}, f32[]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  end = s32[] constant(3)
+  ROOT less = pred[] compare(i, end), direction=LT }}
+ENTRY e {{ v = {shape} parameter(0)
+  x = f32[] parameter(1)
+  zero = s32[] constant(0)
+  t = (s32[], {shape}, f32[]) tuple(zero, v, x)
+  ROOT w = (s32[], {shape}, f32[]) while(t), condition=condition, body=body }}
+"""
+    sizes = tuple(map(int, dims.split(",")))
+    _, found, _ = same_in_all_runs(text, np.zeros(sizes, np.float32), np.float32(2))
+    np.testing.assert_array_equal(found, np.full(sizes, 4, np.float32))

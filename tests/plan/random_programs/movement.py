@@ -68,11 +68,12 @@ def bitcast(writer: Writer, body: Body) -> None:
     if not found:
         return
     value = writer.pick(found)
+    dims = writer.pick([value.dims, value.dims[::-1], (1, prod(value.dims)), (*value.dims, 1)])
     turned = []
     for _ in range(2):
-        order = ",".join(str(int(axis)) for axis in writer.random.permutation(len(value.dims)))
-        turned.append(body.emit(value.kind, value.dims, f"bitcast({value.name})", layout=f"{{{order}}}"))
-    body.emit(value.kind, value.dims, f"subtract({turned[0].name}, {turned[1].name})")
+        order = ",".join(str(int(axis)) for axis in writer.random.permutation(len(dims)))
+        turned.append(body.emit(value.kind, dims, f"bitcast({value.name})", layout=f"{{{order}}}"))
+    body.emit(value.kind, dims, f"subtract({turned[0].name}, {turned[1].name})")
 
 
 def update(writer: Writer, body: Body) -> None:
