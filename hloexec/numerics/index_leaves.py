@@ -73,7 +73,6 @@ class IndexLeaves:
         `spreads` are of the result's leaves; `sampled` gives what a few runs showed of `places`.
         """
         self._spreads, self._sampled = spreads, sampled
-        vars(self).pop("_keys", None)  # They were measured by fewer runs.
         arrays = {label: (actual, expected) for label, actual, expected in pairs}
         for label in self._selects:
             if label not in arrays:
@@ -84,6 +83,9 @@ class IndexLeaves:
                 yield self._compared_by_value(leaf, actual, expected, arrays)
             else:
                 yield leaf
+        # They may take memory, and more runs measure them anew.
+        self._spreads, self._sampled = {}, dict
+        vars(self).pop("_keys", None)
 
     def _compared_by_value(
         self, leaf: LeafComparison, actual: Array, expected: Array, arrays: Mapping[str, Any]

@@ -10,10 +10,10 @@ than that, says too little: more samples are taken, the same runs and further on
 
 This is so where a tolerance was drawn tighter than N samples of an element could have made it, and with more samples it
 is so less and less: of a leaf of 32768 elements, 6 samples leave open what is up to 36 scales off, 24 what is up to 7.
-A fault is not, which is clear at once, so that it takes no more runs: what is off by twice the tolerance, 11 scales
-(half of ŝ or less is what χ² of 5 degrees of freedom gives one element in sixteen; a fault of 30 spreads passes for
-that only if ŝ is 2.7 times too large), what is off in more than eight elements, which no leaf of
-millions was by chance, and what is off in one row alone.
+What is a fault in all likelihood takes no more runs, even where 6 samples alone would leave it open: what is off by
+twice its tolerance, 11 scales (that ŝ is half of what it should be, or less, happens to one element in sixteen for χ²
+of 5 degrees of freedom; a fault of 30 spreads passes for it only where ŝ is 2.7 times too large); more than eight
+elements; and several of one row, or elements whose row is off as a whole, as chance strikes here and there.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def settled(stages: Iterator[Sampled], judge: Callable[[Sampled], Comparison]) -
         if found is None:
             break
         comparison = judge(found)
+        del found  # The next runs shall not find it in memory.
     return comparison
 
 
@@ -68,7 +69,8 @@ def severity_beside(actual: Array, expected: Array, measured: Measured, spread: 
     found = [0.0]
     columns = expected.shape[-1] if expected.ndim else 1
     rows = dict.fromkeys(element.index[:-1] for element in measured.first)
-    for row in rows if measured.mismatches <= MOST_ELEMENTS else ():
+    is_of_use = measured.tolerance.samples and measured.mismatches <= MOST_ELEMENTS
+    for row in rows if is_of_use else ():
         start = columns * int(np.ravel_multi_index(row, expected.shape[:-1])) if row else 0
         means = None if spread.means is None else partial(_from, spread.means, start)
         ours, theirs, scales = (np.atleast_1d(side[row]) for side in (actual, expected, spread.scales))
