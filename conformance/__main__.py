@@ -97,13 +97,14 @@ def corpus(folder: str, seed: int, timeout: float) -> None:
 @main.command()
 @click.argument("names", nargs=-1)
 @click.option("--draws", default=3, show_default=True, type=click.IntRange(1), help="Of each program's arguments.")
+@click.option("--first", default=0, show_default=True, type=click.IntRange(0), help="Draw.")
 @click.option("--faults", default=2, show_default=True, type=click.IntRange(1), help="Of each kind and size, per draw.")
 @click.option(
     "--into",
     type=click.Path(exists=True, dir_okay=False, writable=True),
     help="Write the tables into this page, below its last rule.",
 )
-def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) -> None:
+def verdicts(names: tuple[str, ...], draws: int, first: int, faults: int, into: str | None) -> None:
     """Count how often a comparison misses a fault, or takes rounding for one: of the programs NAMES, or all."""
     from conformance.verdicts import Case, markdown, studied, studies
 
@@ -113,7 +114,7 @@ def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) 
         if not rule:
             raise click.ClickException(f"{into} has no rule (---) below which the tables could stand")
     try:
-        todo = list(studies(names, range(draws)))
+        todo = list(studies(names, range(first, first + draws)))
     except KeyError as error:
         raise click.UsageError(f"{error.args[0]}: no program that is compared by its roundings") from error
     cases: list[Case] = []
@@ -129,7 +130,7 @@ def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) 
             bar.advance(task)
     for case in cases:
         if case.is_wrong and not case.size:
-            click.echo(f"{case.where}, {case.kind}, {case.samples} samples: {case.said}")
+            click.echo(f"{case.where}, {case.kind}, {case.way}: {case.said}")
     for line in sorted(skipped):
         click.echo(f"skipped {line}")
     if not cases:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
+from itertools import groupby
 from multiprocessing import get_context
 from typing import Any
 
@@ -28,15 +30,23 @@ from hloexec.dtypes import element_type_of
 from hloexec.golden.spreads import RECORDED_SAMPLES
 from hloexec.numerics.error_budget import leaf_chains
 from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling.runs import measured_spreads
-from hloexec.numerics.sampling.spread import SAMPLES
+from hloexec.numerics.sampling.runs import Sampled, sampled
+from hloexec.numerics.sampling.spread import SAMPLES, STAGES
+from hloexec.numerics.sequential import settled
 from hloexec.numerics.ulps import wide
 from hloexec.ops.common import narrow
 
-__all__ = ["Case", "markdown", "studied", "studies"]
+__all__ = ["WAYS", "Case", "markdown", "studied", "studies"]
 
 SIZES = (3.0, 10.0, 30.0, 100.0)
 """Of faults, in units of what rounding really does to the element."""
+WAYS: Mapping[str, Sequence[int]] = {
+    f"{SAMPLES} samples": (SAMPLES,),
+    f"{SAMPLES} to {STAGES[-1]} samples": STAGES,
+    f"{RECORDED_SAMPLES} samples": (RECORDED_SAMPLES,),
+}
+"""How a verdict may come about: from few samples; from more where these leave it open, as in a comparison; and from
+those of a golden. After how many runs in all it is given."""
 _TRUTH = 40
 _OTHER_SEEDS = 1000
 _OUTLIERS = 3
@@ -55,7 +65,10 @@ class Case:
     """Of a fault, what was moved; of a clean pair, what the other side is."""
     size: float
     """Of a fault, in units of what rounding does; 0: a clean pair."""
+    way: str
+    """What it was judged by, one of `WAYS`."""
     samples: int
+    """How many runs that round at random were taken."""
     type_name: str
     """The program's element type."""
     roundings: float
@@ -114,13 +127,25 @@ def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
     trials += _faulty(expected, truth, rng, faults)
     trials += [("instruction", SIZES[1], actual) for actual in _mutated(module, flat, expected, truth, rng, faults)]
     depth = max(chain.roundings for chain in leaf_chains(module).values())
-    for samples in (SAMPLES, RECORDED_SAMPLES):
-        # A golden keeps no means.
-        spreads = measured_spreads(module, [list(flat)], samples=samples, has_means=samples == SAMPLES)
+
+    @cache
+    def runs(count: int, has_means: bool) -> Sampled:
+        return sampled(module, [list(flat)], samples=count, has_means=has_means)
+
+    for way, counts in WAYS.items():
         for kind, size, actual in trials:
-            found = hloexec.compare(actual, expected, module=module, spreads=spreads)
+            # A golden keeps no means.
+            stages = (runs(count, counts != (RECORDED_SAMPLES,)) for count in counts)
+            found = settled(stages, partial(_compared, actual, expected, module))
+            samples = max(leaf.tolerance.samples for leaf in found.leaves)
             is_wrong = found.agrees if size else not found.agrees
-            yield Case(where, kind, size, samples, program.type_name, depth, is_wrong, str(found))
+            yield Case(where, kind, size, way, samples, program.type_name, depth, is_wrong, str(found))
+
+
+def _compared(
+    actual: Mapping[str, Array], expected: Mapping[str, Array], module: hloexec.Module, runs: Sampled
+) -> hloexec.Comparison:
+    return hloexec.compare(actual, expected, module=module, spreads=runs.spreads)
 
 
 @cache
@@ -252,6 +277,7 @@ def markdown(cases: Sequence[Case]) -> str:
         ("False alarms by number of successive roundings", pairs, _depth),
     ):
         parts.append(_table(title, chosen, key))
+    parts.append(_runs_table([case for case in cases if len(WAYS[case.way]) > 1]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -261,16 +287,32 @@ def _depth(case: Case) -> str:
 
 
 def _table(title: str, cases: Sequence[Case], key: Callable[[Case], str]) -> str:
-    counts = sorted({case.samples for case in cases})
-    lines = [f"| {title} | {' | '.join(f'{count} samples' for count in counts)} |", "| --- |" + " ---: |" * len(counts)]
+    lines = [f"| {title} | {' | '.join(WAYS)} |", "| --- |" + " ---: |" * len(WAYS)]
     groups = list(dict.fromkeys(map(key, cases)))
     if all(group.split()[0].replace(".", "").isdecimal() for group in groups):
         groups.sort(key=lambda group: float(group.split()[0]))
     for group in [*groups, "all"]:
         row = []
-        for count in counts:
-            own = [case for case in cases if case.samples == count and (group == "all" or key(case) == group)]
+        for way in WAYS:
+            own = [case for case in cases if case.way == way and (group == "all" or key(case) == group)]
             wrong = sum(case.is_wrong for case in own)
             row.append(f"{wrong} of {len(own)} ({100 * wrong / max(1, len(own)):.2g} %)")
         lines.append(f"| {group} | {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def _runs_table(cases: Sequence[Case]) -> str:
+    """How many runs the verdicts took, by what they are on."""
+    lines = [f"| Samples taken | {' | '.join(map(str, STAGES))} |", "| --- |" + " ---: |" * len(STAGES)]
+    for group, own in groupby(sorted(cases, key=_group), _group):
+        counts = Counter(case.samples for case in own)
+        lines.append(f"| {_group_name(*group)} | {' | '.join(str(counts[stage]) for stage in STAGES)} |")
+    return "\n".join(lines)
+
+
+def _group(case: Case) -> tuple[float, str]:
+    return case.size, case.kind if case.size else ""
+
+
+def _group_name(size: float, kind: str) -> str:
+    return f"faults of size {size:g}: {kind}" if size else "correct pairs"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -44,8 +45,8 @@ from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.comparison import Verdict as Outcome
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.sampling.runs import sampled
-from hloexec.numerics.sampling.spread import Spread
+from hloexec.numerics.sampling.runs import Sampled, sampled_in_stages
+from hloexec.numerics.sequential import settled
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
@@ -106,7 +107,7 @@ def diff(
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. The verdict is
     `agree` if the results have the same bits. It is `rounding only` if they are no further apart than the spread of
-    `before` in a few runs with random rounding, and within the bounds on rounding of their elements since values that
+    `before` in 6 to 64 runs with random rounding, and within the bounds on rounding of their elements since values that
     both modules have; an instruction that is wrong by more, but whose effect is gone by then, is not reported.
     Otherwise it is `differ`, and `findings` has at most `top` instructions whose operands are right but whose results
     are not, in data-flow order. If every instruction is within its own rounding bound but the results are not, the
@@ -147,10 +148,10 @@ def diff(
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     evaluators = _evaluators(sides, {**alone, "verify": False, "memory_limit": room})
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
-    start = time.monotonic()
     is_equal = _is_equal(ours, theirs)
-    spreads = {} if is_equal else _spreads(sides[0], tiles, {**alone, "memory_limit": limit}, stages)
-    comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
+    sampled = iter(()) if is_equal else _sampled(sides[0], {**alone, "memory_limit": limit}, stages)
+    comparison = settled(sampled, partial(_outputs, ours, theirs, pairing, policies[0], tiles))
+    start = time.monotonic()
     replay = _replay(sides, graphs, evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
     blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick)
@@ -254,11 +255,10 @@ def _recorded(
     return graphs, decisions
 
 
-def _spreads(before: _Side, tiles: Tiles | None, options: dict[str, Any], stages: Stages) -> Mapping[str, Spread]:
-    """What rounding does to the results of `before`, or to tiles of them."""
+def _sampled(before: _Side, options: dict[str, Any], stages: Stages) -> Iterator[Sampled]:
+    """What rounding does to the results of `before`, by more and more runs."""
     stages.begin("measuring what rounding does to before")
-    found = sampled(before.module, before.inputs, **before.options, **options).spreads
-    return found if tiles is None else tiles.spreads_of(found)
+    return sampled_in_stages(before.module, before.inputs, **before.options, **options)
 
 
 def _evaluators(sides: Sequence[_Side], options: dict[str, object]) -> list[Evaluator]:
@@ -299,9 +299,11 @@ def _different(
 
 
 def _outputs(
-    ours: Graph, theirs: Graph, pairing: Correspondence, policy: NumericsPolicy, spreads: Mapping[str, Spread]
+    ours: Graph, theirs: Graph, pairing: Correspondence, policy: NumericsPolicy, tiles: Tiles | None, runs: Sampled
 ) -> Comparison:
-    """The results, nested as `before` has them, compared with what rounding does to those of `before`."""
+    """The results, nested as `before` has them, compared with what rounding does to those of `before`, or to tiles of
+    them."""
+    spreads = runs.spreads if tiles is None else tiles.spreads_of(runs.spreads)
     actual, expected = (
         tuple(pairing.result([node.value for node in graph.outputs[device]]) for device in sorted(graph.outputs))
         for graph in (ours, theirs)

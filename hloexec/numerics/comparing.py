@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,10 @@ from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
 from hloexec.numerics.leaves import Pair, leaves_of
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.sampling.runs import Sampled, sampled
+from hloexec.numerics.sampling.runs import Key, Sampled, sampled_in_stages
 from hloexec.numerics.sampling.spread import Spread
+from hloexec.numerics.selections import ModuleValue
+from hloexec.numerics.sequential import settled, severity_beside
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.numerics.ulps import are_comparable, narrower
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
@@ -55,8 +56,9 @@ def compare(
     that must meet this: `max` every one, `mean` their mean, `median` and `p99` that of the rank of 50 and 99 % of the
     elements; the verdict says which. NaN and infinities must be where they are expected under any of them. If none of
     the three is given, floats may differ by as much as rounding explains. Given the `module` that computed the values
-    and its `inputs` (see `hloexec.Inputs`), this is measured for each element: the module runs a few times with random
-    rounding (`hloexec.numerics.sampling.spread`). `spreads` are results of an earlier measurement, by label. `numerics`
+    and its `inputs` (see `hloexec.Inputs`), this is measured for each element: the module runs six times with random
+    rounding (`hloexec.numerics.sampling.spread`), and up to 64 times where chance may be behind the few elements that
+    differ (`hloexec.numerics.sequential`). `spreads` are results of an earlier measurement, by label. `numerics`
     is the policy under which the module runs. Without inputs, the tolerance follows from the magnitude of the element
     and from the number of roundings in the module (`hloexec.numerics.tolerances`); without a module, one contraction of
     `contraction_length` terms (default 1024) is assumed. Integers and preds must be equal.
@@ -87,31 +89,32 @@ def compare(
     devices: dict[str, Any] = {"replicas": 1, "partitions": 1} if own.keys() >= leaves[1].keys() else {}
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
 
-    @cache
-    def runs() -> Sampled:
-        if module is None or rows is None or given is not None:
-            return Sampled()
+    stages: Iterator[Sampled] = iter(())
+    if module is not None and rows is not None and given is None:
         places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
-        return sampled(module, rows, numerics, places=places, **devices)
+        stages = sampled_in_stages(module, rows, numerics, places, **devices)
 
-    failure = ""
-    if spreads is None:
-        may_round = any(not entry.is_integral for entry in _differing(pairs))
-        spreads, failure = (runs().spreads, runs().failure) if may_round else ({}, "")
-    if len(spreads) == 1:
-        # A lone leaf may be labelled in either way.
-        spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
+    def judged(spreads: Mapping[str, Spread], keys: Callable[[], Mapping[ModuleValue, Key]], way: str) -> Comparison:
+        if len(spreads) == 1:
+            # A lone leaf may be labelled in either way.
+            spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
+        found = []
+        for pair in pairs:
+            label, ours, theirs = pair
+            chain = chains.get(label)
+            if module is not None and chain is None and ours is not None and theirs is not None:
+                raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
+            found.append(_compared(pair, given, chain, spreads.get(label), contraction_length, way))
+        return Comparison(tuple(indices.resolve(found, pairs, spreads, keys)))
+
+    def judged_by(runs: Sampled) -> Comparison:
+        failed = f"the module does not run on these inputs ({runs.failure}): give --atol"
+        return judged(runs.spreads, lambda: runs.keys, failed if runs.failure else way)
+
     way = f"give {'--module and --inputs' if module is None else '--inputs'}, or --atol"
-    if failure:
-        way = f"the module does not run on these inputs ({failure}): give --atol"
-    found = []
-    for pair in pairs:
-        label, ours, theirs = pair
-        chain = chains.get(label)
-        if module is not None and chain is None and ours is not None and theirs is not None:
-            raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
-        found.append(_compared(pair, given, chain, spreads.get(label), contraction_length, way))
-    return Comparison(tuple(indices.resolve(found, pairs, spreads, lambda: runs().keys)))
+    if spreads is None and any(not entry.is_integral for entry in _differing(pairs)):
+        return settled(stages, judged_by)
+    return judged(spreads or {}, lambda: next(stages, Sampled()).keys, way)
 
 
 def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pair]:
@@ -198,7 +201,8 @@ def _compared(
             f"{many} off by more than roundings make of their own size; where larger numbers were added up to make "
             f"them, a run on the inputs shows it: {way}"
         )
-    return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)
+    beside = 0.0 if spread is None else severity_beside(actual, expected, measured, spread)
+    return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note, beside)
 
 
 def _shape_text(array: Array | None) -> str:

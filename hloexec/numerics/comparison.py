@@ -69,6 +69,9 @@ class LeafComparison:
     """None where the shapes do not allow a comparison."""
     note: str = ""
     """What else there is to say: why it cannot be compared, or how indices were."""
+    severity_beside: float = 0.0
+    """Of a leaf with few elements beyond a measured tolerance: the mean severity of the others in their row, the
+    largest of these rows'."""
 
     @property
     def tolerance(self) -> Tolerance:

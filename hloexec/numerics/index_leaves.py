@@ -83,6 +83,9 @@ class IndexLeaves:
                 yield self._compared_by_value(leaf, actual, expected, arrays)
             else:
                 yield leaf
+        # They may take memory, and more runs measure them anew.
+        self._spreads, self._sampled = {}, dict
+        vars(self).pop("_keys", None)
 
     def _compared_by_value(
         self, leaf: LeafComparison, actual: Array, expected: Array, arrays: Mapping[str, Any]

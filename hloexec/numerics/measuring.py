@@ -21,12 +21,12 @@ from hloexec.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances
 from hloexec.ops.common import wide
 from hloexec.values import Array
 
-__all__ = ["PERCENTILES", "ElementDifference", "Measured", "elements_at", "measure"]
+__all__ = ["MOST_ELEMENTS", "PERCENTILES", "ElementDifference", "Measured", "elements_at", "measure"]
 
 PERCENTILES = (50, 90, 99, 100)
 _BLOCK = 1 << 16
 """Number of elements processed at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
-_MOST_ELEMENTS = 8
+MOST_ELEMENTS = 8
 """How many of the first and of the worst elements are listed."""
 _SHARES = {"max": 100, "p99": 99, "median": 50}
 """How many of a hundred elements have to be within the tolerance for a statistic, by nearest rank, to be so."""
@@ -180,8 +180,8 @@ class _Accumulator:
         self._mismatches += int(np.count_nonzero(too_bad))
         self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
         self._severity_sum += float(found.sum())
-        picked = np.flatnonzero(too_bad)[: _MOST_ELEMENTS - len(self._first)]
-        count = min(_MOST_ELEMENTS, places.size)
+        picked = np.flatnonzero(too_bad)[: MOST_ELEMENTS - len(self._first)]
+        count = min(MOST_ELEMENTS, places.size)
         order = np.argpartition(-found, count - 1)[:count]
         for kept, chosen in ((self._first, picked), (self._worst, order)):
             kept += [
@@ -189,7 +189,7 @@ class _Accumulator:
                 for k in chosen
             ]
         self._worst.sort(key=lambda element: (-element.severity, -element.absolute_error, element.index))
-        del self._worst[_MOST_ELEMENTS:]
+        del self._worst[MOST_ELEMENTS:]
 
     def _add_ulps(self, distances: Array) -> None:
         self._most_ulps = max(self._most_ulps, float(distances.max(initial=0.0)))
@@ -282,7 +282,7 @@ def _same_values(x: Array, y: Array) -> Array:
 
 def elements_at(actual: Array, expected: Array, places: Array) -> tuple[ElementDifference, ...]:
     """The first of the differing elements at flat places, with their distance in ULPs for their error."""
-    first = places[:_MOST_ELEMENTS]
+    first = places[:MOST_ELEMENTS]
     pairs = zip(first.tolist(), ulp_distances(actual.flat[first], expected.flat[first]).tolist(), strict=True)
     return tuple(_element(actual, expected, place, ulps, ulps, ulps) for place, ulps in pairs)
 

@@ -54,6 +54,8 @@ class Tolerance:
     """Its derivation, in a sentence."""
     factor: float = 0.0
     """Measured tolerances only: how many times an element's own spread it may be off besides."""
+    samples: int = 0
+    """Measured tolerances only: how many runs that round at random the spreads are of."""
     check_error: str = "max"
     """Which statistic of the errors is held to it, one of CHECK_ERRORS."""
 
@@ -117,7 +119,7 @@ def measured_tolerance(narrow: ElementType, wide: ElementType, spread: Spread, c
         f"{spread.factor:.1f} times what rounding does to each element by itself, as {spread.samples} runs show that "
         f"round at random, and the last rounding{'s' if narrow is wide else f's, {wide} compared with {narrow}'}"
     )
-    return Tolerance(relative, absolute, derivation=where, factor=spread.factor)
+    return Tolerance(relative, absolute, derivation=where, factor=spread.factor, samples=spread.samples)
 
 
 def _chain_text(chain: Chain) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from textwrap import shorten
 from typing import Any
 
@@ -13,12 +14,12 @@ from hloexec.errors import HloError
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling.samples import Samples
-from hloexec.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.numerics.selections import ModuleValue, Watcher
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
 
-__all__ = ["Key", "Sampled", "at_random", "sampled"]
+__all__ = ["Key", "Sampled", "at_random", "sampled", "sampled_in_stages"]
 
 
 @attrs.frozen(eq=False)
@@ -48,41 +49,62 @@ def sampled(
     inputs: Sequence[Sequence[Value]],
     numerics: str | NumericsPolicy = "reference",
     samples: int = SAMPLES,
-    places: Sequence[ModuleValue] = (),
     *,
     has_means: bool = True,
     **options: Any,
 ) -> Sampled:
-    """What rounding does to the leaves of a module's result, and to values at `places` in it, from so many runs with
-    `options` of `run_devices`.
+    """What rounding does to the leaves of a module's result, from so many runs with `options` of `run_devices`.
 
     `inputs` are one list of values for each device, or one for all. The results of several devices are a tuple. Nothing
     is found where the module does not run.
+    """
+    return next(sampled_in_stages(module, inputs, numerics, stages=(samples,), has_means=has_means, **options))
+
+
+def sampled_in_stages(
+    module: Module,
+    inputs: Sequence[Sequence[Value]],
+    numerics: str | NumericsPolicy = "reference",
+    places: Sequence[ModuleValue] = (),
+    *,
+    stages: Sequence[int] = STAGES,
+    has_means: bool = True,
+    **options: Any,
+) -> Iterator[Sampled]:
+    """The same, also of values at `places` in the module, after as many runs in all as each of `stages` says.
+
+    Runs take place when what they show is asked for. Each stage goes on from the one before, whose means change with
+    it: what is found is to be used before the next is asked for. It ends early where a later run fails.
     """
     from hloexec.exec.running import run_devices
 
     leaves: dict[str, Samples] = {}
     keys: dict[ModuleValue, Samples] = {}
     whole: dict[ModuleValue, Array] = {}
-    try:
-        for seed in range(samples):
-            watcher = Watcher(places)
-            observers = [watcher] if places else []
-            results = run_devices(module, inputs, numerics=at_random(numerics, seed), observers=observers, **options)
-            _take_leaves(leaves, results, seed)
-            # The next run shall not find them in memory.
-            del results
-            for place, found in watcher.found.items():
-                if found is not None and element_type_of(found.dtype).is_integral:
-                    whole[place] = found
-                elif found is not None:
-                    _take(keys, place, found, seed)
-    except HloError as error:
-        # It may lack a library call, or memory: what is read off its text does not need to run.
-        return Sampled(failure=shorten(str(error), 200, placeholder=" …"))
-    found_keys = {place: Key(array, None) for place, array in whole.items()}
-    found_keys |= {place: Key(entry.means(), entry.spread()) for place, entry in keys.items()}
-    return Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)
+    for before, count in pairwise((0, *stages)):
+        try:
+            for seed in range(before, count):
+                watcher = Watcher(places)
+                observers = [watcher] if places else []
+                results = run_devices(
+                    module, inputs, numerics=at_random(numerics, seed), observers=observers, **options
+                )
+                _take_leaves(leaves, results, seed)
+                # The next run shall not find them in memory.
+                del results
+                for place, found in watcher.found.items():
+                    if found is not None and element_type_of(found.dtype).is_integral:
+                        whole[place] = found
+                    elif found is not None:
+                        _take(keys, place, found, seed)
+        except HloError as error:
+            # It may lack a library call, or memory: what is read off its text does not need to run.
+            if not before:
+                yield Sampled(failure=shorten(str(error), 200, placeholder=" …"))
+            return
+        found_keys = {place: Key(array, None) for place, array in whole.items()}
+        found_keys |= {place: Key(entry.means(), entry.spread()) for place, entry in keys.items()}
+        yield Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)
 
 
 def at_random(numerics: str | NumericsPolicy, seed: int) -> NumericsPolicy:

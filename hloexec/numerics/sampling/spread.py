@@ -36,10 +36,13 @@ import numpy as np
 from hloexec.numerics.sampling.student import digamma, inverse_trigamma, trigamma
 from hloexec.values import Array
 
-__all__ = ["SAMPLES", "Spread", "moderated"]
+__all__ = ["SAMPLES", "STAGES", "Spread", "moderated"]
 
 SAMPLES = 6
 """Runs that a comparison takes."""
+STAGES = (SAMPLES, 24, 64)
+"""How many it takes in all, where those before leave it open whether chance explains what is off
+(`hloexec.numerics.sequential`)."""
 _FEW = 16
 """Fewer elements than this tell nothing of one another."""
 _SIZES_PER_BINADE = 4

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["digamma", "inverse_trigamma", "student_quantile", "trigamma"]
+__all__ = ["digamma", "inverse_trigamma", "student_quantile", "student_tail", "trigamma"]
 
 _MOST_DEGREES = 200.0
 """Beyond, the normal distribution is as near as it matters; fewer degrees of freedom are on the safe side."""
@@ -18,15 +18,15 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 def student_quantile(degrees: float, chance: float) -> float:
     """What |t| exceeds with this chance, where t follows Student's distribution with `degrees` degrees of freedom."""
     low, high = 0.0, 1.0
-    while _student_tail(high, degrees) > chance:
+    while student_tail(high, degrees) > chance:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _student_tail(middle, degrees) > chance else (low, middle)
+        low, high = (middle, high) if student_tail(middle, degrees) > chance else (low, middle)
     return high
 
 
-def _student_tail(t: float, degrees: float) -> float:
+def student_tail(t: float, degrees: float) -> float:
     """P(|T| > t): with t = √ν tan φ the density is proportional to cos^(ν − 1) φ, of which this is the integral from φ
     to π/2 over that from 0, B(½, ν/2)/2."""
     count = min(degrees, _MOST_DEGREES)

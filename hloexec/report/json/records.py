@@ -101,7 +101,7 @@ RECORDS: Mapping[str, str] = {
     "places": "both actual_only expected_only",
     "difference": "index actual expected absolute_error ulps severity",
     "error_map": "rows columns cells",
-    "tolerance": "rtol atol ulp? is_given derivation factor check_error",
+    "tolerance": "rtol atol ulp? is_given derivation factor sample_count check_error",
     "module_diff": _DIFF,
     "diff_finding": "blamed instead_of? comparison? is_certain reason region graph",
     "region_step": f"{_INSTRUCTION_RUN} hlo region_role operand_paths equal_to?",

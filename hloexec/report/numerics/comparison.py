@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.numerics.measuring import ElementDifference, Measured
+from hloexec.numerics.tolerances import Tolerance
 from hloexec.report.layout import TerminalOnly, plain_table, rest_text
 from hloexec.report.units import count_text, number_text, plural
 
@@ -146,6 +147,11 @@ def _cells(element: ElementDifference) -> list[str]:
     return [str(list(element.index)), *values, number_text(element.absolute_error, 3), _ulp_text(element.ulps)]
 
 
+def _tolerance_record(tolerance: Tolerance) -> dict[str, object]:
+    record = attrs.asdict(tolerance)
+    return {"sample_count" if name == "samples" else name: value for name, value in record.items()}
+
+
 def _tolerance_text(leaf: LeafComparison) -> str:
     tolerance = leaf.tolerance
     if not (tolerance.rtol or tolerance.atol or tolerance.ulp or tolerance.factor):
@@ -206,7 +212,7 @@ def _measured_record(measured: Measured) -> dict[str, object]:
         "first": [attrs.asdict(element) for element in measured.first],
         "worst": [attrs.asdict(element) for element in measured.worst],
         "error_map": measured.error_map.record(),
-        "tolerance": attrs.asdict(measured.tolerance),
+        "tolerance": _tolerance_record(measured.tolerance),
     }
 
 

@@ -1,0 +1,212 @@
+"""More samples are taken where chance may be behind what is off, and only there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from hloexec.exec import running
+from hloexec.numerics.comparison import Verdict
+from hloexec.numerics.sampling.runs import sampled, sampled_in_stages
+from hloexec.numerics.sampling.spread import SAMPLES, STAGES, Spread
+from hloexec.numerics.sequential import is_open, settled
+
+SUMS = """HloModule sums
+add { p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT r = f32[] add(p, q) }
+ENTRY main {
+  x = f32[128,256,3] parameter(0)
+  zero = f32[] constant(0)
+  ROOT s = f32[128,256] reduce(x, zero), dimensions={2}, to_apply=add
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def sums():
+    """A module, inputs of which six samples leave one element of 32768 beyond its tolerance, and its sums in the order
+    of the terms and in the opposite one."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((128, 256, 3)).astype(np.float32)
+    x *= np.exp(rng.standard_normal(x.shape)).astype(np.float32)
+    forwards = (x[..., 0] + x[..., 1]) + x[..., 2]
+    backwards = (x[..., 2] + x[..., 1]) + x[..., 0]
+    return hloexec.parse(SUMS), x, forwards, backwards
+
+
+@pytest.fixture
+def seeds(monkeypatch):
+    """The seeds of the runs that round at random."""
+    found = []
+    run = running.run_devices
+
+    def counted(*args, **how):
+        if how["numerics"].name.startswith("random-rounding:"):
+            found.append(int(how["numerics"].name.partition(":")[2]))
+        return run(*args, **how)
+
+    monkeypatch.setattr(running, "run_devices", counted)
+    return found
+
+
+def test_what_six_samples_call_different_by_chance_is_rounding_by_more(sums, seeds):
+    module, x, forwards, backwards = sums
+    few = hloexec.compare(backwards, forwards, module=module, spreads=sampled(module, [[x]]).spreads)
+    assert few.verdict is Verdict.DIFFERENT
+    assert few.leaves[0].mismatches == 1
+    seeds.clear()
+    (leaf,) = hloexec.compare(backwards, forwards, module=module, inputs=[x]).leaves
+    assert leaf.verdict is Verdict.ROUNDING
+    assert leaf.tolerance.samples == STAGES[1]
+    assert f"as {STAGES[1]} runs show" in leaf.tolerance.derivation
+    # Those of the first stage are not taken again.
+    assert seeds == [*range(STAGES[1])]
+
+
+def test_stages_show_what_as_many_samples_show_at_once(sums):
+    module, x, _, _ = sums
+    places = np.arange(0, x.size // 3, 7)
+    for count, found in zip((4, 7), sampled_in_stages(module, [[x]], stages=(4, 7)), strict=True):
+        (spread,), (other,) = found.spreads.values(), sampled(module, [[x]], samples=count).spreads.values()
+        assert spread.samples == count
+        assert np.array_equal(spread.scales, other.scales)
+        assert np.array_equal(spread.means(places), other.means(places))
+
+
+@pytest.mark.parametrize("fault", ["row", "element", "nan", "small"])
+def test_faults_take_no_more_runs(sums, seeds, fault):
+    module, x, forwards, _ = sums
+    (spread,) = sampled(module, [[x]]).spreads.values()
+    seeds.clear()
+    actual = forwards.copy()
+    match fault:
+        case "row":
+            actual[5] += 15 * spread.scales[5]
+        case "element":
+            actual[5, 6] += 30 * spread.scales[5, 6]
+        case "nan":
+            actual[5, 6] = np.nan
+        case "small":  # One element alone is beyond its tolerance, but all are far off.
+            actual[5] += 3 * spread.scales[5]
+            actual[5, 6] += 5 * spread.scales[5, 6]
+    assert hloexec.compare(actual, forwards, module=module, inputs=[x]).verdict is Verdict.DIFFERENT
+    assert seeds == [*range(SAMPLES)]
+
+
+def test_a_leaf_that_is_surely_different_leaves_nothing_open(sums, seeds):
+    _, x, forwards, backwards = sums
+    pair = hloexec.parse(
+        SUMS.replace("ROOT s = ", "s = ").replace(
+            "to_apply=add\n}", "to_apply=add\n ROOT t = (f32[128,256], f32[128,256]) tuple(s, s)\n}"
+        )
+    )
+    expected = forwards, forwards
+    assert hloexec.compare((backwards, backwards), expected, module=pair, inputs=[x]).verdict is Verdict.ROUNDING
+    assert seeds == [*range(STAGES[1])]
+    seeds.clear()
+    found = hloexec.compare((backwards, forwards + 1), expected, module=pair, inputs=[x])
+    assert [leaf.mismatches for leaf in found.leaves] == [1, forwards.size]
+    assert seeds == [*range(SAMPLES)]
+
+
+def test_faults_of_single_elements_are_found_as_often(sums):
+    """Of ten times what rounding does to an element, as many other runs show."""
+    module, x, forwards, _ = sums
+    runs = [hloexec.run(module, x, numerics=f"random-rounding:{1000 + seed}") for seed in range(20)]
+    truth = np.std(np.array(runs, np.float64), axis=0, ddof=1)
+    places = np.flatnonzero(truth > 2 * np.spacing(np.abs(forwards)))
+    found = {count: sampled(module, [[x]], samples=count) for count in STAGES}
+    missed = {STAGES[:1]: 0, STAGES: 0}
+    for place in places[:: len(places) // 20]:
+        actual = forwards.copy()
+        actual.flat[place] += 10 * truth.flat[place]
+
+        def judged(runs, actual=actual):
+            return hloexec.compare(actual, forwards, module=module, spreads=runs.spreads)
+
+        for stages in missed:
+            missed[stages] += settled((found[count] for count in stages), judged).agrees
+    assert missed[STAGES] <= missed[STAGES[:1]] < 5
+
+
+@pytest.mark.parametrize(
+    ("places", "severity", "samples", "expected"),
+    [
+        ([(1, 2)], 1.5, 6, True),
+        ([(1, 2)], 1.5, 64, False),  # 63 degrees of freedom do not underestimate so much.
+        ([(1, 2)], 2.5, 6, False),
+        ([(row, row) for row in range(0, 40, 5)], 1.5, 6, True),
+        ([(row, row) for row in range(9)], 1.5, 6, False),
+        ([(3, 1), (3, 7)], 1.5, 6, True),
+        ([(3, 1), (3, 7), (3, 9)], 1.5, 6, False),  # Of one row.
+        ([(3, 1), (3, 7), (4, 9)], 1.5, 6, True),
+    ],
+)
+def test_few_elements_a_little_beyond_their_tolerance_are_open(places, severity, samples, expected):
+    values = np.ones((64, 128))
+    scales = np.full(values.shape, 1e-3)
+    actual = values.copy()
+    for place in places:
+        actual[place] += severity * 5.5e-3
+    spread = Spread(scales, samples, 5.0 * (samples - 1), 5.5)
+    comparison = hloexec.compare(actual, values, spreads={"value": spread})
+    assert comparison.leaves[0].mismatches == len(places)
+    assert is_open(comparison) is expected
+
+
+def test_what_was_not_sampled_is_not_open():
+    values = np.ones((64, 128), np.float32)
+    actual = values.copy()
+    actual[3, 4] += np.float32(0.01)
+    for tolerance in ({}, {"rtol": 5e-3}):
+        comparison = hloexec.compare(actual, values, **tolerance)
+        assert comparison.verdict is Verdict.DIFFERENT
+        assert not is_open(comparison)
+
+
+def test_runs_that_fail_later_leave_what_is_known(sums, monkeypatch):
+    module, x, forwards, backwards = sums
+    run = running.run_devices
+
+    def limited(*args, **how):
+        if how["numerics"].name == f"random-rounding:{SAMPLES + 3}":
+            raise hloexec.ResourceError("no memory is left")
+        return run(*args, **how)
+
+    monkeypatch.setattr(running, "run_devices", limited)
+    (leaf,) = hloexec.compare(backwards, forwards, module=module, inputs=[x]).leaves
+    assert leaf.verdict is Verdict.DIFFERENT
+    assert leaf.tolerance.samples == SAMPLES
+
+
+def test_diff_takes_more_samples_of_before(sums, seeds):
+    module, x, _, backwards = sums
+    after = hloexec.parse(
+        SUMS.replace("reduce(x,", "reduce(y,").replace(
+            "  zero", "  y = f32[128,256,3] reverse(x), dimensions={2}\n  zero"
+        )
+    )
+    assert np.array_equal(hloexec.run(after, x), backwards)
+    found = hloexec.diff(module, after, [x])
+    assert found.verdict == "rounding only"
+    assert found.outputs.leaves[0].tolerance.samples == STAGES[1]
+    assert seeds == [*range(STAGES[1])]
+
+
+def test_the_report_says_how_many_samples_were_taken(sums, tmp_path, monkeypatch, capsys):
+    module, x, forwards, backwards = sums
+    monkeypatch.chdir(tmp_path)
+    Path("sums.hlo").write_text(hloexec.format(module), encoding="utf-8")
+    for name, value in (("x", x), ("forwards", forwards), ("backwards", backwards)):
+        np.save(f"{name}.npy", value)
+    arguments = ["backwards.npy", "forwards.npy", "--module", "sums.hlo", "--inputs", "x.npy", "--json"]
+    assert main(["compare", *arguments]) == 0
+    tolerance = json.loads(capsys.readouterr().out)["leaves"][0]["measured"]["tolerance"]
+    assert tolerance["sample_count"] == STAGES[1]
+    assert f"as {STAGES[1]} runs show" in tolerance["derivation"]
