@@ -164,7 +164,7 @@ def test_sizes_larger_than_they_were_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "limit"),
     [
-        ("001_83a80cec1e7cc5e6.txt", 20_000_000),
+        pytest.param("001_83a80cec1e7cc5e6.txt", 20_000_000, marks=pytest.mark.slow),
         ("002_2b3b731b0feb0bfe.txt", 20_000_000),
         ("004_915eaf8d7a870eb5.txt", 20_000_000),
     ],
@@ -180,6 +180,7 @@ def test_a_real_dump_shrinks_and_runs(name: str, limit: int) -> None:
     hloexec.run_devices(found.module, hloexec.random_inputs(found.module))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 def test_a_training_step_for_sixteen_devices_shrinks() -> None:
     path = seed_path("000_c00fd3afea504246.txt")
