@@ -117,7 +117,10 @@ sys.modules["hloexec.cli"] = command_line
 from hloexec.__main__ import main
 print("numpy" in sys.modules, main())
 """
+    # Where the tests run in the background of a shell, it has told them to ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    signal.signal(signal.SIGINT, before)
     assert done.stdout == "False True\n"
 
 
