@@ -2,10 +2,10 @@
 size where that fits and cut down where it does not, and the whole of it cut down to a 64th.
 
 The truth is XLA:CPU on the equivalent modules; each element of a floating-point result keeps to what rounding does to
-it, as sixteen runs on the same inputs show. (Six, as a comparison takes, miss what one rounding in ten does to a sum of
+it, as sixteen runs on the same inputs show. (Six, with which a comparison begins, miss what one rounding in ten does to a sum of
 a few terms: among the 12.8 million elements there are seven of those, in two of 293 computations. Sixteen may miss it,
-too: which elements XLA rounds the other way depends on the processor. What they leave is therefore measured once more,
-by four times as many.)
+too: which elements XLA rounds the other way depends on the processor. What they leave is therefore measured by
+four times as many.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hloexec.ir import (
     leaf_shapes,
 )
 from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling.runs import sampled
+from hloexec.numerics.sampling.runs import sampled_in_stages
 from hloexec.text.printer import format_instruction, format_shape
 from tests.dumps.mixture_of_experts import LOOP_BODIES, alone, cut_down, elided_constants, load_dump
 
@@ -141,9 +141,9 @@ def require_agreement(module: Module) -> None:
     actual = dict(leaves_of(hloexec.run(module, *inputs, verify=False), "actual"))
     expected = xla.run_hlo(xla.equivalent_module(hloexec.format(module, metadata=False)), *flat(inputs))
     how = {"verify": False, "replicas": 1, "partitions": 1}
-    for samples in (RECORDED_SAMPLES, 4 * RECORDED_SAMPLES):
-        spreads = sampled(module, [inputs], samples=samples, **how).spreads
-        comparison = hloexec.compare(actual, dict(zip(actual, expected, strict=True)), module=module, spreads=spreads)
+    for found in sampled_in_stages(module, [inputs], stages=(RECORDED_SAMPLES, 4 * RECORDED_SAMPLES), **how):
+        theirs = dict(zip(actual, expected, strict=True))
+        comparison = hloexec.compare(actual, theirs, module=module, spreads=found.spreads)
         if comparison.agrees:
             return
     raise AssertionError(f"{module.name}: {comparison}")

@@ -26,8 +26,7 @@ def _chain(rows: list[int], readers: dict[int, int]) -> tuple[Places, list[Opera
         operands = [made[-1] if made else source]
         operands += [made[early] for early, late in readers.items() if late == number]
         made.append(places.add_scratch(Value((size,), _F32)))
-        step: object = None
-        operations.append(Operation(abs, tuple(operands), made[-1], has_out=True, step=step))  # type: ignore[arg-type]
+        operations.append(Operation(abs, tuple(operands), made[-1], has_out=True, step=None))  # type: ignore[arg-type]
     places.allocate(operations)
     return places, operations, made
 
