@@ -2,9 +2,9 @@
 size where that fits and cut down where it does not, and the whole of it cut down to a 64th.
 
 The truth is XLA:CPU on the equivalent modules; each element of a floating-point result keeps to what rounding does to
-it, as sixteen runs on the same inputs show. (Six, with which a comparison begins, miss what one rounding in ten does to a sum of
-a few terms: among the 12.8 million elements there are seven of those, in two of 293 computations. Sixteen may miss it,
-too: which elements XLA rounds the other way depends on the processor. What they leave is therefore measured by
+it, as sixteen runs on the same inputs show. (Six, with which a comparison begins, miss what one rounding in ten does to
+a sum of a few terms: among the 12.8 million elements there are seven of those, in two of 293 computations. Sixteen may
+miss it, too: which elements XLA rounds the other way depends on the processor. What they leave is therefore measured by
 four times as many.)
 """
 
