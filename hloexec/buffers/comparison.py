@@ -16,7 +16,7 @@ import attrs
 from hloexec.arguments import wrong
 from hloexec.buffers.usage import LiveValue, MemoryUsage, Peak
 from hloexec.errors import InputError
-from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
+from hloexec.ir import Shape, TupleShape
 from hloexec.ir.buffer_assignment import Allocation, BufferAssignment
 from hloexec.text.dumps.lines import index_text
 from hloexec.values import Described
@@ -231,7 +231,7 @@ def _peak_moment(usage: MemoryUsage) -> int:
 def _unpadded(shape: Shape) -> int:
     if isinstance(shape, TupleShape):
         return _POINTER_BYTES * len(shape.elements)
-    array: ArrayShape = shape.element if isinstance(shape, BufferShape) else shape
+    array = shape.array_shape
     if not array.is_array:
         return 0
     bits = (array.layout.element_size_in_bits if array.layout else 0) or max(8, array.element_type.bits)

@@ -49,8 +49,7 @@ def byte_size(shape: Shape, target: Target) -> int:
     """
     if isinstance(shape, TupleShape):
         return _rounded_up(target.pointer_bytes * len(shape.elements), target.table_alignment)
-    if isinstance(shape, BufferShape):
-        shape = shape.element
+    shape = shape.array_shape
     if not shape.is_array:
         return 0 if shape.is_token else target.pointer_bytes
     layout = shape.layout or Layout()

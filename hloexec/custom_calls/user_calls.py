@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.arguments import described, require_text, wrong
 from hloexec.custom_calls.registry import USER_CALLS, CustomCall
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
-from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.values import Array
 
@@ -173,7 +173,7 @@ def _checked(value: object, shape: Shape, target: str) -> Any:
                 f"values, as the instruction's shape is {shape}, but returned {described(value)}"
             )
         return tuple(_checked(part, element, target) for part, element in zip(value, shape.elements, strict=True))
-    declared = shape.element if isinstance(shape, BufferShape) else shape
+    declared = shape.array_shape
     array = np.asarray(value)
     if array.dtype != declared.element_type.storage or not _fits(array, declared):
         raise EvaluationError(

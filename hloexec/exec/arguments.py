@@ -243,7 +243,7 @@ def value_leaves(value: object, shape: Shape, what: str) -> list[Any]:
 
 
 def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
-    array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    array_shape = shape.array_shape
     if not array_shape.is_array:
         if value is None or isinstance(value, Token):
             return TOKEN

@@ -112,7 +112,7 @@ def value_of(shape: Shape, leaf: Callable[[int, ArrayShape], Array | Token]) -> 
     numbers = count()
 
     def next_leaf(part: ArrayShape | BufferShape) -> Array | Token:
-        return leaf(next(numbers), part.element if isinstance(part, BufferShape) else part)
+        return leaf(next(numbers), part.array_shape)
 
     value: Value = rebuilt(shape, lambda part: part.elements if isinstance(part, TupleShape) else None, next_leaf)
     return value

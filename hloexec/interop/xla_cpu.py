@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, BufferShape, Literal, Module, Shape, leaf_shapes
+from hloexec.ir import ArrayShape, Literal, Module, Shape, leaf_shapes
 from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import TOKEN, Array, Token, Value, flat
@@ -110,7 +110,7 @@ def _array_leaves(shapes: Sequence[Shape]) -> Iterator[ArrayShape]:
 
 def _leaves(shape: Shape) -> Iterator[ArrayShape]:
     for _, leaf in leaf_shapes(shape):
-        yield leaf.element if isinstance(leaf, BufferShape) else leaf
+        yield leaf.array_shape
 
 
 def _require_runnable(module: Module) -> None:

@@ -87,6 +87,11 @@ class ArrayShape:
         return self.layout or Layout(tuple(range(self.rank - 1, -1, -1)))
 
     @property
+    def array_shape(self) -> ArrayShape:
+        """The shape itself, as a buffer's is that of its contents."""
+        return self
+
+    @property
     def is_array(self) -> bool:
         """Whether values of this shape are NumPy arrays (tokens and opaque values are not)."""
         return self.element_type.is_array
@@ -189,6 +194,11 @@ class BufferShape:
     """A buffer that may be written in place: `b(f32[8])`."""
 
     element: ArrayShape
+
+    @property
+    def array_shape(self) -> ArrayShape:
+        """The shape of its contents."""
+        return self.element
 
     @property
     def is_array(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from hloexec.errors import InputError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
 from hloexec.plan.schedule import after_dependencies, callees_first
@@ -284,7 +284,5 @@ def element_total(case: Case) -> int:
 
 
 def _elements(shape: Shape) -> int:
-    leaves: Iterator[ArrayShape] = (
-        leaf.element if isinstance(leaf, BufferShape) else leaf for _, leaf in leaf_shapes(shape)
-    )
+    leaves: Iterator[ArrayShape] = (leaf.array_shape for _, leaf in leaf_shapes(shape))
     return sum(int(np.prod([max(1, size) for size in leaf.dimensions], dtype=object)) for leaf in leaves)

@@ -52,7 +52,7 @@ def _sizes(case: Case) -> set[int]:
     for module in (case.module, case.other):
         for instruction in () if module is None else module.entry:
             for _, leaf in leaf_shapes(instruction.shape):
-                found.update((leaf.element if isinstance(leaf, BufferShape) else leaf).dimensions)
+                found.update(leaf.array_shape.dimensions)
     return found
 
 
@@ -111,7 +111,7 @@ def _cut(value: Value, leaves: Sequence[ArrayShape | BufferShape], part: str) ->
         shape = next(shapes)
         if not isinstance(leaf, np.ndarray):
             return leaf
-        return _part_of(leaf, (shape.element if isinstance(shape, BufferShape) else shape).dimensions, part)
+        return _part_of(leaf, shape.array_shape.dimensions, part)
 
     found: Value = mapped(value, cut)
     return found

@@ -12,7 +12,7 @@ from hloexec import literals
 from hloexec.arguments import require_path
 from hloexec.errors import HloError
 from hloexec.folders import require_new_folder, whole_folder
-from hloexec.ir import BufferShape, Module, leaf_shapes
+from hloexec.ir import Module, leaf_shapes
 from hloexec.text import format as format_module
 from hloexec.values import Described, Value
 
@@ -60,7 +60,7 @@ class Minified(Described):
             for computation in self.module
             for instruction in computation
             for _, leaf in leaf_shapes(instruction.shape)
-            for size in (leaf.element if isinstance(leaf, BufferShape) else leaf).dimensions
+            for size in leaf.array_shape.dimensions
         ]
         return max(sizes, default=1)
 

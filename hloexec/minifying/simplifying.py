@@ -164,7 +164,7 @@ def common_types(search: Search) -> None:
 def _types_of(case: Case) -> Iterator[tuple[str, str]]:
     """The element types in the module, with the usual ones of their kinds where they are others."""
     found = {
-        (leaf.element if isinstance(leaf, BufferShape) else leaf).element_type
+        leaf.array_shape.element_type
         for module in (case.module, case.other)
         if module is not None
         for computation in module

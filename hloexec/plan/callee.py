@@ -22,7 +22,7 @@ from hloexec.ops.registry import Opcode
 from hloexec.plan.float_widths import converted, float_types
 from hloexec.plan.kernels import Conversion, InstructionKernel
 from hloexec.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
-from hloexec.plan.trees import NO_SLOT, Leaf, unflatten
+from hloexec.plan.trees import NO_SLOT, unflatten
 from hloexec.values import Array
 
 __all__ = ["PlanCallee"]
@@ -35,7 +35,7 @@ class PlanCallee:
         self._plan = plan
         shapes = [plan.slot_shapes[slot] for slot in plan.parameters]
         self._types = [entry for shape in shapes for entry in float_types(shape)]
-        self._ranks = list(map(_rank, shapes))
+        self._ranks = [shape.array_shape.rank for shape in shapes]
         self._programs = {id(inner): _Program(inner) for inner in _all_plans(plan)}
 
     @property
@@ -57,7 +57,7 @@ class PlanCallee:
         results = self._run(plan, given, batch)
         shapes = [plan.slot_shapes[slot] for slot in plan.results]
         by_slot = {
-            slot: _with_batch(value, batch, _rank(shape))
+            slot: _with_batch(value, batch, shape.array_shape.rank)
             for slot, value, shape in zip(plan.results, results, shapes, strict=True)
         }
         return unflatten(plan.result_tree, by_slot)
@@ -105,12 +105,12 @@ class PlanCallee:
             branch = flow.branches[number]
             taken = np.flatnonzero(chosen == number)
             arguments = [
-                _elements(value, taken, batch, _rank(branch.plan.slot_shapes[slot]))
+                _elements(value, taken, batch, branch.plan.slot_shapes[slot].array_shape.rank)
                 for value, slot in zip(operands[branch.start : branch.stop], branch.plan.parameters, strict=True)
             ]
             values = self._run(branch.plan, arguments, taken.shape)
-            shapes = [branch.plan.slot_shapes[slot] for slot in branch.plan.results]
-            results.put(taken, [_with_batch(v, taken.shape, _rank(s)) for v, s in zip(values, shapes, strict=True)])
+            ranks = [branch.plan.slot_shapes[slot].array_shape.rank for slot in branch.plan.results]
+            results.put(taken, [_with_batch(v, taken.shape, rank) for v, rank in zip(values, ranks, strict=True)])
         return results.reshaped(batch)
 
     def _while(self, flow: While, operands: list[Any], batch: tuple[int, ...]) -> list[Any]:
@@ -126,7 +126,7 @@ class PlanCallee:
 
     def _diverging_while(self, flow: While, state: list[Any], again: Any, batch: tuple[int, ...]) -> list[Any]:
         """Go on with a loop whose condition differs between elements, keeping only those that still turn."""
-        ranks = [_rank(flow.body.slot_shapes[slot]) for slot in flow.body.parameters]
+        ranks = [flow.body.slot_shapes[slot].array_shape.rank for slot in flow.body.parameters]
         active = np.arange(prod(batch))
         state = [_elements(value, active, batch, rank) for value, rank in zip(state, ranks, strict=True)]
         again = np.broadcast_to(again, batch).reshape(-1)
@@ -246,14 +246,10 @@ def _one_by_one(
 # Shapes
 
 
-def _rank(shape: Leaf) -> int:
-    return shape.element.rank if isinstance(shape, BufferShape) else shape.rank
-
-
 def _operand_ranks(step: Step) -> list[int]:
     by_name = step.scope.computation.by_name
     shapes = [by_name[name].shape for name in step.instruction.operands]
-    return [_rank(shape) for shape in shapes if isinstance(shape, (ArrayShape, BufferShape))]
+    return [shape.array_shape.rank for shape in shapes if isinstance(shape, (ArrayShape, BufferShape))]
 
 
 def _operand_rank(step: Step) -> int:

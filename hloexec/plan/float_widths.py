@@ -27,23 +27,19 @@ def with_type(shape: Leaf, element_type: ElementType) -> Leaf:
     return shape.with_element_type(element_type)
 
 
-def _type(shape: Leaf) -> ElementType:
-    return shape.element.element_type if isinstance(shape, BufferShape) else shape.element_type
-
-
 def float_types(shape: Shape) -> tuple[ElementType | None, ...]:
     """The element types of a shape's leaves; None for those that are no floats."""
     if isinstance(shape, ArrayShape):
         return (shape.element_type if shape.element_type.is_floating else None,)
-    found = (_type(leaf) for _, leaf in leaf_shapes(shape))
+    found = (leaf.array_shape.element_type for _, leaf in leaf_shapes(shape))
     return tuple(entry if entry.is_floating else None for entry in found)
 
 
 def needs_conversion(shapes: Sequence[Leaf], types: Sequence[ElementType | None]) -> bool:
     """Whether leaves of `shapes` correspond to `types`, and one of them is a float of another width."""
     return len(shapes) == len(types) and any(
-        wanted is not None and wanted is not _type(shape) and _type(shape).is_floating
-        for shape, wanted in zip(shapes, types, strict=True)
+        wanted is not None and wanted is not ours and ours.is_floating
+        for ours, wanted in zip((shape.array_shape.element_type for shape in shapes), types, strict=True)
     )
 
 

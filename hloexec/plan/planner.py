@@ -17,7 +17,7 @@ from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import InputError, ResourceError, UnsupportedError, warn
-from hloexec.ir import BufferShape, Computation, Instruction, Module
+from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.ops.registry import OPCODES, Role, role_of
@@ -202,7 +202,7 @@ class _Planner:
 
 
 def _supplied(value: object, shape: Leaf, name: str) -> Any:
-    array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    array_shape = shape.array_shape
     if (
         not isinstance(value, np.ndarray)
         or value.dtype != array_shape.element_type.storage

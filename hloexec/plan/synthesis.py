@@ -8,7 +8,7 @@ import numpy as np
 
 from hloexec.dtypes import Kind
 from hloexec.errors import ResourceError
-from hloexec.ir import ArrayShape, BufferShape
+from hloexec.ir import ArrayShape
 from hloexec.plan.trees import Leaf
 from hloexec.values import TOKEN, Array, Token
 
@@ -17,7 +17,7 @@ __all__ = ["synthesized", "zeros"]
 
 def zeros(shape: Leaf) -> Array | Token:
     """A read-only array of zeros that takes no memory (stride 0 everywhere), or a token."""
-    array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    array_shape = shape.array_shape
     if not array_shape.is_array:
         return TOKEN
     return np.broadcast_to(np.zeros((), array_shape.element_type.storage), array_shape.dimensions)
@@ -29,7 +29,7 @@ def synthesized(how: str, shape: Leaf, name: str) -> Array | Token:
     Random values depend on `name` and the shape alone, so two modules that share an instruction's name share its
     values. Raises ResourceError where NumPy has no arrays of the shape.
     """
-    array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    array_shape = shape.array_shape
     if array_shape.is_array and array_shape.is_too_large:
         raise ResourceError(f"%{name} is {shape}, which is larger than an array can be")
     if how == "zeros" or not array_shape.is_array:

@@ -62,7 +62,7 @@ def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
 
 def fits(value: Any, shape: Leaf) -> bool:
     """Whether a leaf is of a shape; a dynamic dimension is of any size up to its bound."""
-    array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    array_shape = shape.array_shape
     if not array_shape.is_array:
         return not isinstance(value, np.ndarray) or value is TOKEN
     if not isinstance(value, np.ndarray) or value.dtype != array_shape.element_type.storage:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
-from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.comparison import same
@@ -250,7 +250,7 @@ def _arrays(shape: Shape) -> Iterator[ArrayShape]:
         if isinstance(part, TupleShape):
             stack.extend(reversed(part.elements))
         else:
-            yield part.element if isinstance(part, BufferShape) else part
+            yield part.array_shape
 
 
 @cache

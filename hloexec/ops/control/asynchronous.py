@@ -263,7 +263,7 @@ def start_of(instruction: Instruction, by_name: Mapping[str, Instruction]) -> In
 
 def _laid_out(leaf: tuple[object, ArrayShape | BufferShape]) -> tuple[Layout, tuple[bool, ...]]:
     """Layout and dynamic dimensions of a leaf."""
-    array = leaf[1].element if isinstance(leaf[1], BufferShape) else leaf[1]
+    array = leaf[1].array_shape
     return array.stated_layout, array.dynamic_dimensions
 
 

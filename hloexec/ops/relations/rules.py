@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from hloexec.ir import ArrayShape, BufferShape, Shape, leaf_shapes
+from hloexec.ir import Shape, leaf_shapes
 
 if TYPE_CHECKING:
     from hloexec.ops.relations.unknowns import Relations, Value
 
-__all__ = ["Axes", "Place", "RelateRule", "Relating", "ResizeRule", "Resizing", "array_of", "leafwise", "pointwise"]
+__all__ = ["Axes", "Place", "RelateRule", "Relating", "ResizeRule", "Resizing", "leafwise", "pointwise"]
 
 Axes: TypeAlias = tuple[int, ...]
 """The dimensions of an array, by their numbers in `Relations`."""
@@ -163,7 +163,7 @@ class Relating:
             value.units[index]
             for value in values
             for index, leaf in leaf_shapes(value.shape)
-            if array_of(leaf).element_type.is_integral
+            if leaf.array_shape.element_type.is_integral
         ]
         first = next((unit for unit in units if not self.relations.units.is_constant(unit)), None)
         for unit in units:
@@ -209,11 +209,7 @@ class Resizing:
 
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
-    return next((array_of(leaf).dimensions for _, leaf in leaf_shapes(shape)), ())
-
-
-def array_of(leaf: ArrayShape | BufferShape) -> ArrayShape:
-    return leaf.element if isinstance(leaf, BufferShape) else leaf
+    return next((leaf.array_shape.dimensions for _, leaf in leaf_shapes(shape)), ())
 
 
 RelateRule: TypeAlias = Callable[[Relating], None]

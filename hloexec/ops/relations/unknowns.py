@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from hloexec.ir import ArrayShape, Shape, leaf_shapes
-from hloexec.ops.relations.rules import Axes, Place, array_of
+from hloexec.ops.relations.rules import Axes, Place
 
 __all__ = [
     "Equation",
@@ -186,7 +186,7 @@ class Value:
 
     @classmethod
     def of(cls, shape: Shape, relations: Relations) -> Value:
-        leaves = {index: relations.new(array_of(leaf).dimensions) for index, leaf in leaf_shapes(shape)}
+        leaves = {index: relations.new(leaf.array_shape.dimensions) for index, leaf in leaf_shapes(shape)}
         first = relations.units.extend(len(leaves))
         return cls(shape, leaves, {index: first + number for number, index in enumerate(leaves)})
 
@@ -198,7 +198,7 @@ class Value:
     @property
     def array(self) -> ArrayShape:
         """The only array; of a tuple, its first leaf."""
-        return array_of(next(leaf for _, leaf in leaf_shapes(self.shape)))
+        return next(leaf for _, leaf in leaf_shapes(self.shape)).array_shape
 
     def part(self, *index: int) -> Value:
         """What lies at an index of a nested tuple."""
