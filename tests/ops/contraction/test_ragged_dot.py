@@ -1,0 +1,103 @@
+"""ragged-dot and scaled-dot, which XLA:CPU does not have, against JAX and exact arithmetic."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape
+from hloexec.ops.contraction.dot import ScaledDot
+from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
+from tests.ops.contraction.products import MATMUL
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "group_sizes", "numbers"),
+    [
+        # lhs and rhs contracting, lhs and rhs batch, lhs ragged, rhs group dimensions
+        ((8, 4), (3, 4, 5), [2, 3, 1], "1 1 - - 0 0"),
+        ((8, 4), (3, 4, 5), [5, 0, 9], "1 1 - - 0 0"),
+        ((8, 4), (4, 5), [1, 0, 2], "1 0 - - 1 -"),
+        ((2, 8, 4), (2, 3, 4, 5), [1, 0, 2], "2 2 0 0 1 1"),
+        ((2, 8, 4), (2, 3, 4, 5), [[1, 0, 2], [3, 3, 2]], "2 2 0 0 1 1"),
+        ((2, 8, 4), (3, 4, 5), [[1, 0, 2], [3, 3, 2]], "2 1 - - 1 0"),
+        ((2, 8, 4), (2, 4, 5), [1, 0, 0], "2 1 0 0 0 -"),
+        ((2, 8, 4), (2, 4, 5), [[1, 0, 2], [3, 1, 0]], "2 1 0 0 2 -"),
+        ((6, 2, 4), (2, 4, 5), [[1, 0, 2], [3, 1, 0]], "1,2 0,1 - - 2 -"),
+    ],
+)
+def test_ragged_dot_is_jaxs(lhs, rhs, group_sizes, numbers):
+    jax = pytest.importorskip("jax")
+    lists = [[] if text == "-" else [int(number) for number in text.split(",")] for text in numbers.split()]
+    generator = np.random.default_rng(6)
+    # Whole numbers: every order of summation is exact.
+    left, right = (generator.integers(-3, 4, shape).astype(np.float32) for shape in (lhs, rhs))
+    groups = np.array(group_sizes, np.int32)
+    dimension_numbers = jax.lax.RaggedDotDimensionNumbers(
+        ((lists[0], lists[1]), (lists[2], lists[3])), lists[4], lists[5]
+    )
+    expected = np.asarray(jax.lax.ragged_dot_general(left, right, groups, dimension_numbers))
+    names = "lhs_contracting_dims rhs_contracting_dims lhs_batch_dims rhs_batch_dims lhs_ragged_dims rhs_group_dims"
+    attributes = RaggedDotAttributes(**dict(zip(names.split(), map(tuple, lists), strict=True)))
+    declared = ArrayShape(ELEMENT_TYPES["f32"], expected.shape)
+    shapes = [ArrayShape(ELEMENT_TYPES["f32"], left.shape), ArrayShape(ELEMENT_TYPES["f32"], right.shape)]
+    shapes.append(ArrayShape(ELEMENT_TYPES["s32"], groups.shape))
+    assert RaggedDot.infer(*shapes, attributes=attributes, shape=declared) == declared
+    value = RaggedDot.evaluate(left, right, groups, attributes=attributes, shape=declared)
+    assert value.dtype == np.float32
+    assert (value == expected).all()
+
+
+def test_scaled_dot_scales_block_by_block():
+    """Powers of two scale exactly, and whole numbers add exactly: f64 has the very same result."""
+    generator = np.random.default_rng(7)
+    lhs = generator.integers(-3, 4, (4, 64)).astype(ml_dtypes.float8_e4m3fn)
+    rhs = generator.integers(-3, 4, (64, 5)).astype(ml_dtypes.float8_e4m3fn)
+    lhs_scale = (2.0 ** generator.integers(-2, 3, (4, 2))).astype(ml_dtypes.float8_e8m0fnu)
+    rhs_scale = (2.0 ** generator.integers(-2, 3, (2, 5))).astype(ml_dtypes.float8_e8m0fnu)
+    declared = ArrayShape(ELEMENT_TYPES["f32"], (4, 5))
+    value = ScaledDot.evaluate(lhs, rhs, lhs_scale, rhs_scale, attributes=MATMUL, shape=declared)
+    left = lhs.astype(np.float64) * np.repeat(lhs_scale.astype(np.float64), 32, 1)
+    right = rhs.astype(np.float64) * np.repeat(rhs_scale.astype(np.float64), 32, 0)
+    assert (value == left @ right).all()
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "group_sizes", "change", "message"),
+    [
+        ((8, 4), (3, 4, 5), (3,), {"lhs_ragged_dims": (0, 1)}, "exactly one ragged"),
+        ((8, 4), (3, 4, 5), (3,), {"lhs_ragged_dims": (2,)}, "must lie in"),
+        ((8, 4), (4, 4, 5), (3,), {}, "must have size 3"),
+        ((8, 4), (3, 4, 5), (), {}, "at least one dimension"),
+        ((8, 4), (3, 4, 5), (2, 3), {}, "group sizes must have shape"),
+        ((8, 4), (3, 4, 5), (3,), {"rhs_group_dims": ()}, "one group dimension"),
+        ((8, 4), (3, 4, 5), (3,), {"rhs_group_dims": (1,)}, "must be a free dimension"),
+        ((8, 4), (3, 4, 5), (3,), {"lhs_ragged_dims": (1,)}, "no group dimension"),
+    ],
+)
+def test_a_ragged_dot_that_does_not_fit_is_refused(lhs, rhs, group_sizes, change, message):
+    numbers = {
+        "lhs_contracting_dims": (1,),
+        "rhs_contracting_dims": (1,),
+        "lhs_ragged_dims": (0,),
+        "rhs_group_dims": (0,),
+    }
+    shapes = [ArrayShape(ELEMENT_TYPES["f32"], lhs), ArrayShape(ELEMENT_TYPES["f32"], rhs)]
+    with pytest.raises(ShapeError, match=message):
+        RaggedDot.infer(
+            *shapes, ArrayShape(ELEMENT_TYPES["s32"], group_sizes),
+            attributes=RaggedDotAttributes(**(numbers | change)), shape=shapes[0],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", [(4, 3), (4,), (8, 2), (4, 0)])
+def test_a_scale_that_does_not_divide_its_operand_is_refused(scale):
+    f8, e8 = ELEMENT_TYPES["f8e4m3fn"], ELEMENT_TYPES["f8e8m0fnu"]
+    with pytest.raises(ShapeError, match="must divide"):
+        ScaledDot.infer(
+            ArrayShape(f8, (4, 64)), ArrayShape(f8, (64, 5)), ArrayShape(e8, scale), ArrayShape(e8, (2, 5)),
+            attributes=MATMUL, shape=ArrayShape(ELEMENT_TYPES["f32"], (4, 5)),
+        )  # fmt: skip
