@@ -2,6 +2,7 @@
 
 python -m benchmarks [--into DIR]                everything: JSON, the page with its tables, the plot
 python -m benchmarks modules [NAME…]             the modules alone, or some of them; a line each and way
+python -m benchmarks apart NAME…                one after the other, for modules that do not fit into memory twice
 python -m benchmarks limits [NAME…]              how close they come to what the machine can do
 python -m benchmarks opcodes [NAME…]             every opcode, and how its cost grows
 python -m benchmarks parsing|startup [FILE…]     parsing compared with XLA's own parser; start-up
@@ -76,6 +77,33 @@ def modules(
         _save(target, {"modules": found, "failures": failures})
     if failures:
         sys.exit(1)
+
+
+@main.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--scale", type=_SCALE, default=1.0, help="Cut every size of a program to this part of itself.")
+@click.option("--turns", type=_TURNS, default=1, help="Warm runs of each.")
+def apart(names: tuple[str, ...], scale: float, turns: int) -> None:
+    """Run hloexec and then XLA:CPU on the named modules, for those that do not fit into memory twice."""
+    from benchmarks.driving import ContestantError
+    from benchmarks.measuring import one_after_the_other
+
+    for name in _known(names):
+        try:
+            found = one_after_the_other(name, scale=scale, turns=turns)
+        except ContestantError as error:
+            raise click.ClickException(f"{name}: {error}") from error
+        ours, theirs = found["hloexec"], found["xla"]
+        for what, key in (("first output", "cold"), ("warm", "warm")):
+            ratio = min(ours[key]) / min(theirs[key])
+            print(
+                f"{name:>16}, {what:>12}  {min(ours[key]):.4g} / {min(theirs[key]):.4g} s, ratio {ratio:.2f}",
+                flush=True,
+            )
+        sizes = " / ".join(
+            "unknown" if (size := side["resident_bytes"]) is None else f"{size / 1e6:.4g}" for side in found.values()
+        )
+        print(f"{name:>16}, {'grown by':>12}  {sizes} MB", flush=True)
 
 
 @main.command()

@@ -17,7 +17,7 @@ from benchmarks.arrays import read_arrays
 from benchmarks.driving import Contestant, ContestantError
 from benchmarks.subjects import Subject, subject
 
-__all__ = ["against_interpreter", "against_xla"]
+__all__ = ["against_interpreter", "against_xla", "one_after_the_other"]
 
 _PATIENCE = 20.0
 """Seconds of warm runs after which no further turn starts, once there were three."""
@@ -59,6 +59,23 @@ def against_xla(name: str, *, scale: float = 1.0, turns: int = 7, cold_turns: in
     for side in found.values():
         side["stages"] = {stage: _median([turn[stage] for turn in side["stages"]]) for stage in side["stages"][0]}
     return {"scale": scale, **found, "work": work, "agreement": agreed}
+
+
+def one_after_the_other(name: str, *, scale: float = 1.0, turns: int = 1) -> dict[str, dict[str, Any]]:
+    """First output, warm runs and growth of hloexec, as its command line runs it, and of XLA:CPU, whose process starts
+    once hloexec's has ended: for modules that do not fit into memory twice. Results are not compared.
+
+    Raises ContestantError where one of them cannot do it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = subject(name, Path(folder), scale)
+        for side, module in {"hloexec": files.hlo, "xla": files.peer}.items():
+            entry = found[side] = {"cold": [], "stages": []}
+            with Contestant(side, module, files.inputs, files.devices) as contestant:
+                _note_start(entry, contestant)
+                entry["warm"] = [contestant.ask("run")["seconds"] for _ in range(turns)]
+    return found
 
 
 def against_interpreter(name: str, *, scale: float = 0.1, turns: int = 3, timeout: float = 300.0) -> dict[str, Any]:

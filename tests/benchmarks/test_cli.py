@@ -27,6 +27,8 @@ pytest.importorskip("flax")
         (["modules", "newton", "--turns", "x"], "'x' is not a valid integer"),
         (["modules", "newton", "--cold-turns", "0"], "'--cold-turns': 0 is not in the range"),
         (["modules", "newton", "--write", __file__], "is a file"),
+        (["apart"], "Missing argument 'NAMES...'"),
+        (["apart", "newtn"], "there is no module 'newtn'; there are transformer"),
         (["limits", "newtn"], "there is no module 'newtn'; there are transformer"),
         (["limits", "newton", "--scale", "1.5"], "'--scale': 1.5 is not in the range"),
         (["limits", "newton", "--turns", "0"], "'--turns': 0 is not in the range"),
@@ -80,3 +82,10 @@ def test_policies_are_timed_beside_reference() -> None:
     header, _, row = (line.strip("| ").split("|") for line in done.output.strip().splitlines())
     assert [cell.strip() for cell in header] == ["program", "reference ms", *POLICIES]
     assert row[0].strip() == "norm-softmax" and all(float(cell) > 0 for cell in row[1:])
+
+
+def test_modules_too_large_to_be_there_twice_are_run_one_after_the_other() -> None:
+    done = CliRunner().invoke(main, ["apart", "newton", "--scale", "0.1"])
+    assert done.exit_code == 0, done.output
+    lines = done.output.strip().splitlines()
+    assert [what in line for what, line in zip(("first output", "warm", "grown by"), lines, strict=True)] == [True] * 3
