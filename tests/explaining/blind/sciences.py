@@ -168,8 +168,8 @@ def pruned_tree(w: Arithmetic, leaves: Any, rates: Any, vectors: Any, lengths: A
         length = lengths[number] * _f32(2 if w.wrong("branch_twice") and number == 1 else 1)
         decays = w.function("exp", -rates * (length * scale))
         change = w.product("ik,jk->ij", vectors * decays, vectors)
-        found = abs(w.dot(leaves[number], change)) + _f32(0.01)
-        total = found if total is None else found * abs(w.dot(total, change) + _f32(0.1))
+        found = abs(w.dot(leaves[number], change)) + _f32(0.2)
+        total = found if total is None else found * (abs(w.dot(total, change)) + _f32(0.2))
     return w.function("log", total)
 
 
@@ -235,4 +235,4 @@ def rare_coincidences(w: Arithmetic, off: Any, spread: Any) -> Any:
     """How often two rare events coincide, scaled up: products of two small numbers, elementwise."""
     first = w.function("exp", _f32(-38) - off * off * _f32(1.002 if w.wrong("width") else 1))
     second = (spread + _f32(0.01 * w.wrong("rate"))) * _f32(1e-21)
-    return first * second * _f32(3e38), second * _f32(1e21)
+    return first * second * _f32(3e38)

@@ -108,7 +108,7 @@ class Arithmetic:
                 for total in reversed(range(count))
                 for i in reversed(range(total + 1))
             ]
-            return reduce(lambda total, term: total + term, terms)
+            return reduce(lambda total, term: total + term, terms[::-1] if self.is_otherwise else terms)
 
     def _turned(self, operand: Any, axes: Sequence[int]) -> Any:
         """In the other direction, for a sum that is to be: behind a barrier, for XLA would not turn it."""
