@@ -1,6 +1,7 @@
 """The cases: a program, what is done to its numerics, and which answer is right.
 
-Those of the reserve half are made in `tests.explaining.reserve`, those of the fresh one in `tests.explaining.fresh`.
+Those of the reserve half are made in `tests.explaining.reserve`, of the fresh and blind ones in
+`tests.explaining.operations`.
 
 A case counts if what is done shows at all: under the policy that is right, the program gives other bits than under
 `reference`. Faults are drawn as the bug farm draws them, of the kinds that are not numerics; one counts if XLA:CPU's
@@ -25,7 +26,10 @@ from hloexec.values import Array
 from tests.bug_farm.editing import Draft
 from tests.bug_farm.kinds import KINDS
 from tests.bug_farm.planting import plant
-from tests.explaining.fresh import cases as fresh
+from tests.explaining.operations import cases as operations
+from tests.explaining.operations.halves import HALVES
+from tests.explaining.operations.halves import half_of as half_by_operations
+from tests.explaining.operations.visibility import visibility
 from tests.explaining.programs import NAMES, half_of, program
 from tests.explaining.reserve import cases as reserve
 from tests.explaining.truths import by_xla, contractions, excess, fast, of_passes, rounded_operands
@@ -59,9 +63,9 @@ class Case:
 
     @property
     def half(self) -> str:
-        if self.program in fresh.NAMES:
-            return "fresh"
-        return "reserve" if self.program in reserve.NAMES else half_of(self.program)
+        if self.program in reserve.NAMES:
+            return "reserve"
+        return half_by_operations(self.program) or half_of(self.program)
 
 
 @attrs.frozen(eq=False)
@@ -76,6 +80,8 @@ class Truth:
     policy: str | None
     """The policy that is right; None where none is. Where it is `reference`, so is `xla-cpu`: it was XLA:CPU that ran."""
     note: str = ""
+    visibility: float | None = None
+    """As `tests.explaining.operations.visibility` says: below 1, rounding hides the policy. None where not known."""
 
 
 _KINDS = (
@@ -85,9 +91,9 @@ _KINDS = (
 
 
 def cases(half: str = "seen") -> list[Case]:
-    """All cases of one half of the programs, or of those in reserve or fresh, whether or not they count."""
-    if half == "fresh":
-        return [Case(name, kind) for name in fresh.NAMES for kind in fresh.kinds_of(name)]
+    """All cases of one half of the programs, or of another group of them, whether or not they count."""
+    if half in HALVES:
+        return [Case(name, kind) for name in HALVES[half] for kind in operations.kinds_of(name)]
     if half == "reserve":
         return [Case(name, kind) for name in reserve.NAMES for kind in reserve.kinds_of(name)]
     return [Case(name, kind) for name in NAMES if half_of(name) == half for kind in _KINDS]
@@ -97,8 +103,8 @@ def truth(case: Case) -> Truth | None:
     """What the other side gives in a case; None where the case does not count."""
     if case.half == "reserve":
         return _of_reserve(case)
-    if case.half == "fresh":
-        return _of_fresh(case)
+    if case.half in HALVES:
+        return _of_operations(case)
     found = program(case.program)
     if case.kind.startswith("fault"):
         return _faulty(case)
@@ -127,10 +133,10 @@ def _of_reserve(case: Case) -> Truth | None:
     return Truth(made.module, made.inputs, expected, made.policy, made.note)
 
 
-def _of_fresh(case: Case) -> Truth | None:
+def _of_operations(case: Case) -> Truth | None:
     """A case counts if the other side gave other bits than with the numerics of the text, and than with one of several
     operations as it was; and if no policy of the whole module gives what a policy of some instructions gives."""
-    made = fresh.made(case.program, case.kind)
+    made = operations.made(case.program, case.kind)
     if made is None:
         return None
     if made.policy is None:
@@ -142,7 +148,9 @@ def _of_fresh(case: Case) -> Truth | None:
         ours = (_leaves(made.module, made.inputs, each) for each in (_WHOLE if "," in made.policy else _WHOLE[:1]))
         if any(_is_equal(made.expected, each) for each in theirs) or any(_is_equal(named, each) for each in ours):
             return None
-    return Truth(made.module, [made.inputs], _labelled(made.module, made.expected), made.policy, made.note)
+    expected = _labelled(made.module, made.expected)
+    shown = visibility(case.program, case.kind, made)
+    return Truth(made.module, [made.inputs], expected, made.policy, made.note, shown)
 
 
 def _leaves(module: Module, inputs: Sequence[Array], policy: str) -> list[Any]:

@@ -17,6 +17,7 @@ from hloexec.explaining.units import single_units
 from hloexec.ops.policies.policy import numerics_policy
 from tests.bug_farm.lowering import ENVIRONMENT
 from tests.explaining.cases import Case, Truth, cases, same, truth
+from tests.explaining.operations.halves import HALVES
 
 __all__ = ["judged"]
 
@@ -37,6 +38,8 @@ def judged(case: Case) -> Record | None:
         "half": case.half,
         "policy": made.policy,
         "note": made.note,
+        "visibility": made.visibility,
+        "is_visible": made.visibility is None or made.visibility >= 1,
         "verdict": found.verdict.value,
         "best": found.best.name,
         "alike": [trial.name for trial in found.alike],
@@ -93,10 +96,16 @@ def _line(record: Record) -> str:
     said = record["best"] if record["verdict"] == "explained" else record["verdict"] + f" ({record['best']})"
     alike = f" or {', '.join(record['alike'])}" if record["alike"] else ""
     return (
-        f"{word} {record['name']:32} {said[:90]}{alike[:90]}; truth {str(record['policy'])[:80]} {record['note']}; bits "
+        f"{word} {record['name']:32} {said[:90]}{alike[:90]}; truth {str(record['policy'])[:80]} {record['note']}{_visible(record)}; bits "
         f"{record['bits']:.1f}, ratio {record['ratio'] or 0:.2g}, off {record['mismatches']}, effect {record['effect']}, "
         f"{record['runs']} runs, {record['seconds']} s, untold {record['untold']}, {record['is_complete']}"
     )
+
+
+def _visible(record: Record) -> str:
+    if record["visibility"] is None:
+        return ""
+    return f" ({'visible' if record['is_visible'] else 'hidden'}: {record['visibility']:.2g} of rounding)"
 
 
 def _share(part: int, whole: int) -> str:
@@ -105,6 +114,7 @@ def _share(part: int, whole: int) -> str:
 
 def _summary(records: Sequence[Record]) -> list[str]:
     policies = [record for record in records if record["policy"] is not None]
+    shown = [record for record in policies if record["is_visible"]]
     faults = [record for record in records if record["policy"] is None]
     wrong = Counter(record["kind"] for record in records if not record["is_right"])
     return [
@@ -112,6 +122,7 @@ def _summary(records: Sequence[Record]) -> list[str]:
         f"{_share(sum(r['is_alone'] for r in policies), len(policies))} named first; "
         f"{_share(sum(r['is_right'] and not r['alike'] for r in policies), len(policies))} named alone, "
         f"{_share(sum(r['is_right'] and bool(r['untold']) for r in policies), len(policies))} with what cannot be told",
+        f"of those whose effect rounding does not hide: {_share(sum(r['is_right'] for r in shown), len(shown))} right",
         f"faults: {_share(sum(r['is_right'] for r in faults), len(faults))} explained by none",
         f"by kind: {dict(Counter(r['kind'] for r in records))}; wrong: {dict(wrong)}",
     ]
@@ -123,8 +134,8 @@ def main() -> None:
     parser.add_argument(
         "--half",
         default="seen",
-        choices=("seen", "held", "reserve", "fresh"),
-        help="which half of the programs, those in reserve, or the fresh ones",
+        choices=("seen", "held", "reserve", *HALVES),
+        help="which half of the programs, or which other group of them",
     )
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases whose name contains it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a line of JSON for each case")

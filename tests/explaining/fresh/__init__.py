@@ -1,7 +1,1 @@
-"""The fresh half: programs of fields that no other half has, written without sight of the search, measured once.
-
-A program does its arithmetic through an `Arithmetic` object: products, functions, narrow sums and narrow elementwise
-operations each have a number, and any of them can be given numerics of its own. What JAX lowers of it plainly is the
-module; what XLA:CPU makes of it with the numerics written out (and NumPy, of functions that are to be fast or exact) is
-the truth.
-"""
+"""The fresh half: programs of fields that no half before it has, written without sight of the search, measured once."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tests.bug_farm.programs.program import normal, positive
-from tests.explaining.fresh.arithmetic import Arithmetic
-from tests.explaining.fresh.program import Program, registering
+from tests.explaining.operations.arithmetic import Arithmetic
+from tests.explaining.operations.program import Program, registering
 
 __all__ = ["LEARNING"]
 
@@ -78,7 +78,7 @@ def variational_step(w: Arithmetic, x: Any, w1: Any, w2: Any, w3: Any, w4: Any, 
     return likelihood + divergence if w.wrong("kl_sign") else likelihood - divergence, logits
 
 
-@_program((normal(1, 9, 32) * 5, normal(2, 24, 32) * 5), "inverse_temperature softmax_axis one_update")
+@_program((normal(1, 9, 32) * 5, normal(2, 24, 32) * 5), "inverse_temperature softmax_axis one_update", is_covered=True)
 def hopfield_updates(w: Arithmetic, states: Any, patterns: Any) -> Any:
     """A modern Hopfield network: states move towards patterns, twice."""
     beta = _f32(0.505 if w.wrong("inverse_temperature") else 0.5)
@@ -93,6 +93,7 @@ def hopfield_updates(w: Arithmetic, states: Any, patterns: Any) -> Any:
 @_program(
     (normal(1, 7, 16) * 4, normal(2, 5, 20) * 4, normal(3, 16, 24), normal(4, 20, 24), normal(5, 24, 10)),
     "shifted_labels relu blank",
+    is_covered=True,
 )
 def transducer_joint(w: Arithmetic, acoustic: Any, labels: Any, w1: Any, w2: Any, w3: Any) -> Any:
     """The joint network of a transducer: log probabilities for each frame and label."""
@@ -108,7 +109,11 @@ def transducer_joint(w: Arithmetic, acoustic: Any, labels: Any, w1: Any, w2: Any
     return shifted - w.function("log", w.total(w.function("exp", shifted), -1))[..., None]
 
 
-@_program((normal(1, 28, 32) * 4, normal(2, 32, 30), normal(3, 32, 4), normal(4, 4, 30)), "scale rank_left_out sign")
+@_program(
+    (normal(1, 28, 32) * 4, normal(2, 32, 30), normal(3, 32, 4), normal(4, 4, 30)),
+    "scale rank_left_out sign",
+    is_covered=True,
+)
 def low_rank_adapter(w: Arithmetic, x: Any, weight: Any, down: Any, up: Any) -> Any:
     """A product and a correction of low rank."""
     small = w.dot(x, down)
@@ -121,6 +126,7 @@ def low_rank_adapter(w: Arithmetic, x: Any, weight: Any, down: Any, up: Any) -> 
 @_program(
     (normal(1, 26, 8) * 3, normal(2, 8, 20) * 2, normal(3, 20, 9) * 2, normal(4, 26, 1)),
     "no_half deviation_not_squared normaliser",
+    is_covered=True,
 )
 def mixture_density(w: Arithmetic, x: Any, w1: Any, w2: Any, wanted: Any) -> Any:
     """A network that gives a mixture of three normal densities, and the loss of each example."""
@@ -177,7 +183,9 @@ def coupling_flow(w: Arithmetic, x: Any, s1: Any, t1: Any, s2: Any, t2: Any) -> 
     return a, b, total
 
 
-@_program((normal(1, 3, 20, 12) * 4, normal(2, 3, 10) * 3, normal(3, 10, 96)), "reshaped_transposed bias")
+@_program(
+    (normal(1, 3, 20, 12) * 4, normal(2, 3, 10) * 3, normal(3, 10, 96)), "reshaped_transposed bias", is_covered=True
+)
 def hypernetwork(w: Arithmetic, x: Any, codes: Any, generator: Any) -> Any:
     """A network that makes the weights of another for each task."""
     made = w.dot(codes, generator)
@@ -261,6 +269,7 @@ def dilated_convolutions(w: Arithmetic, x: Any, filter1: Any, gate1: Any, filter
         normal(6, 16, 16),
     ),
     "scale keys_for_values",
+    is_covered=True,
 )
 def latent_attention(w: Arithmetic, latents: Any, data: Any, wq: Any, wk: Any, wv: Any, wo: Any) -> Any:
     """A few latents that read from much data."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tests.bug_farm.programs.program import normal, positive
-from tests.explaining.fresh.arithmetic import Arithmetic
-from tests.explaining.fresh.program import Program, registering
+from tests.explaining.operations.arithmetic import Arithmetic
+from tests.explaining.operations.program import Program, registering
 
 __all__ = ["METHODS"]
 
@@ -17,7 +17,9 @@ _program = registering(METHODS)
 _f32 = np.float32
 
 
-@_program((normal(1, 10, 12) * 4, normal(2, 12, 12), normal(3, 12, 12)), "gain_transposed one_late sign")
+@_program(
+    (normal(1, 10, 12) * 4, normal(2, 12, 12), normal(3, 12, 12)), "gain_transposed one_late sign", is_covered=True
+)
 def smoother(w: Arithmetic, filtered: Any, transition: Any, gain: Any) -> Any:
     """The backward pass of a Rauch–Tung–Striebel smoother with a steady gain, in a scan."""
     lax = w.jax.lax
@@ -74,7 +76,11 @@ def orthogonalised(w: Arithmetic, matrix: Any) -> Any:
     return w.jax.lax.fori_loop(0, 3 if w.wrong("iteration_less") else 4, body, x)
 
 
-@_program((normal(1, 6, 5) * 3, normal(2, 5, 6, 5) * 2, normal(3, 5, 6) * 2), "cores_reversed middle_transposed")
+@_program(
+    (normal(1, 6, 5) * 3, normal(2, 5, 6, 5) * 2, normal(3, 5, 6) * 2),
+    "cores_reversed middle_transposed",
+    is_covered=True,
+)
 def tensor_train(w: Arithmetic, first: Any, middle: Any, last: Any) -> Any:
     """A tensor of three dimensions from its train of cores, and its slices' norms."""
     core = middle.transpose(2, 1, 0) if w.wrong("middle_transposed") else middle
@@ -125,7 +131,7 @@ def random_features(w: Arithmetic, x: Any, frequencies: Any, phases: Any, weight
     return w.dot(waves * _f32(0.2245 if w.wrong("amplitude") else 0.2236068), weights)
 
 
-@_program((normal(1, 16, 16) * 0.6, normal(2, 16, 7)), "field iteration_less")
+@_program((normal(1, 16, 16) * 0.6, normal(2, 16, 7)), "field iteration_less", is_covered=True)
 def mean_field(w: Arithmetic, couplings: Any, fields: Any) -> Any:
     """Magnetisations of spins in several fields by damped mean-field iterations, in a loop."""
     j = (couplings + couplings.T) * _f32(0.5)

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from tests.bug_farm.programs.program import normal, positive
-from tests.explaining.fresh.arithmetic import Arithmetic
-from tests.explaining.fresh.program import Program, registering
+from tests.explaining.operations.arithmetic import Arithmetic
+from tests.explaining.operations.program import Program, registering
 
 __all__ = ["NARROW"]
 

@@ -1,8 +1,7 @@
-"""The cases of the fresh half: what is done to the numerics of each program, or which fault it has."""
+"""The cases: what is done to the numerics of each program whose operations have numbers, or which fault it has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -10,11 +9,11 @@ import attrs
 import numpy as np
 
 from hloexec.ir import Module
-from tests.explaining.fresh.lowered import PROGRAMS, Lowered, by_xla, lowered
+from tests.explaining.operations.halves import HALVES, PROGRAMS, half_of
+from tests.explaining.operations.lowered import Lowered, by_xla, lowered
 
-__all__ = ["NAMES", "Made", "kinds_of", "made"]
+__all__ = ["Made", "kinds_of", "made", "ways"]
 
-NAMES = tuple(PROGRAMS)
 _COARSE, _FINE = ("tf32", "bf16"), ("tf32x3", "bf16x3", "bf16x6")
 _OF_ALL = {
     **dict.fromkeys((*_COARSE, *_FINE), "product"),
@@ -25,11 +24,6 @@ _OF_ALL = {
 """Policies of a whole module, by the operations that they are about."""
 _OWN = ("reference", "exact", "xla-cpu", "ftz")
 """Those under which no operation is written otherwise."""
-_EXACT = frozenset(
-    "hopfield_updates low_rank_adapter mixture_density hypernetwork latent_attention smoother tensor_train mean_field "
-    "transducer_joint".split()
-)
-"""Programs all of whose sums are known to the object that computes them."""
 
 How = dict[int | str, str]
 
@@ -51,7 +45,9 @@ class Made:
 
 def kinds_of(name: str) -> list[str]:
     """What is done to a program."""
-    found, random, number = lowered(name), Random(f"fresh/{name}"), NAMES.index(name)
+    found, half = lowered(name), half_of(name)
+    assert half is not None
+    random, number = Random(f"{half}/{name}"), list(HALVES[half]).index(name)
     products, sums, steps = (found.numbers(kind) for kind in ("product", "sum", "elementwise"))
     kinds = ["reference"] if (products or sums or steps) and number % 2 == 0 else []
     if PROGRAMS[name].is_tiny:
@@ -61,7 +57,7 @@ def kinds_of(name: str) -> list[str]:
     if products:
         kinds.append(random.choice(_COARSE))
         kinds += [] if _convolves(found) else [random.choice(_FINE)]
-    kinds += ["exact"] if name in _EXACT else []
+    kinds += ["exact"] if PROGRAMS[name].is_covered else []
     others = ("narrow-sums", "excess") if PROGRAMS[name].is_tiny else ("fast-functions", "narrow-sums", "excess")
     kinds += [policy for policy in others if found.numbers(_OF_ALL[policy])]
     units = [] if PROGRAMS[name].is_tiny else [each for each in found.sites if _policies(found, each)]
@@ -101,6 +97,18 @@ def _pair(found: Lowered, units: list[int], random: Random) -> str:
     return ""
 
 
+def ways(kind: str) -> list[How]:
+    """The policies of operations in a case without a fault; with one of several as it was; and with none."""
+    first, _, rest = kind.partition(" ")
+    if first in _OWN:
+        return [{}, {}]
+    if first in _OF_ALL:
+        return [{_OF_ALL[first]: first}, {}]
+    single: How = {int(number): policy for number, _, policy in (each.partition("=") for each in rest.split())}
+    without = [{n: each for n, each in single.items() if n != left_out} for left_out in single]
+    return [single, *(without if len(single) > 1 else []), {}]
+
+
 def made(name: str, kind: str) -> Made | None:
     """A case of a program; None where its module has operations that a policy would change, and a truth cannot."""
     found = lowered(name)
@@ -111,19 +119,15 @@ def made(name: str, kind: str) -> Made | None:
         how: How = {_OF_ALL[policy]: policy} if policy else {}
         right = by_xla(name, how)
         return Made(found.module, inputs, by_xla(name, how, fault), right, None, [], kind)
-    right = by_xla(name, {})
     if first in _OWN:
         expected = by_xla(name, {}, is_exact=first == "exact", is_plain=first == "xla-cpu")
-        return Made(found.module, inputs, expected, right, first, [])
-    if first in _OF_ALL:
-        if _OF_ALL[first] in found.uncovered:
-            return None
-        return Made(found.module, inputs, by_xla(name, {_OF_ALL[first]: first}), right, first, [])
-    single = {int(number): policy for number, _, policy in (each.partition("=") for each in rest.split())}
-    without = [{n: each for n, each in single.items() if n != left_out} for left_out in single]
-    simpler = [by_xla(name, dict(each)) for each in without] if len(single) > 1 else []
-    return Made(found.module, inputs, by_xla(name, dict(single)), right, _overrides(found, single), simpler)
+        return Made(found.module, inputs, expected, by_xla(name, {}), first, [])
+    if _OF_ALL.get(first) in found.uncovered:
+        return None
+    expected, *simpler, right = (by_xla(name, how) for how in ways(kind))
+    policy = first if first in _OF_ALL else _overrides(found, ways(kind)[0])
+    return Made(found.module, inputs, expected, right, policy, simpler)
 
 
-def _overrides(found: Lowered, single: Mapping[int, str]) -> str:
-    return "reference" + "".join(f",{found.sites[number][1]}={policy}" for number, policy in single.items())
+def _overrides(found: Lowered, single: How) -> str:
+    return "reference" + "".join(f",{found.sites[int(number)][1]}={policy}" for number, policy in single.items())

@@ -1,4 +1,4 @@
-"""The modules of the fresh half's programs, and what XLA:CPU makes of them with the numerics and faults written out."""
+"""The modules of programs, and what XLA:CPU makes of them with the numerics and faults written out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ import numpy as np
 import hloexec
 from hloexec.ir import ArrayShape, Module
 from tests.bug_farm.planting import without_calls
-from tests.explaining.fresh.arithmetic import FUNCTIONS, NARROW_OPERATIONS, Arithmetic, Narrow
-from tests.explaining.fresh.learning import LEARNING
-from tests.explaining.fresh.methods import METHODS
-from tests.explaining.fresh.narrow import NARROW
+from tests.explaining.operations.arithmetic import NARROW_OPERATIONS, Arithmetic, Narrow
+from tests.explaining.operations.functions import FUNCTIONS
+from tests.explaining.operations.halves import PROGRAMS
 
-__all__ = ["PROGRAMS", "Lowered", "by_xla", "lowered"]
-
-PROGRAMS = {**LEARNING, **METHODS, **NARROW}
+__all__ = ["Lowered", "by_xla", "lowered"]
 
 
 @attrs.frozen(eq=False)
@@ -77,21 +74,34 @@ def _uncovered(module: Module, sites: set[str]) -> frozenset[str]:
 
 
 def by_xla(
-    name: str, how: Mapping[int | str, str], fault: str = "", *, is_exact: bool = False, is_plain: bool = False
+    name: str,
+    how: Mapping[int | str, str],
+    fault: str = "",
+    *,
+    is_exact: bool = False,
+    is_plain: bool = False,
+    is_otherwise: bool = False,
 ) -> list[Any]:
     """The leaves that XLA:CPU gives, if operations have these policies and the program has this fault; if `is_plain`,
-    what it makes of the module as it is, with its own simplifications."""
-    return _by_xla(name, tuple(how.items()), fault, is_exact, is_plain)
+    what it makes of the module as it is, with its own simplifications; if `is_otherwise`, with sums in the other
+    direction, functions rounded correctly, and no fused multiply-adds."""
+    return _by_xla(name, tuple(how.items()), fault, is_exact, is_plain, is_otherwise)
 
 
 @cache
-def _by_xla(name: str, how: tuple[tuple[int | str, str], ...], fault: str, is_exact: bool, is_plain: bool) -> list[Any]:
+def _by_xla(
+    name: str, how: tuple[tuple[int | str, str], ...], fault: str, is_exact: bool, is_plain: bool, is_otherwise: bool
+) -> list[Any]:
     import jax
 
     program = PROGRAMS[name]
-    arithmetic = Arithmetic(jax, not is_plain, dict(how), fault, is_exact)
+    arithmetic = Arithmetic(jax, not is_plain, dict(how), fault, is_exact, is_otherwise)
     jitted = jax.jit(_function(name, arithmetic)).lower(*program.arguments)
-    compiled = jitted.compile(compiler_options={"xla_allow_excess_precision": False})
+    options: dict[str, bool | int] = {"xla_allow_excess_precision": False}
+    if is_otherwise:
+        # Multiply-adds are fused by LLVM's optimizations.
+        options["xla_backend_optimization_level"] = 0
+    compiled = jitted.compile(compiler_options=options)
     return [np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*program.arguments))]
 
 

@@ -1,4 +1,4 @@
-"""What a program of the fresh half is."""
+"""What a program is whose operations have numbers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ __all__ = ["Program", "registering"]
 
 @attrs.frozen(eq=False)
 class Program:
-    """What is computed, of which arrays, which faults it can have, and whether its numbers become denormal."""
+    """What is computed, of which arrays, and which faults it can have."""
 
     function: Callable[..., Any]
     """Of an `Arithmetic` object and of arrays."""
     arguments: Sequence[Any]
     faults: tuple[str, ...]
     is_tiny: bool = False
+    """Whether its numbers become denormal."""
+    is_covered: bool = False
+    """Whether all its sums and functions are known to the object that computes them."""
 
 
 def registering(programs: dict[str, Program]) -> Callable[..., Callable[[Any], Any]]:
     """A decorator that adds a function as a program to a table."""
 
-    def register(arguments: Sequence[Any], faults: str, is_tiny: bool = False) -> Callable[[Any], Any]:
+    def register(arguments: Sequence[Any], faults: str, **traits: bool) -> Callable[[Any], Any]:
         def add(function: Any) -> Any:
-            programs[function.__name__] = Program(function, arguments, tuple(faults.split()), is_tiny)
+            programs[function.__name__] = Program(function, arguments, tuple(faults.split()), **traits)
             return function
 
         return add

@@ -1,4 +1,4 @@
-"""How programs of the fresh half compute, so that each operation can have other numerics, and be found in the module.
+"""How programs compute, so that each operation can have other numerics, and be found in the module.
 
 Written plainly, an operation is the one of JAX's, within a scope that has its number. Written as a truth, narrow numbers
 are carried in f32: with what they were before they were rounded, which is what later operations read that keep excess
@@ -14,16 +14,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["FUNCTIONS", "NARROW_OPERATIONS", "Arithmetic", "Narrow"]
+from tests.explaining.operations.functions import EXACT, FAST, FUNCTIONS
+
+__all__ = ["NARROW_OPERATIONS", "Arithmetic", "Narrow"]
 
 _f32 = np.float32
 _FORMS = {"tf32": (10, 1), "tf32x3": (10, 2), "bf16": (7, 1), "bf16x3": (7, 2), "bf16x6": (7, 3)}
 """Bits of the significands of parts, and the number of parts."""
-FUNCTIONS = {
-    "exp": "exponential", "expm1": "exponential-minus-one", "log": "log", "log1p": "log-plus-one", "tanh": "tanh",
-    "sqrt": "sqrt", "div": "divide", "pow": "power",
-}  # fmt: skip
-"""Functions of f32 that can be fast, by JAX's names: HLO's."""
 NARROW_OPERATIONS = {
     "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "max": "maximum", "tanh": "tanh",
     "exp": "exponential", "rsqrt": "rsqrt", "neg": "negate",
@@ -45,7 +42,8 @@ class Arithmetic:
     """The operations of a program, by their numbers in the order in which it writes them.
 
     `how` has the policies of single ones by their numbers, and of all of a kind by its name; `is_truth` is whether they
-    are written out; `is_exact` whether products, sums and functions are computed in f64.
+    are written out; `is_exact` whether products, sums and functions are computed in f64; `is_otherwise` whether sums are
+    taken in the other direction, and functions rounded correctly, where the policy leaves that open.
     """
 
     jax: Any
@@ -53,6 +51,7 @@ class Arithmetic:
     how: Mapping[int | str, str] = attrs.field(factory=dict)
     fault: str = ""
     is_exact: bool = False
+    is_otherwise: bool = False
     sites: list[tuple[str, str]] = attrs.field(factory=list, init=False)
     """For each number what it is (`product`, `function`, `sum`, `elementwise`) and HLO's opcode."""
 
@@ -70,7 +69,7 @@ class Arithmetic:
         numbers = [tuple(side.index(each) for each in each_of) for each_of in (summed, batch) for side in (left, right)]
         dimensions = ((numbers[0], numbers[1]), (numbers[2], numbers[3]))
         return self._multiplied(
-            lambda a, b: self.jax.lax.dot_general(a, b, dimensions),
+            lambda a, b: self.jax.lax.dot_general(self._turned(a, numbers[0]), self._turned(b, numbers[1]), dimensions),
             lambda a, b: np.einsum(form, a, b),
             lhs,
             rhs,
@@ -84,6 +83,7 @@ class Arithmetic:
         """A convolution of stride 1; `layout` as JAX's `dimension_numbers`."""
 
         def convolved(a: Any, b: Any) -> Any:
+            a, b = self._turned(a, (layout[0].index("C"),)), self._turned(b, (layout[1].index("I"),))
             return self.jax.lax.conv_general_dilated(
                 a, b, (1,) * (a.ndim - 2), padding, rhs_dilation=dilation, dimension_numbers=layout
             )
@@ -108,7 +108,13 @@ class Arithmetic:
                 for total in reversed(range(count))
                 for i in reversed(range(total + 1))
             ]
-            return reduce(lambda total, term: total + term, terms)
+            return reduce(lambda total, term: total + term, terms[::-1] if self.is_otherwise else terms)
+
+    def _turned(self, operand: Any, axes: Sequence[int]) -> Any:
+        """In the other direction, for a sum that is to be: behind a barrier, for XLA would not turn it."""
+        if not self.is_otherwise or not axes:
+            return operand
+        return self.jax.lax.optimization_barrier(self.jax.numpy.flip(operand, axes))
 
     def _parts(self, operand: Any, bits: int, count: int) -> list[Any]:
         """The high part of a value, that of what is left, and so on."""
@@ -139,9 +145,9 @@ class Arithmetic:
         policy = self._next("function", FUNCTIONS[name])
         with self._scope:
             if policy is not None:
-                return self._by_numpy(_FAST[name], operands[0].shape, *operands, wide=False)
-            if self.is_exact:
-                return self._by_numpy(_EXACT[name], operands[0].shape, *operands)
+                return self._by_numpy(FAST[name], operands[0].shape, *operands, wide=False)
+            if self.is_exact or self.is_otherwise:
+                return self._by_numpy(EXACT[name], operands[0].shape, *operands)
             if not self.is_truth:
                 return getattr(self.jax.lax, name)(*operands)
             # XLA:CPU would make another formula of it: a product with a reciprocal of a quotient by a broadcast number,
@@ -157,10 +163,10 @@ class Arithmetic:
         """Of f32, of an exponential and a quotient, as JAX lowers it."""
         return self.divide(_f32(1), self.function("exp", -operand) + _f32(1))
 
-    def total(self, operand: Any, axis: Any) -> Any:
+    def total(self, operand: Any, axis: int) -> Any:
         """A sum of f32, in f32 under every policy but `exact`."""
         if not self.is_exact:
-            return operand.sum(axis)
+            return self._turned(operand, (axis,)).sum(axis)
         shape = self.jax.eval_shape(lambda x: x.sum(axis), operand).shape
         return self._by_numpy(lambda x: x.sum(axis), shape, operand)
 
@@ -215,7 +221,7 @@ class Arithmetic:
                 return lax.reduce(operand, np.zeros((), operand.dtype), lax.add, axes)
             taken = self._taken(operand)
             if policy is None:
-                value = self._rounded(taken.value.sum(axes), taken.type).value
+                value = self._rounded(self._turned(taken.value, axes).sum(axes), taken.type).value
             else:
                 # XLA:CPU rounds at each step by itself.
                 narrow = taken.value.astype(taken.type)
@@ -264,45 +270,3 @@ class Arithmetic:
 
         result = self.jax.ShapeDtypeStruct(shape, np.float32)
         return self.jax.pure_callback(computed, result, *operands)
-
-
-def _ex2(x: Any) -> Any:
-    return np.exp2(x.astype(np.float64)).astype(_f32)
-
-
-def _exponential(x: Any) -> Any:
-    return _ex2(x * _f32(np.log2(np.e)))
-
-
-def _logarithm(x: Any) -> Any:
-    return np.log2(x.astype(np.float64)).astype(_f32) * _f32(np.log(2))
-
-
-def _root(x: Any) -> Any:
-    inverse = (1 / np.sqrt(np.where(x == 0, 1, x).astype(np.float64))).astype(_f32)
-    return np.where(x == 0, x, x * inverse)
-
-
-_FAST: dict[str, Callable[..., Any]] = {
-    "exp": _exponential,
-    "expm1": lambda x: _exponential(x) - _f32(1),
-    "log": _logarithm,
-    "log1p": lambda x: _logarithm(x + _f32(1)),
-    "tanh": lambda x: _f32(1) - _f32(2) * (_f32(1) / (_exponential(x + x) + _f32(1))),
-    "sqrt": _root,
-    "div": lambda x, y: x * (_f32(1) / y),
-    # Bases are positive here.
-    "pow": lambda x, y: _ex2(y * np.log2(x.astype(np.float64)).astype(_f32)),
-}
-"""Of f32: what CUDA's guide says of its intrinsic functions, with each of 2ˣ, log₂ x, 1/x and 1/√x rounded once."""
-_EXACT: dict[str, Callable[..., Any]] = {
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log1p": np.log1p,
-    "tanh": np.tanh,
-    "sqrt": np.sqrt,
-    "div": np.divide,
-    "pow": np.power,
-}
-"""Of f64."""
