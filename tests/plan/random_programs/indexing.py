@@ -23,9 +23,9 @@ def reduce_pair(writer: Writer, body: Body) -> None:
     )
     if writer.chance(0.6):
         text = (
-            "  more = pred[] compare(a, b), direction=GT\n  nan = pred[] compare(a, a), direction=NE\n"
+            "  more = pred[] compare(a, b), direction=GT\n  unlike = pred[] compare(a, a), direction=NE\n"
             "  same = pred[] compare(a, b), direction=EQ\n  first = pred[] compare(i, j), direction=LT\n"
-            "  tie = pred[] and(same, first)\n  left = pred[] or(more, nan)\n  take = pred[] or(left, tie)\n"
+            "  tie = pred[] and(same, first)\n  left = pred[] or(more, unlike)\n  take = pred[] or(left, tie)\n"
             f"  m = {kind}[] select(take, a, b)\n  n = {partner}[] select(take, i, j)\n"
         )
     else:
@@ -176,7 +176,7 @@ def _places(writer: Writer, body: Body, value: Value) -> tuple[list[int], Value]
 
 
 def _array(writer: Writer, body: Body, most: int, kinds: tuple[str, ...] = (*FLOATS, *INTEGERS)) -> Value | None:
-    found = [value for value in body.values if value.dims and prod(value.dims) <= most and value.kind in kinds]
+    found = [value for value in body.values if value.dims and 0 < prod(value.dims) <= most and value.kind in kinds]
     return writer.pick(found) if found else None
 
 
