@@ -103,7 +103,7 @@ def reduce(writer: Writer, body: Body) -> None:
     axes = sorted(map(int, writer.random.permutation(rank)[: writer.random.integers(1, rank + 1)]))
     opcode = writer.pick(["add", "add", "add", "maximum", "multiply"])
     start = body.scalar(
-        value.kind, {"add": "0", "maximum": "-5" if value.kind not in UNSIGNED else "2", "multiply": "1"}[opcode]
+        value.kind, {"add": "0", "maximum": "-5" if value.kind not in UNSIGNED else "0", "multiply": "1"}[opcode]
     )
     kept = tuple(size for axis, size in enumerate(value.dims) if axis not in axes)
     text = ",".join(map(str, axes))

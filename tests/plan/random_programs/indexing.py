@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tests.plan.random_programs.writing import FLOATS, INTEGERS, Body, Dims, Value, Writer, cut
+from tests.plan.random_programs.writing import FLOATS, INTEGERS, UNSIGNED, Body, Dims, Value, Writer, cut
 
 __all__ = ["dot_batches", "gather_any", "reduce_pair", "scatter_any", "sort_pair", "top"]
 
@@ -32,7 +32,7 @@ def reduce_pair(writer: Writer, body: Body) -> None:
         text = f"  m = {kind}[] maximum(a, b)\n  n = {partner}[] add(i, j)\n"
     writer.computations.append(f"{name} {{\n{parameters}{text}  ROOT t = ({kind}[], {partner}[]) tuple(m, n)\n}}\n")
     places = body.emit(partner, value.dims, f"iota(), iota_dimension={axis}", keep=False)
-    low, zero = body.scalar(kind, "0" if writer.chance(0.5) else "1"), body.scalar(partner, "0")
+    low, zero = body.scalar(kind, _lowest(writer, kind)), body.scalar(partner, "0")
     kept = tuple(size for place, size in enumerate(value.dims) if place != axis)
     likes = [Value("", element, kept, writer.layout(kept)) for element in (kind, partner)]
     both = writer.fresh()
@@ -41,6 +41,14 @@ def reduce_pair(writer: Writer, body: Body) -> None:
         f"dimensions={{{axis}}}, to_apply={name}"
     )
     body.elements(both, likes)
+
+
+def _lowest(writer: Writer, kind: str) -> str:
+    """A number that changes no maximum, for the most part."""
+    if kind in FLOATS:
+        return "-448" if kind == "f8e4m3fn" else "-inf"
+    bits = int(kind[1:])
+    return "0" if kind in UNSIGNED or writer.chance(0.1) else str(-(1 << bits - 1))
 
 
 def sort_pair(writer: Writer, body: Body) -> None:
