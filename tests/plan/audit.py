@@ -308,8 +308,9 @@ class Audit:
         if opcode.startswith("collective-permute"):
             (source,) = [pair[0] for pair in instruction.attributes.source_target_pairs if pair[1] == device]
             (sent,) = self._held(prefix, instruction, [source])
-            rest = self.seen[prefix + instruction.name, device][2:]
-            return (operands[0], sent, *rest) if opcode.endswith("-start") else sent
+            if opcode == "collective-permute":
+                return sent
+            return (operands[0], sent, *self.seen[prefix + instruction.name, device][2:])
         return self._collected(prefix, instruction, operands, device)
 
     def _held(self, prefix: str, instruction: Instruction, devices: Sequence[int]) -> list[Any]:

@@ -126,7 +126,7 @@ def _calm(writer: Writer, body: Body) -> None:
 
 def _accumulate(writer: Writer, body: Body, leaves: Sequence[Value]) -> None:
     """A product that is added to a carried matrix."""
-    square = [leaf for leaf in leaves if len(leaf.dims) == 2 and leaf.kind in ("f32", "f64")]
+    square = [leaf for leaf in leaves if len(leaf.dims) == 2 and max(leaf.dims) <= 300 and leaf.kind in ("f32", "f64")]
     if square:
         total = writer.pick(square)
         rows, columns = total.dims

@@ -11,7 +11,7 @@ __all__ = ["dot_batches", "gather_any", "reduce_pair", "scatter_any", "sort_pair
 
 def reduce_pair(writer: Writer, body: Body) -> None:
     """The largest elements with their indices, or a maximum and a sum at once."""
-    value = _array(writer, body, 20000)
+    value = _array(writer, body, 30 if writer.depth else 300)
     if value is None:
         return
     axis = int(writer.random.integers(len(value.dims)))
@@ -53,7 +53,7 @@ def _lowest(writer: Writer, kind: str) -> str:
 
 def sort_pair(writer: Writer, body: Body) -> None:
     """Keys with what goes with them, up or down, by the keys alone or by both."""
-    value = _array(writer, body, 2000)
+    value = _array(writer, body, 30 if writer.depth else 300)
     if value is None:
         return
     axis = int(writer.random.integers(len(value.dims)))

@@ -29,7 +29,9 @@ def pad_any(writer: Writer, body: Body) -> None:
 def reduce_windows(writer: Writer, body: Body) -> None:
     """Windows of any size, stride, dilation and padding; at times of two arrays at once."""
     found = [
-        value for value in body.values if value.dims and 0 < prod(value.dims) < 3000 and value.kind not in _NEITHER
+        value
+        for value in body.values
+        if value.dims and 0 < prod(value.dims) < (30 if writer.depth else 300) and value.kind not in _NEITHER
     ]
     if not found:
         return
@@ -78,7 +80,9 @@ def _of_two(writer: Writer, body: Body, value: Value, other: Value, dims: Dims, 
 def select_and_scatter(writer: Writer, body: Body) -> None:
     """The gradient of a maximum over windows."""
     found = [
-        value for value in body.values if value.dims and 0 < prod(value.dims) < 3000 and value.kind not in _NEITHER
+        value
+        for value in body.values
+        if value.dims and 0 < prod(value.dims) < (30 if writer.depth else 300) and value.kind not in _NEITHER
     ]
     if not found:
         return
