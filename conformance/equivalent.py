@@ -143,6 +143,14 @@ def _done(instruction: Instruction, computation: Computation) -> None:
     computation.emit(replace(instruction, opcode="tuple", operands=", ".join(taken_elements), attributes=""))
 
 
+def _update(instruction: Instruction, computation: Computation) -> None:
+    """The started operation, which has its result already."""
+    (start,) = instruction.operand_names
+    same = replace(instruction, shape=computation.read[start].shape)
+    computation.read[instruction.name] = same
+    _done(same, computation)
+
+
 def _second(shape: str) -> str:
     return elements(shape)[1]
 
@@ -356,6 +364,7 @@ _EQUIVALENT: dict[str, Rule] = {
     "call-start": _start("call", _second),
     "async-start": _start("call", _second),
     "fusion-start": _start("call", _second),
+    "async-update": _update,
 } | {f"{opcode}-start": _start(opcode, _second) for opcode in _ASYNC_OPCODES if opcode != "fusion"}
 _EQUIVALENT |= {opcode.removesuffix("-start") + "-done": _done for opcode in _EQUIVALENT if opcode.endswith("-start")}
 

@@ -261,7 +261,7 @@ def instruction_kernel(
         orders if entry.is_order_sensitive else None,
         result_types=types,
         is_flushed=is_flushed,
-        overwrites=entry.overwrites if types is None and not is_flushed else None,
+        overwrites=entry.overwrites if types is None and rounded is None and not is_flushed else None,
         random=rounded,
     )
 

@@ -8,7 +8,7 @@ condition says, a conditional takes the branch that its operand selects, collect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import attrs
@@ -24,7 +24,11 @@ from hloexec.ops.registry import OPCODES, Role
 
 __all__ = ["Audit", "evaluate"]
 
-_FORWARDED = {"collective-permute-done": 1}
+_FORWARDED = {
+    "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1, "copy-done": 0,
+    "all-reduce-done": None, "async-update": None,
+}  # fmt: skip
+"""Which part of a started operation's value an instruction hands on; None for all of it."""
 
 
 @attrs.frozen
@@ -194,6 +198,12 @@ class Audit:
         if role is Role.CONDITIONAL:
             branch, operand = _branch(self.module, instruction, operands)
             return self._computation(f"{here}:{branch.name}/", branch, [operand], device)
+        if role is Role.ASYNC_START:
+            (called,) = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
+            result = self._computation(f"{here}/", called, operands, device)
+            return (tuple(operands), result, *self.seen[here, device][2:])
+        if role is Role.COPY_START:
+            return (operands[0], operands[0], *self.seen[here, device][2:])
         if role is Role.TOKEN:
             return self.seen[here, device]
         if role in (Role.MACHINE, Role.PART, Role.PARTITION_ID, Role.REPLICA_ID):
@@ -259,10 +269,13 @@ class Audit:
                     return True
         return False
 
-    def _total(self, held: list[Any], found: Any) -> Any:
-        """The sum of what the devices hold: `found`, if that is one in any order, rounded in between or not."""
-        if held[0].dtype.kind == "i":
-            return sum(held)
+    def _total(self, instruction: Instruction, held: list[Any], found: Any) -> Any:
+        """The sum of what the devices hold, or the largest: `found`, if that is a sum in any order, rounded in between
+        or not.
+        """
+        reducer = self.module.by_name[instruction.attributes.to_apply]
+        if reducer.root.opcode != "add" or not element_type_of(held[0].dtype).is_floating:
+            return reduce(lambda a, b: evaluate(self.module, reducer, [a, b], self.numerics), held)
         with np.errstate(all="ignore"):
             wide = [value.astype(np.float64) for value in held]
             unit = 2.0**-53 if held[0].dtype == np.float64 else 2.0**-24
@@ -290,14 +303,37 @@ class Audit:
         if opcode == "partition-id":
             return np.uint32(device)
         if opcode in _FORWARDED:
-            return operands[0][_FORWARDED[opcode]]
-        held = [self.seen[prefix + instruction.operands[0], number] for number in range(self.devices)]
-        if opcode == "all-reduce":
-            return self._total(held, self.seen[prefix + instruction.name, device])
-        (source,) = [pair[0] for pair in instruction.attributes.source_target_pairs if pair[1] == device]
-        if opcode == "collective-permute":
-            return held[source]
-        return (held[device], held[source], *self.seen[prefix + instruction.name, device][2:])
+            part = _FORWARDED[opcode]
+            return operands[0] if part is None else operands[0][part]
+        if opcode.startswith("collective-permute"):
+            (source,) = [pair[0] for pair in instruction.attributes.source_target_pairs if pair[1] == device]
+            (sent,) = self._held(prefix, instruction, [source])
+            if opcode == "collective-permute":
+                return sent
+            return (operands[0], sent, *self.seen[prefix + instruction.name, device][2:])
+        return self._collected(prefix, instruction, operands, device)
+
+    def _held(self, prefix: str, instruction: Instruction, devices: Sequence[int]) -> list[Any]:
+        return [self.seen[prefix + instruction.operands[0], number] for number in devices]
+
+    def _collected(self, prefix: str, instruction: Instruction, operands: list[Any], device: int) -> Any:
+        """What a device of a group gets of what the group holds. Groups list devices: there is one replica."""
+        attributes, opcode = instruction.attributes, instruction.opcode
+        (group,) = [group for group in attributes.replica_groups.expand() if device in group]
+        held, place = self._held(prefix, instruction, group), group.index(device)
+        if opcode == "collective-broadcast":
+            return held[0]
+        if opcode in ("all-reduce", "all-reduce-start"):
+            return self._total(instruction, held, self.seen[prefix + instruction.name, device])
+        axis = attributes.dimension
+        if opcode in ("all-gather", "all-gather-start"):
+            whole = np.concatenate(held, axis)
+            return whole if opcode == "all-gather" else (operands[0], whole)
+        parts = [np.split(value, len(group), axis)[place] for value in held]
+        if opcode == "all-to-all":
+            return np.concatenate(parts, axis)
+        assert opcode == "reduce-scatter", opcode
+        return self._total(instruction, parts, self.seen[prefix + instruction.name, device])
 
 
 def _fits(found: Any, shape: Shape) -> bool:
@@ -305,7 +341,16 @@ def _fits(found: Any, shape: Shape) -> bool:
         return len(found) == len(shape.elements) and all(map(_fits, found, shape.elements))
     if not isinstance(found, np.ndarray):
         return not shape.is_array
-    return found.dtype == shape.element_type.storage and found.shape == shape.dimensions
+    sizes = zip(found.shape, shape.dimensions, strict=False)
+    is_dynamic = shape.dynamic_dimensions or (False,) * found.ndim
+    return (
+        found.dtype == shape.element_type.storage
+        and found.ndim == len(shape.dimensions)
+        and all(
+            size <= bound if dynamic else size == bound
+            for (size, bound), dynamic in zip(sizes, is_dynamic, strict=True)
+        )
+    )
 
 
 def _flushed(values: Any) -> Any:

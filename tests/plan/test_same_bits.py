@@ -87,6 +87,15 @@ TOKEN_LOOP = _loop(
     "  ROOT y = f32[8] get-tuple-element(w), index=1",
 )
 
+BROADCAST_SCALAR = _loop(
+    "s32[], s32[]",
+    "  two = s32[] constant(2)\n  y = s32[] broadcast(two), dimensions={}",
+    "y",
+    "  end = s32[] constant(20)",
+    "  x = s32[] parameter(0)\n  z = s32[] constant(0)\n  s = (s32[], s32[]) tuple(z, x)",
+    "  ROOT y = s32[] get-tuple-element(w), index=1",
+)
+
 GUARDED_DIVISION = """HloModule m
 ENTRY e { x = c64[60000] parameter(0)
   zero = c64[] constant((0, 0))
@@ -112,6 +121,7 @@ FOUND = {
     ),
     "a sum over the transpose of a carried matrix": (TRANSPOSED_SUM, [_normal(100, 100)]),
     "a carried token in a loop whose values come to rest": (TOKEN_LOOP, [_normal(8)]),
+    "a scalar that a loop broadcasts to a scalar": (BROADCAST_SCALAR, [np.array(1, np.int32)]),
     "a complex quotient with a NaN, by blocks": (GUARDED_DIVISION, [_with_nan()]),
 }
 

@@ -134,6 +134,7 @@ def _as_tuple(plan: Plan) -> tuple[Any, ...]:
 
 def _contiguous(kernel: Any, *operands: Any) -> Any:
     """A kernel's result, its elements in memory one by one."""
-    found = np.ascontiguousarray(kernel(*operands))
+    # Not ascontiguousarray, which gives a scalar a dimension.
+    found = np.asarray(kernel(*operands), order="C").view()
     found.flags.writeable = False
     return found

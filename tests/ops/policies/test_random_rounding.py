@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import UnsupportedError
-from tests.plan.random_programs import random_program
+from tests.plan.random_programs import RandomProgram, random_program
 from tests.plan.ways import differences
 
 STORAGE = {
@@ -323,6 +323,17 @@ def test_the_bits_are_the_same_in_every_way(seed):
     program = random_program(seed)
     with np.errstate(all="ignore"):
         assert differences(program, numerics=f"random-rounding:{seed}") == []
+
+
+def test_updates_added_to_a_computed_array_run_as_planned():
+    text = (
+        f"HloModule m\n{ADD.format('f32')}ENTRY e {{ a = f32[5,3] parameter(0)\n u = f32[2,3] parameter(1)\n"
+        " s = f32[5,3] sine(a)\n i = s32[2,1] constant({{1}, {1}})\n"
+        " ROOT r = f32[5,3] scatter(s, i, u), update_window_dims={1}, inserted_window_dims={0}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add }"
+    )
+    inputs = [row.astype(np.float32) for row in (random(5, 3), random(2, 3))]
+    assert differences(RandomProgram(text, [inputs]), numerics="random-rounding:3") == []
 
 
 @pytest.mark.parametrize(

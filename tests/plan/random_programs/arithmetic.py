@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
-from tests.plan.random_programs.writing import SHAPES, Body, Writer, shape_text, spread_scalar
+from tests.plan.random_programs.writing import (
+    FLOATS,
+    INTEGERS,
+    SHAPES,
+    UNSIGNED,
+    Body,
+    Writer,
+    shape_text,
+    spread_scalar,
+)
 
 __all__ = [
     "again",
@@ -23,7 +32,11 @@ __all__ = [
 _UNARY = ("negate", "abs", "exponential", "sine", "cosine", "tanh", "logistic", "sqrt", "floor", "sign", "log-plus-one")
 _BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "atan2")
 _REPEATED = {*_UNARY, *_BINARY, "transpose", "reshape", "slice", "broadcast", "reverse", "pad", "dynamic-slice", "dot"}
-_INTEGER_BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor", "shift-left", "divide")
+_INTEGER_BINARY = (
+    "add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor", "shift-left", "divide",
+    "remainder", "shift-right-logical", "shift-right-arithmetic",
+)  # fmt: skip
+_BITWISE = ("negate", "not", "popcnt", "count-leading-zeros")
 
 
 def again(writer: Writer, body: Body) -> None:
@@ -41,8 +54,13 @@ def elementwise(writer: Writer, body: Body) -> None:
         body.emit("pred", value.dims, f"not({value.name})")
         return
     partners = [other for other in body.values if (other.kind, other.dims) == (value.kind, value.dims)]
-    if value.kind == "s32":
-        body.emit("s32", value.dims, f"{writer.pick(_INTEGER_BINARY)}({value.name}, {writer.pick(partners).name})")
+    if value.kind in INTEGERS:
+        if writer.chance(0.2):
+            names = _BITWISE if value.kind in UNSIGNED else (*_BITWISE, "abs", "sign")
+            body.emit(value.kind, value.dims, f"{writer.pick(names)}({value.name})")
+            return
+        opcode = writer.pick(_INTEGER_BINARY)
+        body.emit(value.kind, value.dims, f"{opcode}({value.name}, {writer.pick(partners).name})")
     elif writer.chance(0.4):
         names = ("negate", "exponential", "sine", "tanh", "sqrt") if value.kind == "c64" else _UNARY
         body.emit(value.kind, value.dims, f"{writer.pick(names)}({value.name})")
@@ -84,7 +102,9 @@ def reduce(writer: Writer, body: Body) -> None:
     rank = len(value.dims)
     axes = sorted(map(int, writer.random.permutation(rank)[: writer.random.integers(1, rank + 1)]))
     opcode = writer.pick(["add", "add", "add", "maximum", "multiply"])
-    start = body.scalar(value.kind, {"add": "0", "maximum": "-5", "multiply": "1"}[opcode])
+    start = body.scalar(
+        value.kind, {"add": "0", "maximum": "-5" if value.kind not in UNSIGNED else "0", "multiply": "1"}[opcode]
+    )
     kept = tuple(size for axis, size in enumerate(value.dims) if axis not in axes)
     text = ",".join(map(str, axes))
     reducer = writer.reducer(opcode, value.kind)
@@ -195,7 +215,7 @@ def mixed(writer: Writer, body: Body) -> None:
     """Floats of two widths that meet, as they do in optimized modules."""
     value = writer.pick(body.of_kinds("f32 f64 f16 bf16") or body.values)
     others = [kind for kind in ("f32", "bf16", "f16") if kind != value.kind]
-    if value.kind in ("pred", "s32", "c64"):
+    if value.kind not in FLOATS:
         return
     kind = writer.pick(others)
     name, shape, to = value.name, value.shape, shape_text(kind, value.dims)
@@ -210,14 +230,14 @@ def mixed(writer: Writer, body: Body) -> None:
     elif how == "tuple":
         both = writer.fresh()
         body.line(f"{both} = ({to}, {shape}) tuple({name}, {name})")
-        body.emit(value.kind, value.dims, f"get-tuple-element({both}), index=0")
+        body.emit(value.kind, value.dims, f"get-tuple-element({both}), index=0", layout="")
     else:
         parameter, root = writer.pick([(shape, to), (to, shape), (to, to)])
         called, result = writer.fresh(), writer.pick([kind, value.kind])
         writer.computations.append(
             f"computation_{called} {{\n  a = {parameter} parameter(0)\n  ROOT b = {root} add(a, a)\n}}\n"
         )
-        body.emit(result, value.dims, f"call({name}), to_apply=computation_{called}")
+        body.emit(result, value.dims, f"call({name}), to_apply=computation_{called}", layout="")
 
 
 def element_by_element(writer: Writer, body: Body) -> None:

@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from tests.plan.random_programs.arithmetic import turned_sum
 from tests.plan.random_programs.writing import Body, Value, Writer, spread_scalar
 
-__all__ = ["call", "conditional", "loop"]
+__all__ = ["call", "conditional", "inner", "loop", "some"]
 
 
 def call(writer: Writer, body: Body) -> None:
-    given = _some(writer, body)
-    name, root = _inner(writer, given, int(writer.random.integers(2, 8)))
+    given = some(writer, body)
+    name, root = inner(writer, given, int(writer.random.integers(2, 8)))
     operands = ", ".join(value.name for value in given)
     how = "call({}), to_apply={}" if writer.chance(0.5) else "fusion({}), kind=kLoop, calls={}"
     for _ in range(int(writer.random.integers(1, 3))):
-        body.emit(root.kind, root.dims, how.format(operands, name))
+        body.emit(root.kind, root.dims, how.format(operands, name), layout=root.layout)
 
 
 def conditional(writer: Writer, body: Body) -> None:
     given = writer.pick(body.values)
     how = writer.pick(["limit", "limit", "index", "device" if writer.devices > 1 else "index"])
     was_in_step, writer.is_in_step = writer.is_in_step, writer.is_in_step and how != "device"
-    first, root = _inner(writer, [given], int(writer.random.integers(1, 5)))
+    first, root = inner(writer, [given], int(writer.random.integers(1, 5)))
     writer.is_in_step = was_in_step
     second = Body(writer, f"computation_{writer.fresh()}")
-    second.emit(given.kind, given.dims, "parameter(0)")
+    second.emit(given.kind, given.dims, "parameter(0)", layout=given.layout)
     scalar = spread_scalar(writer, second, Value("", root.kind, root.dims)) if root.kind != "pred" else None
     if scalar is None:
-        body.emit(root.kind, root.dims, f"call({given.name}), to_apply={first}")
+        body.emit(root.kind, root.dims, f"call({given.name}), to_apply={first}", layout=root.layout)
         return
     writer.computations.append(second.finish(f"copy({scalar.name})", root.shape))
     if how == "limit":
@@ -43,7 +43,7 @@ def conditional(writer: Writer, body: Body) -> None:
         choice = _index_of_branch(writer, body, how)
         branches = f"branch_computations={{{first}, {second.name}}}"
     operands = ", ".join([choice.name, given.name, given.name])
-    body.emit(root.kind, root.dims, f"conditional({operands}), {branches}")
+    body.emit(root.kind, root.dims, f"conditional({operands}), {branches}", layout=root.layout)
 
 
 def _index_of_branch(writer: Writer, body: Body, how: str) -> Value:
@@ -60,7 +60,7 @@ def _trip_count(writer: Writer, body: Body) -> Value:
 
 
 def loop(writer: Writer, body: Body) -> None:
-    carried = _some(writer, body)
+    carried = some(writer, body)
     how = writer.pick(["known", "known", "short", "unknown", "data"])
     limit = {"known": writer.pick(["17", "20", "33"]), "short": writer.pick(["1", "3", "6"]), "data": "25"}.get(how)
     end = _trip_count(writer, body) if limit is None else body.scalar("s32", limit)
@@ -73,7 +73,7 @@ def loop(writer: Writer, body: Body) -> None:
     counter = inside.emit("s32", (), "get-tuple-element(state), index=0", keep=writer.chance(0.2))
     bound = inside.emit("s32", (), "get-tuple-element(state), index=1", keep=False)
     leaves = [
-        inside.emit(value.kind, value.dims, f"get-tuple-element(state), index={number + 2}")
+        inside.emit(value.kind, value.dims, f"get-tuple-element(state), index={number + 2}", layout=value.layout)
         for number, value in enumerate(carried)
     ]
     increment = inside.scalar("s32", str(pace))
@@ -92,7 +92,8 @@ def loop(writer: Writer, body: Body) -> None:
     parts = [following.name, bound.name]
     for leaf in leaves:
         same = [value for value in inside.values if (value.kind, value.dims) == (leaf.kind, leaf.dims)]
-        parts.append((same[-1] if writer.chance(0.7) else writer.pick(same)).name)
+        found = same[-1] if writer.chance(0.7) else writer.pick(same)
+        parts.append(inside.laid_out(found, leaf.layout).name)
     if has_token:
         inside.line(f"old_token = token[] get-tuple-element(state), index={len(kinds) - 1}")
         inside.line("new_token = token[] after-all(old_token)")
@@ -109,7 +110,7 @@ def loop(writer: Writer, body: Body) -> None:
     body.line(f"{names[0]} = {state} tuple({', '.join(start)})")
     body.line(f"{names[1]} = {state} while({names[0]}), condition={goes_on}, body={inside.name}")
     for number, value in enumerate(carried):
-        body.emit(value.kind, value.dims, f"get-tuple-element({names[1]}), index={number + 2}")
+        body.emit(value.kind, value.dims, f"get-tuple-element({names[1]}), index={number + 2}", layout=value.layout)
     if writer.chance(0.3):
         body.emit("s32", (), f"get-tuple-element({names[1]}), index=0")
 
@@ -125,7 +126,7 @@ def _calm(writer: Writer, body: Body) -> None:
 
 def _accumulate(writer: Writer, body: Body, leaves: Sequence[Value]) -> None:
     """A product that is added to a carried matrix."""
-    square = [leaf for leaf in leaves if len(leaf.dims) == 2 and leaf.kind in ("f32", "f64")]
+    square = [leaf for leaf in leaves if len(leaf.dims) == 2 and max(leaf.dims) <= 300 and leaf.kind in ("f32", "f64")]
     if square:
         total = writer.pick(square)
         rows, columns = total.dims
@@ -147,7 +148,8 @@ def _condition(writer: Writer, how: str, state: str, carried: Sequence[Value], p
         # The bound is a constant within the condition, as loops of known length have it.
         bound = body.scalar("s32", str(int(writer.random.integers(1, 7))) if how == "short" else "21")
     if how == "data" and carried[0].kind in ("f32", "f64") and carried[0].dims:
-        value = body.emit(carried[0].kind, carried[0].dims, "get-tuple-element(state), index=2", keep=False)
+        like = carried[0]
+        value = body.emit(like.kind, like.dims, "get-tuple-element(state), index=2", layout=like.layout, keep=False)
         zero = body.scalar(value.kind, "0")
         axes = ",".join(map(str, range(len(value.dims))))
         reducer = writer.reducer("add", value.kind)
@@ -174,19 +176,19 @@ def _comparison(writer: Writer, counter: Value, bound: Value, pace: int) -> str:
     return f"compare({counter.name}, {bound.name}), direction={direction}"
 
 
-def _inner(writer: Writer, given: Sequence[Value], length: int) -> tuple[str, Value]:
+def inner(writer: Writer, given: Sequence[Value], length: int) -> tuple[str, Value]:
     """A computation of these parameters; its name, and the value that it returns."""
     name = f"computation_{writer.fresh()}"
     body = Body(writer, name)
     for number, value in enumerate(given):
-        body.emit(value.kind, value.dims, f"parameter({number})")
+        body.emit(value.kind, value.dims, f"parameter({number})", layout=value.layout)
     writer.depth += 1
     writer.fill(body, length)
     writer.depth -= 1
     root = body.values[-1]
     if len(root.dims) > 1 and writer.chance(0.3):
         order = [int(axis) for axis in writer.random.permutation(len(root.dims))]
-        root = Value("", root.kind, tuple(root.dims[axis] for axis in order))
+        root = Value("", root.kind, tuple(root.dims[axis] for axis in order), root.layout)
         last = f"transpose({body.values[-1].name}), dimensions={{{','.join(map(str, order))}}}"
     else:
         last = f"copy({root.name})"
@@ -194,6 +196,6 @@ def _inner(writer: Writer, given: Sequence[Value], length: int) -> tuple[str, Va
     return name, root
 
 
-def _some(writer: Writer, body: Body) -> list[Value]:
+def some(writer: Writer, body: Body) -> list[Value]:
     count = int(writer.random.integers(1, 4))
     return [writer.pick(body.values) for _ in range(count)]

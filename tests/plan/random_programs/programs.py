@@ -5,25 +5,33 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from tests.plan.random_programs import arithmetic, control_flow, exchanges, movement
-from tests.plan.random_programs.writing import SHAPES, Body, Dims, Maker, RandomProgram, Value, Writer
+from tests.plan.random_programs import (
+    arithmetic,
+    control_flow,
+    exchanges,
+    fusions,
+    indexing,
+    layouts,
+    movement,
+    rarities,
+    windows,
+)
+from tests.plan.random_programs.writing import (
+    INTEGERS,
+    SHAPES,
+    STORAGE,
+    UNSIGNED,
+    Body,
+    Dims,
+    Maker,
+    RandomProgram,
+    Value,
+    Writer,
+)
 
 __all__ = ["random_program"]
-
-_STORAGE = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "c64": np.complex64,
-    "s32": np.int32,
-    "u8": np.uint8,
-    "pred": np.bool_,
-}
-
 
 _ANYWHERE: list[Maker] = [
     *[arithmetic.elementwise] * 7, *[movement.transpose] * 3, *[arithmetic.reduce] * 3, *[arithmetic.dot] * 3,
@@ -32,6 +40,16 @@ _ANYWHERE: list[Maker] = [
     arithmetic.draw, arithmetic.mixed, arithmetic.element_by_element, arithmetic.again, *[movement.bitcast] * 2,
 ]  # fmt: skip
 """What stands here several times comes so much more often."""
+
+_OPTIMIZED: list[Maker] = [
+    *[layouts.copy_to_layout] * 2, *[layouts.transpose_as_bitcast] * 2, *[layouts.reinterpret] * 3,
+    *[fusions.update_in_fusion] * 3, fusions.copy_pair, windows.pad_any, windows.reduce_windows,
+    windows.select_and_scatter, windows.convolve_any, indexing.reduce_pair, indexing.sort_pair, indexing.top,
+    indexing.gather_any, indexing.scatter_any, indexing.dot_batches, rarities.empty, rarities.bounded, rarities.clamp,
+    rarities.convert_any, rarities.bits_of, rarities.complex_parts, rarities.count_up, rarities.round_to,
+    rarities.barrier,
+]  # fmt: skip
+"""What programs have besides that look like optimized dumps."""
 
 
 def random_program(seed: int, *, length: int = 12, devices: int | None = None) -> RandomProgram:
@@ -79,8 +97,13 @@ def _makers(writer: Writer) -> list[Maker]:
         found += [control_flow.call, control_flow.loop, control_flow.conditional]
     if writer.depth == 0:
         found += [control_flow.loop, control_flow.loop]
+    if writer.is_optimized:
+        found += _OPTIMIZED
+        if writer.depth < 2:
+            found += [*[fusions.several_results] * 3, fusions.asynchronous]
     if writer.devices > 1 and writer.is_in_step:
         found += [exchanges.exchange, exchanges.exchange, exchanges.device_number]
+        found += [exchanges.collective] * 3
     return found
 
 
@@ -92,12 +115,13 @@ def _results(writer: Writer, body: Body) -> list[Value]:
 
 
 def _numbers(writer: Writer, kind: str, dims: Dims) -> np.ndarray[Any, Any]:
-    if kind == "s32":
-        return writer.random.integers(-9, 10, dims).astype(np.int32)
+    if kind in INTEGERS or kind == "pred":
+        low, high = (0, 10 if kind != "pred" else 2) if kind in UNSIGNED or kind == "pred" else (-8, 8)
+        return writer.random.integers(low, high, dims).astype(STORAGE[kind])
     values = writer.random.standard_normal(dims)
     if kind == "c64":
         values = values + 1j * writer.random.standard_normal(dims)
-    found = np.asarray(values).astype(_STORAGE[kind])
+    found = np.asarray(values).astype(STORAGE[kind])
     if writer.chance(0.15) and found.size:
         found.reshape(-1)[int(writer.random.integers(found.size))] = writer.pick([0.0, -0.0, np.inf, 1e-40, 3e4])
     return found

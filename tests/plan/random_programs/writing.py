@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import attrs
+import ml_dtypes
 import numpy as np
 
-__all__ = ["SHAPES", "Body", "Dims", "Maker", "RandomProgram", "Value", "Writer", "shape_text", "spread_scalar"]
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "SHAPES",
+    "STORAGE",
+    "UNSIGNED",
+    "Body",
+    "Dims",
+    "Maker",
+    "RandomProgram",
+    "Value",
+    "Writer",
+    "cut",
+    "shape_text",
+    "spread_scalar",
+]
 
 Dims = tuple[int, ...]
+
+STORAGE: dict[str, Any] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f8e4m3fn": ml_dtypes.float8_e4m3fn,
+    "f8e5m2": ml_dtypes.float8_e5m2,
+    "c64": np.complex64,
+    "s32": np.int32,
+    "s8": np.int8,
+    "s4": ml_dtypes.int4,
+    "s64": np.int64,
+    "u4": ml_dtypes.uint4,
+    "u8": np.uint8,
+    "u32": np.uint32,
+    "pred": np.bool_,
+}
+FLOATS = ("f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2")
+UNSIGNED = ("u4", "u8", "u32")
+INTEGERS = ("s32", "s8", "s4", "s64", *UNSIGNED)
 
 SHAPES: tuple[Dims, ...] = (
     (), (1,), (4,), (7,), (33,), (300,), (3, 5), (8, 8), (16, 1), (24, 40), (40, 24), (1, 64), (2, 3, 4), (5, 16, 12),
@@ -21,15 +59,16 @@ SHAPES: tuple[Dims, ...] = (
 
 @attrs.frozen
 class Value:
-    """A value that instructions can take: its name, element type and dimensions."""
+    """A value that instructions can take: its name, element type, dimensions and layout."""
 
     name: str
     kind: str
     dims: Dims
+    layout: str = ""
 
     @property
     def shape(self) -> str:
-        return shape_text(self.kind, self.dims)
+        return shape_text(self.kind, self.dims) + self.layout
 
 
 @attrs.frozen
@@ -60,9 +99,11 @@ class Body:
         """By the name of a value, the instruction that makes it, from its opcode on."""
         self.constants: dict[tuple[str, str], Value] = {}
 
-    def emit(self, kind: str, dims: Dims, call: str, *, layout: str = "", keep: bool = True) -> Value:
-        value = Value(self.program.fresh(), kind, dims)
-        self.lines.append(f"  {value.name} = {value.shape}{layout} {call}")
+    def emit(self, kind: str, dims: Dims, call: str, *, layout: str | None = None, keep: bool = True) -> Value:
+        """The next instruction; its layout is any, unless it is given."""
+        layout = self.program.layout(dims) if layout is None else layout
+        value = Value(self.program.fresh(), kind, dims, layout)
+        self.lines.append(f"  {value.name} = {value.shape} {call}")
         self.calls[value.name] = call
         if keep:
             self.values.append(value)
@@ -70,6 +111,19 @@ class Body:
 
     def of_kinds(self, kinds: str) -> list[Value]:
         return [value for value in self.values if value.kind in kinds.split()]
+
+    def laid_out(self, value: Value, layout: str) -> Value:
+        """The value in this layout, copied where it has another."""
+        if value.layout == layout:
+            return value
+        return self.emit(value.kind, value.dims, f"copy({value.name})", layout=layout, keep=False)
+
+    def elements(self, name: str, shapes: Sequence[Value]) -> list[Value]:
+        """The elements of a tuple, which are like these values."""
+        return [
+            self.emit(like.kind, like.dims, f"get-tuple-element({name}), index={number}", layout=like.layout)
+            for number, like in enumerate(shapes)
+        ]
 
     def line(self, text: str) -> None:
         self.lines.append(f"  {text}")
@@ -106,7 +160,11 @@ class Writer:
         """Whether all devices come by here equally often, so that they may meet."""
         self.trips: Value | None = None
         """A whole number of the entry's that only a run knows."""
+        self.is_optimized = self.chance(0.5)
+        """Whether it looks like a dump from after optimization: layouts, fusions, asynchronous pairs, narrow types."""
         self.kinds = ["f32"] * 4 + [["f32", "f32", "bf16", "f64", "f16", "c64", "s32"][self.random.integers(7)]]
+        if self.is_optimized:
+            self.kinds[1:3] = [self.pick(["f32", *STORAGE]), self.pick(["s32", "s32", *INTEGERS])]
 
     def fresh(self) -> str:
         self.count += 1
@@ -117,6 +175,12 @@ class Writer:
 
     def chance(self, share: float) -> bool:
         return bool(self.random.random() < share)
+
+    def layout(self, dims: Dims) -> str:
+        """Any layout for an array of these dimensions, as text; none for the default one."""
+        if len(dims) < 2 or not self.is_optimized or self.chance(0.4):
+            return ""
+        return f"{{{','.join(str(axis) for axis in self.random.permutation(len(dims)))}}}"
 
     def reducer(self, opcode: str, kind: str) -> str:
         key = opcode, kind
@@ -141,6 +205,16 @@ Maker = Callable[[Writer, Body], None]
 
 def spread_scalar(writer: Writer, body: Body, like: Value) -> Value:
     """One number in the shape of another value."""
-    numbers = {"s32": ["3"], "c64": ["(0.5, -1)", "(1, 0)"]}.get(like.kind, ["0.5", "1", "2", "-0.75", "0"])
+    numbers = ["0.5", "1", "2", "-0.75", "0"]
+    if like.kind not in FLOATS:
+        numbers = {"pred": ["true", "false"], "c64": ["(0.5, -1)", "(1, 0)"]}.get(like.kind, ["3"])
     scalar = body.scalar(like.kind, writer.pick(numbers))
     return scalar if not like.dims else body.emit(like.kind, like.dims, f"broadcast({scalar.name}), dimensions={{}}")
+
+
+def cut(body: Body, value: Value, dims: Dims) -> Value:
+    """The first elements of a value, which has enough of them, in these dimensions."""
+    count, size = prod(value.dims), prod(dims)
+    flat = body.emit(value.kind, (count,), f"reshape({value.name})", keep=False)
+    first = body.emit(value.kind, (size,), f"slice({flat.name}), slice={{[0:{size}]}}", keep=False)
+    return body.emit(value.kind, dims, f"reshape({first.name})", keep=False)
