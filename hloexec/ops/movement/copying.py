@@ -21,10 +21,15 @@ __all__ = ["as_integers", "copy_into", "filled", "in_order", "lies_in_order", "r
 
 _SMALLEST_COLUMN = 256
 """Shorter ones are not worth a call each."""
-_CACHE_SPAN = 1 << 12
-_CACHE_WAYS = 8
+_CACHE_SPAN = 1 << 16
+_CACHE_WAYS = 16
 _LINE = 64
-"""Associativity of a first-level cache, and the distance in bytes of addresses in the same set."""
+"""Associativity of a second-level cache, and the distance in bytes of addresses in the same set."""
+_TRANSLATED_PAGES = 2048
+_PAGE = 4096
+"""Number of pages in a processor's TLB; also the distance of addresses in the same set of a first-level cache."""
+_FEW_SETS_STRIDE, _FEW_SETS_LINES = 1024, 32
+"""Strides that are multiples of this one meet four sets of a first-level cache, which hold so many lines."""
 _THREAD_ELEMENTS = 1 << 18
 """Number of elements worth another thread."""
 _FILLED_ELEMENTS = 1 << 20
@@ -134,7 +139,8 @@ def _is_turned(merged: Array) -> bool:
     if all(abs(other) >= stride or other == 0 for other in merged.strides[:-1]):
         return False
     held = _CACHE_WAYS * (_CACHE_SPAN // max(_LINE, gcd(stride, _CACHE_SPAN)))
-    return row > held
+    meets_few_sets = row > _FEW_SETS_LINES and stride % _FEW_SETS_STRIDE == 0
+    return meets_few_sets or row > held or (stride >= _PAGE and row > _TRANSLATED_PAGES)
 
 
 def _merged(array: Array) -> Array:
