@@ -12,7 +12,6 @@ import mmap
 import sys
 import threading
 import weakref
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
@@ -49,16 +48,8 @@ class _Place(Array):
     __slots__ = ()
 
 
-_Taken = tuple[int, int, _Place]
-"""Where a place begins and ends."""
-
-
-def _references(taken: _Taken) -> int:
-    return sys.getrefcount(taken[2])
-
-
-_UNUSED = _references((0, 1, _Place(1)))
-"""What it gives for a place that no array shows."""
+_UNUSED = next(map(sys.getrefcount, [_Place(1)]))
+"""What that gives, called so, for a place that only a list holds and no array shows."""
 _IS_SUPPORTED = (
     sys.implementation.name == "cpython"
     and getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -84,8 +75,12 @@ class _Arena:
         # make for themselves. Without arenas that happens in the first run.
         np.empty(min(pages, _MOST_RAISED), np.uint8)
         self._memory = np.ndarray.__new__(_Place, (pages,), np.uint8, self._map)
-        self._taken: list[_Taken] = []
-        """In order."""
+        self._places: list[_Place] = []
+        """What is taken, in order; one place at an index of this and the next three lists."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._gaps: list[int] = []
+        """The free bytes in front of each place."""
         self.used = 0
         """Behind so many bytes nothing has been written."""
         self.missed = 0
@@ -98,31 +93,43 @@ class _Arena:
     def empty(self, sizes: Sequence[int], dtype: DType, nbytes: int) -> Array:
         """An array of so many bytes."""
         wanted = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        taken: list[_Taken] = []
-        fitting, found, end = self.size + 1, -1, 0
-        for entry in self._taken:
-            if _references(entry) == _UNUSED:
-                continue
-            taken.append(entry)
-            if wanted <= entry[0] - end < fitting:
-                fitting, found = entry[0] - end, end
-            end = entry[1]
-        self._taken = taken
-        if found < 0:
-            if self.size - end < wanted:
+        self._forget_unused()
+        gap = min((gap for gap in self._gaps if gap >= wanted), default=-1)
+        if gap >= 0:
+            index = self._gaps.index(gap)
+            start = self._starts[index] - gap
+            self._gaps[index] = gap - wanted
+        else:
+            index = len(self._places)
+            start = self._ends[-1] if self._ends else 0
+            if self.size - start < wanted:
                 self.missed += nbytes
                 return np.empty(sizes, dtype)
-            found = end
-        self.used = max(self.used, found + wanted)
-        place: Any = self._memory[found : found + wanted]
-        taken.insert(bisect_left(taken, found, key=_start), (found, found + wanted, place))
+        end = start + wanted
+        self.used = max(self.used, end)
+        place: Any = self._memory[start:end]
+        self._places.insert(index, place)
+        self._starts.insert(index, start)
+        self._ends.insert(index, end)
+        self._gaps.insert(index, 0)
         return np.ndarray(sizes, dtype, place)
+
+    def _forget_unused(self) -> None:
+        """Leave out the places that no array shows."""
+        # Loops of Python's own: an array is made while dozens of others are there.
+        counts = list(map(sys.getrefcount, self._places))
+        while _UNUSED in counts:
+            index = counts.index(_UNUSED)
+            del counts[index], self._places[index]
+            free = self._gaps.pop(index) + self._ends.pop(index) - self._starts.pop(index)
+            if index < len(self._gaps):
+                self._gaps[index] += free
 
     def release(self, kept: int = 0) -> None:
         """Give the system back what lies behind so many bytes and no array shows."""
-        self._taken = [entry for entry in self._taken if _references(entry) != _UNUSED]
+        self._forget_unused()
         end = 0
-        for first, last, _ in self._taken:
+        for first, last in zip(self._starts, self._ends, strict=True):
             self._give_back(max(kept, end), first)
             end = last
         self._give_back(max(kept, end), self.used)
@@ -138,10 +145,6 @@ class _Arena:
         """Results may outlive the plan, and with them all of the memory."""
         if not is_finalizing():
             self.release()
-
-
-def _start(entry: _Taken) -> int:
-    return entry[0]
 
 
 class Arenas:

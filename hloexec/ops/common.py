@@ -20,6 +20,7 @@ from hloexec.values import Array
 __all__ = [
     "array_shape",
     "braced",
+    "converted_into",
     "flags",
     "higher_precision",
     "in_type",
@@ -171,7 +172,21 @@ def rounds_directly(dtype: DType, element_type: ElementType) -> bool:
 
 def narrow_into(array: Array, out: Array) -> None:
     """Fill an array with numbers of a type that it `rounds_directly` from."""
+    converted_into(array, out)
+
+
+def converted_into(array: Array, out: Array) -> None:
+    """Fill an array with another of its shape, as NumPy converts one type to the other; what is repeated once."""
+    if array.dtype != out.dtype and array.size > 1 and 0 in array.strides:
+        # In plain integers, which NumPy repeats faster than types that are not its own.
+        word = f"V{out.itemsize}" if out.itemsize > 8 else f"u{out.itemsize}"
+        array, out = _without_repeats(array).astype(out.dtype).view(word), out.view(word)
     np.copyto(out, array, casting="unsafe")
+
+
+def _without_repeats(array: Array) -> Array:
+    """The first element along each dimension that repeats one."""
+    return array[tuple([slice(1) if stride == 0 else slice(None) for stride in array.strides])]
 
 
 def narrow_unchecked(array: Array, element_type: ElementType) -> Array:

@@ -249,3 +249,21 @@ def test_ownership_looks_through_arenas_and_lone_forms() -> None:
         read_only = form.view()
         read_only.flags.writeable = False
         assert not is_own(read_only)
+
+
+def test_places_never_overlap_and_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of many sizes that die in any order keep what was written to them."""
+    monkeypatch.setattr(arena, "LEAST_BYTES", 1)
+    random = np.random.default_rng(1)
+    held: list[tuple[int, np.ndarray]] = []
+    with arena.Arenas().lent(1 << 18):
+        own = arena._here.arena
+        for number in range(600):
+            if len(held) > 20 or (held and random.random() < 0.4):
+                del held[random.integers(len(held))]
+            array = empty((int(random.integers(1, 3000)),), np.uint16)
+            array[...] = number
+            held.append((number, array))
+            del array
+            assert all((kept == written).all() for written, kept in held)
+        assert own.missed == 0

@@ -31,6 +31,8 @@ _BLOCK_TERMS = 512
 _PARTIAL_BYTES = 2 << 20
 """Results up to this size are added up from several partial sums, made at the same time."""
 _PARTIAL_SUMS = 8
+_SMALL_PRODUCTS = 1_000_000
+"""Up to so many multiplications, OpenBLAS may round otherwise where an operand lies in another order."""
 _PART_ROWS = 256
 """Number of rows of the parts into which larger results are divided."""
 
@@ -126,8 +128,9 @@ class _Sums:
         work = self.work
         rank = len(work.sizes)
         taps = (lines, *map(range, work.window[1:]))
-        seen = work.seen(self.images, self.places, taps, features, self.preparations[0])
         kernel = work.kernel[:, lines.start : lines.stop, ..., features, :]
+        is_large = self.rows * math.prod(kernel.shape[1:]) > _SMALL_PRODUCTS
+        seen = work.seen(self.images, self.places, taps, features, self.preparations[0], keeps_order=is_large)
         rows = (*range(2, rank + 2), 1)
         terms: tuple[int, ...] = tuple(range(rank + 2, 2 * rank + 3))
         if self._has_features_outside:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Any
 
@@ -123,11 +123,14 @@ class ConvolutionViews:
         taps: Sequence[range],
         features: slice,
         prepare: Callable[[Array], Array] | None,
+        *,
+        keeps_order: bool = True,
     ) -> Array:
         """What windows see: a view `[group, image, place..., tap..., feature]` of the input, or of a block of it.
 
         The base dilation is 1. Where windows reach into the padding, or with `prepare`, which is applied elementwise
-        and keeps zeros, the part of the input that they read is copied, zeros around it.
+        and keeps zeros, the part of the input that they read is copied, zeros around it: where it `keeps_order`, with
+        its dimensions in the order in which they lie in memory.
         """
         block = self.inputs[:, images, ..., features]
         shape, target, source = [], [], []
@@ -144,10 +147,24 @@ class ConvolutionViews:
         if prepare is not None:
             seen = prepare(seen)
         if any(place.stop - place.start < length for place, length in zip(target, shape, strict=True)):
-            padded = np.zeros((*block.shape[:2], *shape, block.shape[-1]), seen.dtype)
+            sizes = (*block.shape[:2], *shape, block.shape[-1])
+            padded = _zeros_like(seen, sizes) if keeps_order else np.zeros(sizes, seen.dtype)
             padded[(every, every, *target)] = seen
             seen = padded
         return _windows(seen, places, taps, self.dimensions)
+
+
+def _zeros_like(array: Array, sizes: tuple[int, ...]) -> Array:
+    """Zeros of other sizes, the dimensions in memory in the order of the array's."""
+    order, places = _memory_order(array.strides)
+    return np.zeros([sizes[dimension] for dimension in order], array.dtype).transpose(places)
+
+
+@lru_cache(maxsize=1024)
+def _memory_order(strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The dimensions from the outermost to the innermost, and the place of each among them."""
+    order = sorted(range(len(strides)), key=lambda dimension: -abs(strides[dimension]))
+    return order, sorted(range(len(strides)), key=order.__getitem__)
 
 
 def _windows(

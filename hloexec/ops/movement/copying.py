@@ -17,9 +17,9 @@ from hloexec.ops.arena import empty
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
-__all__ = ["as_integers", "filled", "in_order", "lies_in_order", "reshaped", "row_major"]
+__all__ = ["as_integers", "copy_into", "filled", "in_order", "lies_in_order", "reshaped", "row_major"]
 
-_SMALLEST_COLUMN = 512
+_SMALLEST_COLUMN = 256
 """Shorter ones are not worth a call each."""
 _CACHE_SPAN = 1 << 16
 _CACHE_WAYS = 16
@@ -27,7 +27,9 @@ _LINE = 64
 """Associativity of a second-level cache, and the distance in bytes of addresses in the same set."""
 _TRANSLATED_PAGES = 2048
 _PAGE = 4096
-"""Number of pages in a processor's TLB."""
+"""Number of pages in a processor's TLB; also the distance of addresses in the same set of a first-level cache."""
+_FEW_SETS_STRIDE, _FEW_SETS_LINES = 1024, 32
+"""Strides that are multiples of this one meet four sets of a first-level cache, which hold so many lines."""
 _THREAD_ELEMENTS = 1 << 18
 """Number of elements worth another thread."""
 _FILLED_ELEMENTS = 1 << 20
@@ -41,13 +43,19 @@ def row_major(array: Array) -> Array:
     """A new array in row-major order with the same elements."""
     if array.size and not any(array.strides):
         return filled(array.shape, array[(0,) * array.ndim])
+    result = empty(array.shape, array.dtype)
+    copy_into(result, array)
+    return result
+
+
+def copy_into(result: Array, array: Array) -> None:
+    """Fill an array in row-major order with the elements of another of its shape and type."""
     merged = _merged(array)
-    if not _is_turned(merged):
-        result = empty(array.shape, array.dtype)
-        np.copyto(result, array)
-        return result
     source = as_integers(merged)
-    result = empty(merged.shape, source.dtype)
+    target = as_integers(result).reshape(merged.shape)
+    if not _is_turned(merged):
+        np.copyto(target, source)
+        return
     row = merged.shape[-1]
     # As many elements of a row as fill a cache line: then as many lines of the source are read side by side, each to
     # its end.
@@ -56,10 +64,9 @@ def row_major(array: Array) -> Array:
     def copy(start: int, stop: int) -> None:
         for first in range(start, stop, step):
             columns = slice(first, min(first + step, stop))
-            result[..., columns] = source[..., columns]
+            target[..., columns] = source[..., columns]
 
     in_blocks(copy, row, max(step, _THREAD_ELEMENTS * row // merged.size // step * step))
-    return result.view(array.dtype).reshape(array.shape)
 
 
 def as_integers(array: Array) -> Array:
@@ -132,7 +139,8 @@ def _is_turned(merged: Array) -> bool:
     if all(abs(other) >= stride or other == 0 for other in merged.strides[:-1]):
         return False
     held = _CACHE_WAYS * (_CACHE_SPAN // max(_LINE, gcd(stride, _CACHE_SPAN)))
-    return row > held or (stride >= _PAGE and row > _TRANSLATED_PAGES)
+    meets_few_sets = row > _FEW_SETS_LINES and stride % _FEW_SETS_STRIDE == 0
+    return meets_few_sets or row > held or (stride >= _PAGE and row > _TRANSLATED_PAGES)
 
 
 def _merged(array: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import narrow_into
+from hloexec.ops.common import converted_into, narrow_into
 from hloexec.ops.elementwise.choosing import mask_into, mask_of
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
@@ -180,7 +180,7 @@ class BlockProgram:
             stored = self._stored[slot]
             value = Value(self.places.values[stored].row, _F32)
             target = self.places.add_scratch(value)
-            self._wide[slot] = self._call(step, _copy_into, [stored], target, has_out=True)
+            self._wide[slot] = self._call(step, converted_into, [stored], target, has_out=True)
         return self._wide[slot]
 
     def _mask(self, slot: int, dtype: DType, step: Step) -> int:
@@ -250,11 +250,11 @@ class BlockProgram:
         place = self._computed(step, function, operands, given, form)
         if slot in self._copied:
             # The next instructions read it while it is still in the cache.
-            self._call(step, _copy_into, [place], self._outputs[slot], has_out=True)
+            self._call(step, converted_into, [place], self._outputs[slot], has_out=True)
         elif target is not None:
-            place = self._call(step, _copy_into, [place], target, has_out=True)
+            place = self._call(step, converted_into, [place], target, has_out=True)
         elif self.places.is_made(place) and slot in self._viewed and result.row_bytes < _FEW_BYTES:
-            place = self._call(step, _copy_into, [place], self.places.add_scratch(result), has_out=True)
+            place = self._call(step, converted_into, [place], self.places.add_scratch(result), has_out=True)
         self._stored[slot] = place
 
     def _computed(self, step: Step, function: object, operands: Sequence[int], value: Value, form: RowForm) -> int:
@@ -293,10 +293,6 @@ def _minimum_into(lhs: Array, rhs: Array, out: Array) -> None:
 
 _NAMED_OUT: dict[Any, Any] = {np.maximum: _maximum_into, np.minimum: _minimum_into}
 """For functions of NumPy that do not take a third argument by its place."""
-
-
-def _copy_into(block: Array, out: Array) -> None:
-    np.copyto(out, block)
 
 
 def repeated(scalar: Array) -> Array:

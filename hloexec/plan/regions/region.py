@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from hloexec.ops.arena import LEAST_BYTES, empty
-from hloexec.ops.movement.copying import lies_in_order
+from hloexec.ops.movement.copying import copy_into, lies_in_order
 from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.kernels import Kernel
@@ -269,10 +269,10 @@ class RegionKernel(Kernel):
 
 
 def _in_order(block: Array) -> Array:
-    """A copy in row-major order; NumPy moves plain integers faster than types that are not its own."""
-    if block.itemsize > 8:
-        return block.copy()
-    return block.view(f"u{block.itemsize}").copy().view(block.dtype)
+    """A copy in row-major order."""
+    result = np.empty(block.shape, block.dtype)
+    copy_into(result, block)
+    return result
 
 
 class _Rows:

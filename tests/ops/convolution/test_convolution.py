@@ -340,7 +340,7 @@ def with_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
         (convolution_forms, ("_BLOCK_BYTES", "_BLOCK_ROWS", "_BLOCK_COLUMNS", "_STORAGE_BLOCK_BYTES")),
         (convolution_by_channel, ("_BLOCK_BYTES",)),
-        (convolution_kernel_gradient, ("_BLOCK_BYTES", "_BLOCK_TERMS", "_PART_ROWS")),
+        (convolution_kernel_gradient, ("_BLOCK_BYTES", "_BLOCK_TERMS", "_PART_ROWS", "_SMALL_PRODUCTS")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, 7 if name in ("_BLOCK_ROWS", "_BLOCK_COLUMNS", "_PART_ROWS") else 900)

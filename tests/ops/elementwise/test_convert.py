@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type
 from hloexec.errors import UnsupportedError
-from hloexec.ops.common import narrow, round_to_odd, widen
+from hloexec.ops.common import converted_into, narrow, round_to_odd, widen
 from hloexec.ops.elementwise.convert import convert
 from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
@@ -164,3 +164,19 @@ def test_stochastic_convert_compares_as_many_bits_as_the_operand_has(source: str
 def test_stochastic_convert_to_floats_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="signed integers only"):
         _stochastic(np.zeros(1, np.float32), np.zeros(1, np.uint32), "bf16")
+
+
+@pytest.mark.parametrize("types", [("f32", "bf16"), ("bf16", "f32"), ("f32", "f16"), ("s32", "s8"), ("f32", "f32")])
+@pytest.mark.parametrize("repeated", [(1, 7), (5, 1), (1, 1)])
+def test_repeated_elements_convert_as_each_by_itself(types: tuple[str, str], repeated: tuple[int, int]) -> None:
+    """NaNs with payloads, infinities and ties among them."""
+    given, wanted = (element_type(name).storage for name in types)
+    patterns = np.random.default_rng(0).integers(0, 1 << 8 * given.itemsize, repeated, f"u{given.itemsize}")
+    patterns.flat[0] = (1 << 8 * given.itemsize) - 1
+    array = np.broadcast_to(patterns.view(given), (5, 7))
+    out, expected = np.empty((5, 7), wanted), np.empty((5, 7), wanted)
+    with np.errstate(all="ignore"):
+        converted_into(array, out)
+        for index in np.ndindex(5, 7):
+            expected[index] = array[index].astype(wanted)
+    assert out.tobytes() == expected.tobytes()
