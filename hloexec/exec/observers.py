@@ -322,12 +322,8 @@ class Attached:
     ) -> None:
         """Report a step whose results are in `slots`; `operands` is None if they are no longer available."""
         held = {slot: slots[slot] for slot in step.results}
-        for value in held.values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-            elif type(value) is Varying:
-                for array in arrays_of((value,)):
-                    array.flags.writeable = False
+        for array in arrays_of(held.values()):
+            array.flags.writeable = False
         if operands:
             held.update(zip(step.operands, operands, strict=False))
         if Varying not in map(type, held.values()):

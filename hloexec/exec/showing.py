@@ -87,9 +87,7 @@ def _shown(plan: Plan) -> Shown:
         program=plan.program,
         last=[tuple(slots) for slots in ends],
         computed=computed,
-        needed=[
-            (*step.operands, *(slot for slot in step.results if slot not in computed)) for step in plan.program
-        ],
+        needed=[(*step.operands, *(slot for slot in step.results if slot not in computed)) for step in plan.program],
         is_computed=[step.kernel is not None and not computed.isdisjoint(step.results) for step in plan.program],
     )
 

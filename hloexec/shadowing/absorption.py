@@ -79,8 +79,8 @@ def _is_narrower(user: Instruction, instruction: Instruction) -> bool:
 def absorbed(
     value: Array, combined: Sequence[Array], added: Array, entry: ElementType, *, is_sum: bool
 ) -> Array | None:
-    """Which elements of a result absorb one of the numbers that they are made of: they are the other one, though exactly
-    they are not; or a sum whose rounding takes half of the digits of the smaller number. None where none does.
+    """Which elements of a result absorb one of the numbers that they are made of: they are the other one, though
+    exactly they are not; or a sum whose rounding takes half of the digits of the smaller number. None where none does.
 
     All are in f64 (c128); `added` is what rounding adds to each, and `entry` the element type of the result.
     """

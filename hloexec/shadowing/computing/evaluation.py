@@ -41,7 +41,7 @@ from hloexec.shadowing.computing.moving import (
     moved,
     reordered,
 )
-from hloexec.shadowing.computing.pending import Pending, is_finite, may_wait
+from hloexec.shadowing.computing.pending import Noting, Pending, is_finite, may_wait
 from hloexec.shadowing.computing.wholes import whole
 from hloexec.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.shadowing.kinds import Losses, losses
@@ -204,7 +204,7 @@ class Evaluation:
         shadows: Sequence[Shadow | None],
         first: Array | None,
         places: Array | None,
-        is_noted: bool,
+        noting: Noting,
     ) -> tuple[Array, Blame]:
         """What elements at places say, which have been taken already; as `Blaming` has it."""
         kernel = self.kernel(WIDE)
@@ -215,8 +215,8 @@ class Evaluation:
         if combined is not None:
             sample.absorbed = self._absorbed(sample, value, operands, combined, places)
         its_losses = self._losses(sample, value, shadows)
-        if is_noted:
-            self.place.take(its_losses)
+        if noting is not Noting.NOTHING:
+            self.place.take(its_losses, only_counts=noting is Noting.COUNTS)
         return sample.exact, blamed(self.number, its_losses, shadows, element_type_of(value.dtype))
 
     def _sample(
