@@ -61,8 +61,10 @@ Inputs: TypeAlias = Sequence[Any] | Mapping[Any, Any]
 
 def flat(value: object) -> list[Any]:
     """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
+    if not isinstance(value, tuple):
+        return [value]
     found: list[Any] = []
-    stack = [value]
+    stack: list[object] = [value]
     while stack:
         current = stack.pop()
         if isinstance(current, tuple):

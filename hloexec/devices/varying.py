@@ -162,6 +162,8 @@ def arrays_of(values: Iterable[object]) -> list[Array]:
     """All arrays among values, those of every class."""
     found: list[Array] = []
     for value in values:
-        parts = value.values if type(value) is Varying else (value,)
-        found += [part for part in parts if isinstance(part, np.ndarray)]
+        if isinstance(value, np.ndarray):
+            found.append(value)
+        elif type(value) is Varying:
+            found += [part for part in value.values if isinstance(part, np.ndarray)]
     return found

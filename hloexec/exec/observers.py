@@ -321,18 +321,18 @@ class Attached:
         devices: tuple[int, ...],
     ) -> None:
         """Report a step whose results are in `slots`; `operands` is None if they are no longer available."""
-        for array in arrays_of(slots[slot] for slot in step.results):
-            array.flags.writeable = False
         held = {slot: slots[slot] for slot in step.results}
-        held |= dict(zip(step.operands, operands or (), strict=False))
-        split = [value.classes for value in held.values() if type(value) is Varying]
-        if not split:
+        for array in arrays_of(held.values()):
+            array.flags.writeable = False
+        if operands:
+            held.update(zip(step.operands, operands, strict=False))
+        if Varying not in map(type, held.values()):
             replacement = self._report(step, held, operands is not None, seconds, context, devices)
             if replacement is not None:
                 for slot, leaf in zip(step.results, replacement, strict=True):
                     slots[slot] = leaf
             return
-        classes, _ = joined(tuple(split))
+        classes, _ = joined(tuple(value.classes for value in held.values() if type(value) is Varying))
         replaced: dict[int, list[Any]] = {}
         for number in range(max(classes) + 1):
             first = classes.index(number)
@@ -365,7 +365,7 @@ class Attached:
         devices: tuple[int, ...],
     ) -> list[Any] | None:
         """Report the value of one class of devices; returns the leaves of what takes its place, if anything does."""
-        operands = tuple(unflatten(tree, values) for tree in step.operand_trees) if has_operands else ()
+        operands = tuple([unflatten(tree, values) for tree in step.operand_trees]) if has_operands else ()
         value = unflatten(step.tree, values)
         event = Event(step.instruction, step.scope, context, devices, value, operands, seconds)
         leaves = None

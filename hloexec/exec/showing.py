@@ -37,6 +37,10 @@ class Shown:
     """For each step of the program the slots that nothing needs once it has been shown."""
     computed: frozenset[int]
     """The slots that no step fills."""
+    needed: list[tuple[int, ...]]
+    """For each step of the program the slots that are filled before it can be shown."""
+    is_computed: list[bool]
+    """For each step of the program whether its kernel has to run for the observer."""
 
 
 _known: WeakKeyDictionary[Plan, Shown] = WeakKeyDictionary()
@@ -78,7 +82,14 @@ def _shown(plan: Plan) -> Shown:
         if slot not in kept:
             ends[position].append(slot)
     computed = frozenset(slot for step in plan.program for slot in step.results if slot not in filled)
-    return Shown(steps, plan.program, [tuple(slots) for slots in ends], computed)
+    return Shown(
+        steps=steps,
+        program=plan.program,
+        last=[tuple(slots) for slots in ends],
+        computed=computed,
+        needed=[(*step.operands, *(slot for slot in step.results if slot not in computed)) for step in plan.program],
+        is_computed=[step.kernel is not None and not computed.isdisjoint(step.results) for step in plan.program],
+    )
 
 
 def _intermediate_bytes(plan: Plan, step: Step) -> int:

@@ -204,10 +204,10 @@ class WatchedMachine(Machine):
         slots, program = frame.slots, shown(frame.plan)
         while frame.shown < len(program.program):
             step = program.program[frame.shown]
-            needed = (*step.operands, *(slot for slot in step.results if slot not in program.computed))
-            if any(slots[slot] is None for slot in needed):
-                return
-            if step.kernel is not None and not program.computed.isdisjoint(step.results):
+            for slot in program.needed[frame.shown]:
+                if slots[slot] is None:
+                    return
+            if program.is_computed[frame.shown]:
                 self._run_kernel(task, step)
             if not step.is_silent:
                 # Multiply-adds, and what converts the value of a call, a parameter or a tuple, have operands that the

@@ -49,7 +49,11 @@ def map_tree(tree: SlotTree, leaf: Callable[[int], Any]) -> Any:
 
 def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     """The value of a tree, given all slots."""
-    return map_tree(tree, slots.__getitem__)
+    if isinstance(tree, int):
+        return slots[tree]
+    if tuple not in map(type, tree):
+        return tuple([slots[slot] for slot in tree])  # type: ignore[index]
+    return mapped(tree, slots.__getitem__)
 
 
 def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:

@@ -7,19 +7,20 @@ or product are kept until the convert has run, and the convert is the one that a
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
+from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.operations import traits_of
 from hloexec.ops.traits import Traits
 from hloexec.precision import unit_roundoff
 from hloexec.shadowing.computing.elements import taken
-from hloexec.shadowing.store import Shadow, wide
+from hloexec.shadowing.store import Shadow
 from hloexec.values import Array
 
 __all__ = ["Absorbing", "absorbed", "absorbed_before"]
@@ -75,19 +76,25 @@ def _is_narrower(user: Instruction, instruction: Instruction) -> bool:
     )
 
 
-def absorbed(value: Array, combined: Sequence[Array], added: Array, places: Array | None, *, is_sum: bool) -> Array:
-    """Which elements of a result at places of the flat array absorb one of the numbers that they are made of: they are
-    the other one, though exactly they are not; or a sum whose rounding takes half of the digits of the smaller number.
+def absorbed(
+    value: Array, combined: Sequence[Array], added: Array, entry: ElementType, *, is_sum: bool
+) -> Array | None:
+    """Which elements of a result absorb one of the numbers that they are made of: they are the other one, though
+    exactly they are not; or a sum whose rounding takes half of the digits of the smaller number. None where none does.
 
-    `added` is what rounding adds to each.
+    All are in f64 (c128); `added` is what rounding adds to each, and `entry` the element type of the result.
     """
-    ours = np.abs(wide(taken(value, places)))
-    sizes = [np.abs(wide(taken(operand, places))) for operand in combined]
+    if not np.logical_or.reduce(added):
+        return None
+    ours = np.abs(value)
+    sizes = [np.abs(operand) for operand in combined]
     found = np.zeros(ours.shape, np.bool_)
     for size in sizes:
         found |= ours == size
     if is_sum and len(sizes) == 2:
-        found |= np.abs(added) > np.sqrt(unit_roundoff(element_type_of(value.dtype))) * np.minimum(*sizes)
+        found |= np.abs(added) > math.sqrt(unit_roundoff(entry)) * np.minimum(*sizes)
+    if not np.logical_or.reduce(found):
+        return None
     return np.asarray(found & (added != 0) & np.isfinite(ours))
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
+
 from hloexec.dtypes import ElementType
 from hloexec.precision import unit_roundoff
 from hloexec.shadowing.kinds import Losses
 from hloexec.shadowing.store import Blame, Shadow
 
-__all__ = ["blamed", "merged"]
+__all__ = ["blamed", "merged", "with_vanished"]
 
 _LEAST = 1e-5
 """Smaller shares are forgotten."""
@@ -78,6 +80,13 @@ def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = N
         _add(vanished, shadow.blame.vanished, 1.0)
     units = [shadow.blame.unit for shadow in known]
     return Blame(_kept(shares), _kept(lost), _largest(vanished), max(units, default=0.0))
+
+
+def with_vanished(blame: Blame, found: Blame) -> Blame:
+    """A blame, and who has made zeros of further elements, as these say."""
+    vanished = dict(blame.vanished)
+    _add(vanished, found.vanished, 1.0)
+    return attrs.evolve(blame, vanished=_largest(vanished))
 
 
 def _vanished(shadows: Sequence[Shadow | None], weights: Sequence[int]) -> dict[int, float]:

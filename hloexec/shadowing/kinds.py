@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import numpy as np
 
@@ -87,29 +89,32 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         inherited = _squares(sample.inherited) if is_inheriting else np.zeros(1)
         kinds: dict[str, float] = {}
         counts: dict[str, int] = {}
-        lost = ~np.isfinite(sample.value)
         passing, born, passed = None, 0, 0
-        if lost.any():
-            lost &= np.isfinite(sample.exact)
+        if not _is_finite(sample.value):
+            lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
             passing = lost & ~np.isfinite(sample.here)
             passed = int(np.count_nonzero(passing))
             born = int(np.count_nonzero(lost)) - passed
         if born:
             counts["overflow"] = born
         rest = float(np.add.reduce(added))
-        if sample.absorbed is not None and sample.absorbed.any():
+        if sample.absorbed is not None and np.logical_or.reduce(sample.absorbed):
             kinds["absorption"] = float(added[sample.absorbed].sum())
             counts["absorption"] = int(np.count_nonzero(sample.absorbed))
         if is_inheriting and traits.cancels and len(sample.operands) == 2:
             _note_cancellation(sample, max(unit, unit_roundoff(entry)), inherited, kinds, counts)
-        _note_underflow(sample, entry, added, kinds, counts)
+        sizes = np.abs(sample.value)
+        # NaN where an element is NaN.
+        least = np.minimum.reduce(sizes)
+        if not least >= smallest_normal(entry):
+            _note_underflow(sample, sizes, entry, added, kinds, counts)
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
         total = float(np.add.reduce(inherited))
-        weights, lost_weights = _weights(sample, inherited)
+        weights, lost_weights = _weights(sample, inherited, total)
         vanished = counts.get("absorption", 0)
         vanished_weights = None
-        if not sample.value.all():
+        if not least > 0:
             vanished, vanished_weights = _zeros(sample, traits)
     return Losses(
         count=sample.value.size,
@@ -151,6 +156,11 @@ def _vanished(sample: Sample, where: Array) -> tuple[int, ...] | None:
     return tuple(found)
 
 
+def _is_finite(values: Array) -> bool:
+    """Whether all are finite; a finite sum, which takes one pass, has no infinity in it."""
+    return math.isfinite(abs(np.add.reduce(values))) or bool(np.isfinite(values).all())
+
+
 _MOST = 1e300
 """Squares are cut there, so that their sums stay finite."""
 
@@ -167,11 +177,14 @@ def _note_cancellation(
 ) -> None:
     """Where a sum or difference of two operands is far smaller than they are, and they have half of their digits."""
     largest = np.maximum(*map(np.abs, sample.operands))
+    cancelled = largest >= unit**-0.25 * np.abs(sample.exact)
+    if not np.logical_or.reduce(cancelled):
+        return
     before = np.zeros(largest.shape)
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
         if shadow is not None:
             before = np.maximum(before, np.abs(operand - shadow))
-    cancelled = (largest >= unit**-0.25 * np.abs(sample.exact)) & (inherited > 0) & (before <= np.sqrt(unit) * largest)
+    cancelled = cancelled & (inherited > 0) & (before <= np.sqrt(unit) * largest)
     if sample.absorbed_before is not None:
         cancelled &= ~sample.absorbed_before
     if cancelled.any():
@@ -180,11 +193,10 @@ def _note_cancellation(
 
 
 def _note_underflow(
-    sample: Sample, entry: ElementType, added: Array, kinds: dict[str, float], counts: dict[str, int]
+    sample: Sample, sizes: Array, entry: ElementType, added: Array, kinds: dict[str, float], counts: dict[str, int]
 ) -> None:
-    """Results below the normal numbers that have lost half of their digits, or all."""
-    size = np.abs(sample.value)
-    low = size < smallest_normal(entry)
+    """Results below the normal numbers, of these absolute values, that have lost half of their digits, or all."""
+    low = sizes < smallest_normal(entry)
     if low.any():
         low &= (sample.here != 0) & np.isfinite(sample.here)
         low &= np.abs(sample.added) > np.sqrt(unit_roundoff(entry)) * np.abs(sample.here)
@@ -194,16 +206,19 @@ def _note_underflow(
             counts["underflow"] = count
 
 
-def _weights(sample: Sample, inherited: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of what operands do to the result, the shares of their finite errors and those of their lost elements."""
+def _weights(sample: Sample, inherited: Array, total: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of what operands do to the result, which is `total` altogether, the shares of their finite errors and those of
+    their lost elements."""
     finite, lost = [0.0] * len(sample.operands), [0.0] * len(sample.operands)
+    is_one = sum(part is not None for part in sample.parts) == 1
     for number, (operand, part) in enumerate(zip(sample.operands, sample.parts, strict=True)):
         if part is not None:
-            squares, is_finite = _squares(part), np.isfinite(operand)
-            if is_finite.all():
-                finite[number] = float(np.add.reduce(squares))
+            if _is_finite(operand):
+                # One operand alone does all of it.
+                finite[number] = total if is_one else float(np.add.reduce(_squares(part)))
             else:
-                is_finite = np.broadcast_to(is_finite, squares.shape)
+                squares = _squares(part)
+                is_finite = np.broadcast_to(np.isfinite(operand), squares.shape)
                 finite[number] = float(squares[is_finite].sum())
                 lost[number] = float(inherited[~is_finite].sum())
     total = sum(finite) + sum(lost)

@@ -22,7 +22,7 @@ from hloexec.shadowing.computing.moving import Evaluated, is_inexact, order_chan
 from hloexec.shadowing.computing.widening import kernels_of
 from hloexec.shadowing.outputs import LeafError, leaf_errors
 from hloexec.shadowing.places import Place
-from hloexec.shadowing.store import EXACT, Blame, Shadow, Store, wide
+from hloexec.shadowing.store import EXACT, Blame, Shadow, Store
 from hloexec.values import Array, flat
 
 __all__ = ["ShadowObserver"]
@@ -51,9 +51,12 @@ class ShadowObserver:
         leaves = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
         if exchanges(instruction):
             self._exchange(event, leaves)
-        elif event.operands and not all(self._store.knows(leaf) for leaf in leaves):
-            self._compute(event, leaves)
-        for leaf in leaves:
+            new = leaves
+        else:
+            new = [leaf for leaf in leaves if not self._store.knows(leaf)]
+            if new and event.operands:
+                self._compute(event, leaves)
+        for leaf in new:
             if not self._store.knows(leaf):
                 self._store.put(leaf, EXACT)
         self._exchanges.note(event)
@@ -84,8 +87,8 @@ class ShadowObserver:
         if not evaluation.is_computed or not any(leaf.size for leaf in leaves):
             return
         operands = flat(event.operands)
-        shadows = [self._store.get(operand) for operand in operands]
-        is_wrong = any(shadow is not None for shadow in shadows)
+        shadows = list(map(self._store.get, operands))
+        is_wrong = shadows.count(None) < len(shadows)
         if not any(map(is_inexact, leaves)):
             if is_wrong:
                 self._decide(event, evaluation, number, operands, shadows)
@@ -171,7 +174,7 @@ class ShadowObserver:
 def _shadow(found: Difference, value: Array, blame: Blame, absorbed: Array | None) -> Shadow | None:
     lost = 0
     if found.is_whole:
-        lost = int(np.count_nonzero(~np.isfinite(wide(value)) & np.isfinite(found.data)))
+        lost = int(np.count_nonzero(~np.isfinite(value) & np.isfinite(found.data)))
         if not lost and not found.energy:
             return EXACT
     return Shadow(found.data, found.is_whole, found.energy, lost, blame, absorbed)

@@ -171,7 +171,7 @@ def _measured_at_once(leaves: Sequence[tuple[Array, Shadow | None]]) -> list[_Me
         vanished = first_places((place * BLOCK, parts[number][1]) for place, parts in enumerate(seen))
         start = BLOCK * max(range(len(seen)), key=lambda place: seen[place][number][0].energy)
         where = start, min(size, start + BLOCK)
-        shadow.blame = pending.corrected(value, shadow.energy, its.energy, where, vanished) or shadow.blame
+        shadow.blame = pending.corrected(value, shadow, its.energy, where, vanished) or shadow.blame
         found.append(its)
     return found
 

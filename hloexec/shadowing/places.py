@@ -55,10 +55,10 @@ class Place:
         if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
             self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
 
-    def take(self, found: Losses) -> None:
+    def take(self, found: Losses, *, only_counts: bool = False) -> None:
         """Take into account how a run loses digits."""
         scale = found.scale if found.scale > 0 else 1.0
-        for kind, energy in found.kinds.items():
+        for kind, energy in () if only_counts else found.kinds.items():
             self.kinds[kind] = self.kinds.get(kind, 0.0) + min(energy / scale, 1.0)
         for kind, count in found.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + count

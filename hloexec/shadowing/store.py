@@ -76,7 +76,7 @@ class Shadow:
         pending = self.pending
         if pending is None:
             return
-        found, blame = pending.computed(self.energy, out)
+        found, blame = pending.computed(self, out)
         self._data, self._is_whole, self.energy, self.pending = found.data, found.is_whole, found.energy, None
         self.blame = blame or self.blame
 

@@ -29,6 +29,7 @@ __all__ = [
     "Sample",
     "count_unlike",
     "difference_of",
+    "difference_of_few",
     "differences",
     "elementwise",
     "energy_in",
@@ -104,18 +105,23 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     flat = row_by_row(value)
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
     energies = np.zeros(max(1, -(-flat.size // PART)))
-    seen = [(False, NOWHERE)] * -(-flat.size // BLOCK)
+    seen = [NOWHERE] * -(-flat.size // BLOCK)
+    lossy: list[int] = []
 
     def work(start: int, stop: int) -> None:
+        if lossy:
+            return
         block, is_lossy, zeros = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
-        seen[start // BLOCK] = is_lossy, zeros
+        seen[start // BLOCK] = zeros
+        if is_lossy:
+            lossy.append(start)
         _note_energies(energies, block, start)
 
     in_blocks(work, flat.size, BLOCK)
+    if lossy:
+        return _whole(exact, flat, value.shape)
     heaviest = int(np.argmax(energies)) * PART
-    if any(is_lossy for is_lossy, _ in seen):
-        return _whole(exact, flat, value.shape, heaviest)
-    zeros = first_places((number * BLOCK, places) for number, (_, places) in enumerate(seen))
+    zeros = first_places((number * BLOCK, places) for number, places in enumerate(seen))
     return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest, zeros)
 
 
@@ -165,7 +171,23 @@ def difference_of(exact: Array, value: Array) -> Difference:
     return differences(lambda start, stop: numbers[start:stop], value)
 
 
-def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...], heaviest: int) -> Difference:
+def difference_of_few(sample: Sample, value: Array) -> Difference:
+    """The same of a small array, all of whose elements are in the sample."""
+    block = np.subtract(sample.exact, sample.value)
+    if block.dtype == np.float64:
+        energy = float(np.vdot(block, block))
+        if energy < _NARROW:
+            found = block.astype(np.float32)
+            if np.count_nonzero(found) == np.count_nonzero(block):
+                return Difference(found.reshape(value.shape), False, energy, 0)
+    return difference_of(sample.exact, value)
+
+
+_NARROW = 1e70
+"""A sum of squares below this has none of a number that is too large for f32."""
+
+
+def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...]) -> Difference:
     """The same as the numbers themselves."""
     found = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
     energies = np.zeros(max(1, -(-flat.size // PART)))
@@ -174,13 +196,13 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
     def work(start: int, stop: int) -> None:
         found[start:stop] = exact(start, stop)
         difference = np.subtract(found[start:stop], wide(flat[start:stop]))
-        _note_energies(energies, np.where(np.isfinite(difference), difference, 0), start)
+        if not math.isfinite(energy_in(difference)):
+            difference = np.where(np.isfinite(difference), difference, 0)
+        _note_energies(energies, difference, start)
 
     in_blocks(work, flat.size, BLOCK)
     np.minimum(energies, most, out=energies)
-    if energies.any():
-        heaviest = int(np.argmax(energies)) * PART
-    return Difference(found.reshape(shape), True, float(energies.sum()), heaviest)
+    return Difference(found.reshape(shape), True, float(energies.sum()), int(np.argmax(energies)) * PART)
 
 
 @lru_cache(maxsize=256)
@@ -201,9 +223,10 @@ def sampled(difference: Difference, value: Array) -> Array | None:
         places = difference.heaviest + heaviest_of(_errors(difference, value, block))
     vanished = difference.vanished
     if vanished is None:
-        vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:FEW]
+        zero = value == 0
+        vanished = np.flatnonzero(zero & (difference.data != 0))[:FEW] if zero.any() else NOWHERE
     if difference.is_whole:
-        lost = np.flatnonzero(~np.isfinite(wide(value)))[:SAMPLE]
+        lost = np.flatnonzero(~np.isfinite(value))[:SAMPLE]
         vanished = np.union1d(vanished, lost)
     return np.union1d(places, vanished) if vanished.size else places
 

@@ -28,7 +28,7 @@ from hloexec.shadowing.computing.elements import (
     SAMPLE,
     Sample,
     count_unlike,
-    difference_of,
+    difference_of_few,
     elementwise,
     sampled,
     spread,
@@ -41,7 +41,7 @@ from hloexec.shadowing.computing.moving import (
     moved,
     reordered,
 )
-from hloexec.shadowing.computing.pending import Pending, is_finite, may_wait
+from hloexec.shadowing.computing.pending import Noting, Pending, is_finite, may_wait
 from hloexec.shadowing.computing.wholes import whole
 from hloexec.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.shadowing.kinds import Losses, losses
@@ -74,6 +74,7 @@ class Evaluation:
         self.absorbing = Absorbing(computation, instruction)
         self.source: Evaluation | None = None
         """Of a convert, the sum or product that it rounds."""
+        self._known: dict[Floats, Callable[..., Any] | None] = {}
         self.is_failing = False
         """Whether it cannot be computed in f64: its results are taken as they are."""
 
@@ -83,7 +84,9 @@ class Evaluation:
         return (self.opcode is not None and self.opcode.role is Role.KERNEL) or isinstance(self.entry, CustomCall)
 
     def kernel(self, floats: Floats) -> Callable[..., Any] | None:
-        return self._kernels.bound(self.computation, self.instruction, floats)
+        if floats not in self._known:
+            self._known[floats] = self._kernels.bound(self.computation, self.instruction, floats)
+        return self._known[floats]
 
     def order(self, floats: Floats) -> Callable[..., tuple[int, Array]]:
         """The rule by which it sorts operands with other floats."""
@@ -146,7 +149,7 @@ class Evaluation:
     ) -> Evaluated:
         sample = self._sample(kernel, value, operands, shadows, None) if value.size <= SAMPLE else None
         if sample is not None:
-            found = difference_of(sample.exact, value)
+            found = difference_of_few(sample, value)
         else:
             found = elementwise(self._in_range(kernel), operands, shadows, value)
         if not found.energy and not found.is_whole:
@@ -201,7 +204,7 @@ class Evaluation:
         shadows: Sequence[Shadow | None],
         first: Array | None,
         places: Array | None,
-        is_noted: bool,
+        noting: Noting,
     ) -> tuple[Array, Blame]:
         """What elements at places say, which have been taken already; as `Blaming` has it."""
         kernel = self.kernel(WIDE)
@@ -210,11 +213,10 @@ class Evaluation:
         sample.absorbed_before = absorbed_before(shadows, places)
         combined = self.absorbing.combined(operands, None if self.source is None else self.source.absorbing, first)
         if combined is not None:
-            its = operands if combined[0] is operands else [taken(each, places) for each in combined[0]]
-            sample.absorbed = absorbed(value, its, sample.added, None, is_sum=combined[1])
+            sample.absorbed = self._absorbed(sample, value, operands, combined, places)
         its_losses = self._losses(sample, value, shadows)
-        if is_noted:
-            self.place.take(its_losses)
+        if noting is not Noting.NOTHING:
+            self.place.take(its_losses, only_counts=noting is Noting.COUNTS)
         return sample.exact, blamed(self.number, its_losses, shadows, element_type_of(value.dtype))
 
     def _sample(
@@ -229,10 +231,21 @@ class Evaluation:
         sample.absorbed_before = absorbed_before(shadows, places)
         source = None if self.source is None else self.source.absorbing
         combined = self.absorbing.combined(operands, source, operands[0])
-        if combined is None:
-            return sample
-        sample.absorbed = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])
+        if combined is not None:
+            sample.absorbed = self._absorbed(sample, value, operands, combined, places)
         return sample
+
+    @staticmethod
+    def _absorbed(
+        sample: Sample,
+        value: Array,
+        operands: Sequence[Array],
+        combined: tuple[Sequence[Array], bool],
+        places: Array | None,
+    ) -> Array | None:
+        """What a sample shows that is absorbed; of operands that are not those of the instruction, at these places."""
+        its = sample.operands if combined[0] is operands else [wide(taken(each, places)) for each in combined[0]]
+        return absorbed(sample.value, its, sample.added, element_type_of(value.dtype), is_sum=combined[1])
 
     def _losses(self, sample: Sample, value: Array, shadows: Sequence[Shadow | None]) -> Losses:
         units = [shadow.blame.unit for shadow in shadows if shadow is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.shadowing.blame import merged
-from hloexec.shadowing.computing.elements import Difference
+from hloexec.shadowing.computing.elements import Difference, energy_in
+from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges
 from hloexec.shadowing.computing.widening import NARROW, PREDS, SAME, WIDE
 from hloexec.shadowing.kinds import Losses
 from hloexec.shadowing.store import Blame, Shadow, energy_of, wide, widened
@@ -128,10 +130,23 @@ def order_changes(evaluation: Evaluation, operands: Sequence[Any], shadows: Sequ
 def _difference(data: Array, is_whole: bool, value: Array) -> Difference | None:
     """The difference that elements which moved have."""
     if is_whole:
-        errors = np.subtract(data, wide(value))
-        return Difference(data, True, energy_of(errors[np.isfinite(errors)]), 0)
+        return Difference(data, True, _whole_energy(data, value), 0)
     energy = energy_of(data)
     return Difference(data, False, energy, 0) if energy else None
+
+
+def _whole_energy(data: Array, value: Array) -> float:
+    """The sum of the squares of what finite numbers differ by from a value."""
+    exact, values = exact_ranges(data, None), exact_ranges(value, None)
+    total = 0.0
+    for start in range(0, value.size, BLOCK):
+        stop = min(start + BLOCK, value.size)
+        errors = np.subtract(exact(start, stop), values(start, stop))
+        energy = energy_in(errors)
+        if not math.isfinite(energy):
+            energy = energy_in(errors[np.isfinite(errors)])
+        total += energy * ((stop - start) / errors.size)
+    return total
 
 
 def _moving(operand: Array, shadow: Shadow | None, dtype: Any, is_whole: bool) -> Array:

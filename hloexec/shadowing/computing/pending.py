@@ -8,6 +8,7 @@ zeros that it has not shown, the chain is computed again for the elements that s
 
 from __future__ import annotations
 
+import enum
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
+from hloexec.shadowing.blame import with_vanished
 from hloexec.shadowing.computing.elements import (
     PART,
     SHARE,
@@ -35,7 +37,7 @@ from hloexec.values import Array
 if TYPE_CHECKING:
     from hloexec.shadowing.store import Blame
 
-__all__ = ["Pending", "is_finite", "may_wait", "ranges_of", "together"]
+__all__ = ["Noting", "Pending", "is_finite", "may_wait", "ranges_of", "together"]
 
 _LEAST = 1 << 15
 """Elements from which on an array's shadow may wait."""
@@ -43,6 +45,15 @@ _MOST = 24
 """Instructions of a chain."""
 _TOGETHER = 4
 """Shadows that are computed side by side: the numbers of a range should stay in the cache."""
+
+
+class Noting(enum.Enum):
+    """What is kept of elements for the kinds of an instruction's losses."""
+
+    NOTHING = enum.auto()
+    COUNTS = enum.auto()
+    """How many are affected, of elements whose errors do not stand for those of the array."""
+    ALL = enum.auto()
 
 
 class Blaming(Protocol):
@@ -56,11 +67,11 @@ class Blaming(Protocol):
         shadows: Sequence[Shadow | None],
         first: Array | None,
         places: Array | None,
-        is_noted: bool,
+        noting: Noting,
         /,
     ) -> tuple[Array, Blame]:
         """The exact results, and who is to blame for the errors; `first` is the whole of the first operand, where that
-        is still there, and `is_noted` says whether to take the elements into account for the kinds of losses."""
+        is still there, and `noting` says what to keep of the elements for the kinds of losses."""
 
 
 @attrs.define(eq=False)
@@ -89,9 +100,9 @@ class Pending:
     is_noted: bool = False
     """Whether other elements than those of the sample have been looked at."""
 
-    def computed(self, estimate: float, out: Array | None = None) -> tuple[Difference, Blame | None]:
-        """The difference from the value; and the blame, where the sample has not shown most of the error. `out` is
-        filled with the exact numbers."""
+    def computed(self, shadow: Shadow, out: Array | None = None) -> tuple[Difference, Blame | None]:
+        """The difference from the value, for what has been known of its shadow; and the blame, where the sample has not
+        shown most of the error. `out` is filled with the exact numbers."""
         value = self.value()
         assert value is not None
         found = differences(self.ranges(out), value)
@@ -99,7 +110,7 @@ class Pending:
             return found, self._blame_at(value, sampled(found, value))
         assert found.vanished is not None
         where = found.heaviest, min(self.size, found.heaviest + PART)
-        return found, self.corrected(value, estimate, found.energy, where, found.vanished)
+        return found, self.corrected(value, shadow, found.energy, where, found.vanished)
 
     def ranges(self, out: Array | None = None) -> Ranges:
         """The exact numbers, which are not kept; `out` is filled with them."""
@@ -114,18 +125,19 @@ class Pending:
         return one
 
     def corrected(
-        self, value: Array, estimate: float, energy: float, heaviest: tuple[int, int], vanished: Array
+        self, value: Array, shadow: Shadow, energy: float, heaviest: tuple[int, int], vanished: Array
     ) -> Blame | None:
         """The blame, where the sample has not shown most of the energy, or not that elements vanish, if they do; else
         None. Of the whole array are given the energy, the range that holds most of it, and where elements vanish."""
-        is_like = estimate >= SHARE * energy
-        if is_like and not (vanished.size and self._hides_zeros(value)):
-            return None
-        places = spread(self.size)
-        if not is_like:
-            start, stop = heaviest
-            errors = np.subtract(self.ranges()(start, stop), wide(row_by_row(value)[start:stop]))
-            places = start + heaviest_of(errors)
+        if shadow.energy >= SHARE * energy:
+            if not (vanished.size and self._hides_zeros(value)):
+                return None
+            # The sample tells the rest.
+            found = self._blame_at(value, vanished, is_rare=True)
+            return None if found is None else with_vanished(shadow.blame, found)
+        start, stop = heaviest
+        errors = np.subtract(self.ranges()(start, stop), wide(row_by_row(value)[start:stop]))
+        places = start + heaviest_of(errors)
         return self._blame_at(value, np.union1d(places, vanished) if vanished.size else places)
 
     def _hides_zeros(self, value: Array) -> bool:
@@ -134,9 +146,9 @@ class Pending:
             return False
         return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
 
-    def _blame_at(self, value: Array, places: Array | None) -> Blame | None:
+    def _blame_at(self, value: Array, places: Array | None, *, is_rare: bool = False) -> Blame | None:
         """The blame, as elements at other places than those of the sample show it, of which the whole chain is computed
-        again; None where it cannot be."""
+        again; None where it cannot be. `is_rare` says that these elements do not stand for all."""
         values: dict[int, Array] = {}
         exact: dict[int, Array] = {}
         shadows: dict[int, Shadow | None] = {}
@@ -164,7 +176,8 @@ class Pending:
             else:
                 return None
             first = link.operands[0] if link.links[0] is None else link.links[0].value()
-            exact[key], blame = link.blamed(values[key], given, known, before, first, places, not link.is_noted)
+            noting = Noting.NOTHING if link.is_noted else Noting.COUNTS if is_rare else Noting.ALL
+            exact[key], blame = link.blamed(values[key], given, known, before, first, places, noting)
             link.is_noted = True
             shadows[key] = Shadow(None, False, 0.0, 0, blame)
         return blame

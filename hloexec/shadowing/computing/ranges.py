@@ -106,10 +106,9 @@ def _exact(block: Array, data: Array | None, is_whole: bool) -> Array:
         return wide(block)
     if is_whole:
         return data
-    # Converted first: NumPy would do so in pieces, through buffers.
     found = widen(block)
     found = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
     if data.size > found.size:
         return np.asarray(found + data)
-    found += data.astype(found.dtype, copy=False)
+    found += data
     return found

@@ -236,7 +236,7 @@ class _Pieces:
         vanished = first_places((first, self._seen[first][2]) for first in sorted(self._seen))
         start = max(sorted(self._seen), key=lambda first: self._seen[first][1])
         where = start, self._seen[start][0]
-        blame = self._pending.corrected(self._array, self._shadow.energy, energy, where, vanished)
+        blame = self._pending.corrected(self._array, self._shadow, energy, where, vanished)
         self._shadow.energy, self._shadow.blame = energy, blame or self._shadow.blame
         return True
 
