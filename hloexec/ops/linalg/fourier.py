@@ -34,8 +34,8 @@ _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "IRFFT": np.fft.irfft,
 }
 _BLOCK_POINTS, _CONVERTED_POINTS = 1 << 17, 1 << 15
-"""How much a thread transforms at a time; less where NumPy converts a whole block to double precision and back, as it
-does with single precision, but for the inverse."""
+"""How much a thread transforms at a time; less where a whole block is converted to double precision and back, which
+NumPy uses for single precision, but for the inverse."""
 
 
 @attrs.frozen
@@ -46,7 +46,7 @@ class FftAttributes:
     fft_length: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("fft", operands=1, attributes=FftAttributes, rounding=Rounding.SUM)
+@opcode("fft", operands=1, attributes=FftAttributes, overwrites=0, rounding=Rounding.SUM)
 class Fft:
     """The discrete Fourier transform over the last one to three dimensions, of any lengths.
 
@@ -114,7 +114,12 @@ class Fft:
 
     @staticmethod
     def evaluate(
-        operand: Array, *, attributes: FftAttributes, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
+        operand: Array,
+        *,
+        attributes: FftAttributes,
+        shape: ArrayShape,
+        numerics: NumericsPolicy = REFERENCE,
+        out: Array | None = None,
     ) -> Array:
         lengths = attributes.fft_length
         if operand.size == 0:
@@ -124,7 +129,8 @@ class Fft:
         axes = tuple(range(operand.ndim - len(lengths), operand.ndim))
         with np.errstate(all="ignore"):
             for transform, axis, length in _passes(attributes.fft_type, axes, lengths):
-                operand = _along(transform, operand, axis, length)
+                # What one transform makes, the next may overwrite.
+                operand = out = _along(transform, operand, axis, length, out)
         return operand.astype(shape.element_type.storage, copy=False)
 
     @staticmethod
@@ -146,23 +152,33 @@ def _passes(kind: str, axes: tuple[int, ...], lengths: tuple[int, ...]) -> list[
     return [*along, (whole, *last)] if kind == "IRFFT" else [(whole, *last), *reversed(along)]
 
 
-def _along(transform: _Transform, operand: Array, axis: int, length: int) -> Array:
-    """`transform(operand, length, axis)`, whose lines do not depend on one another, on all cores."""
+def _along(transform: _Transform, operand: Array, axis: int, length: int, out: Array | None) -> Array:
+    """`transform(operand, length, axis)`, whose lines do not depend on one another, on all cores.
+
+    In `out`, the operand's memory, if the result fits there.
+    """
     sizes = list(operand.shape)
     sizes[axis] = length // 2 + 1 if transform is np.fft.rfft else length
     dtype = np.result_type(operand, np.complex64)
-    result = empty(sizes, dtype.type(0).real.dtype if transform is np.fft.irfft else dtype)
+    kind = dtype.type(0).real.dtype if transform is np.fft.irfft else dtype
+    fits = out is not None and out.flags.c_contiguous and out.shape == tuple(sizes) and out.dtype == kind
+    result = out if out is not None and fits else empty(sizes, kind)
     # The longest other dimension is cut.
     cut = max((other for other in range(operand.ndim) if other != axis), key=sizes.__getitem__, default=None)
     if cut is None:
         return transform(operand, length, axis, out=result)  # type: ignore[no-any-return]
     before = (slice(None),) * cut
+    is_converted = dtype == np.complex64 and transform in (np.fft.fft, np.fft.rfft)
 
     def work(start: int, stop: int) -> None:
         lines = (*before, slice(start, stop))
-        transform(operand[lines], length, axis, out=result[lines])
+        if is_converted and transform is np.fft.fft:
+            # NumPy would have an array in double precision for what it reads, and one for what it writes.
+            wide = operand[lines].astype(np.complex128)
+            result[lines] = transform(wide, length, axis, out=wide)
+        else:
+            transform(operand[lines], length, axis, out=result[lines])
 
-    is_converted = dtype == np.complex64 and transform in (np.fft.fft, np.fft.rfft)
     points = _CONVERTED_POINTS if is_converted else _BLOCK_POINTS
     in_blocks(work, sizes[cut], max(1, points * sizes[cut] // operand.size))
     return result
