@@ -350,6 +350,13 @@ def _memory_of(plan: Plan) -> AbstractContextManager[None]:
     """A context in which kernels make large arrays in memory that the plan's runs share."""
     if plan.arenas is None:
         plan.arenas = arena.Arenas()
+        # Imported late: small programs never need it.
+        from hloexec.plan.passes.placement import place_arrays
+
+        try:
+            place_arrays(plan)
+        except Exception as error:
+            warn_of_failure(f"the placement of the arrays of {plan.computation.name}", error)
     return plan.arenas.lent(entry_peak_bytes(plan))
 
 

@@ -12,6 +12,7 @@ import mmap
 import sys
 import threading
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
@@ -22,11 +23,12 @@ import numpy as np
 from hloexec.dtypes import DType
 from hloexec.values import Array
 
-__all__ = ["LEAST_BYTES", "Arenas", "empty", "is_own", "owner_of", "release_memory"]
+__all__ = ["ALIGNMENT", "LEAST_BYTES", "Arenas", "Placed", "empty", "is_own", "owner_of", "release_memory"]
 
 LEAST_BYTES = 1 << 17
 """The C library keeps the memory of smaller arrays by itself."""
-_ALIGNMENT = 64
+ALIGNMENT = 64
+"""In bytes; arrays take up whole multiples of it."""
 _SPARE = 4
 """An arena has room for the arrays of a run and for one part in so many of them besides, for gaps."""
 _HUGE_PAGE = 1 << 21
@@ -85,6 +87,8 @@ class _Arena:
         """Behind so many bytes nothing has been written."""
         self.missed = 0
         """The bytes of arrays for which there was no gap."""
+        self.chosen: Sequence[tuple[int, int]] = ()
+        """Sizes and places for arrays of what runs now."""
 
     @property
     def size(self) -> int:
@@ -92,27 +96,35 @@ class _Arena:
 
     def empty(self, sizes: Sequence[int], dtype: DType, nbytes: int) -> Array:
         """An array of so many bytes."""
-        wanted = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT
         self._forget_unused()
-        gap = min((gap for gap in self._gaps if gap >= wanted), default=-1)
-        if gap >= 0:
-            index = self._gaps.index(gap)
-            start = self._starts[index] - gap
-            self._gaps[index] = gap - wanted
-        else:
-            index = len(self._places)
-            start = self._ends[-1] if self._ends else 0
-            if self.size - start < wanted:
-                self.missed += nbytes
-                return np.empty(sizes, dtype)
+        index, start = self._found(wanted)
         end = start + wanted
+        if end > self.size:
+            self.missed += nbytes
+            return np.empty(sizes, dtype)
         self.used = max(self.used, end)
         place: Any = self._memory[start:end]
         self._places.insert(index, place)
         self._starts.insert(index, start)
         self._ends.insert(index, end)
-        self._gaps.insert(index, 0)
+        self._gaps.insert(index, start - (self._ends[index - 1] if index else 0))
+        if index + 1 < len(self._gaps):
+            self._gaps[index + 1] -= self._gaps[index] + wanted
         return np.ndarray(sizes, dtype, place)
+
+    def _found(self, wanted: int) -> tuple[int, int]:
+        """Before which of the places so many bytes are free, and where they begin: where they are to lie if nothing is
+        there, else in the smallest gap, else behind all places."""
+        for size, start in self.chosen:
+            index = bisect_left(self._starts, start + size)
+            if size == wanted and start + size <= self.size and (not index or self._ends[index - 1] <= start):
+                return index, start
+        gap = min((gap for gap in self._gaps if gap >= wanted), default=-1)
+        if gap >= 0:
+            index = self._gaps.index(gap)
+            return index, self._starts[index] - gap
+        return len(self._places), self._ends[-1] if self._ends else 0
 
     def _forget_unused(self) -> None:
         """Leave out the places that no array shows."""
@@ -145,6 +157,25 @@ class _Arena:
         """Results may outlive the plan, and with them all of the memory."""
         if not is_finalizing():
             self.release()
+
+
+class Placed:
+    """A kernel that makes its large arrays in places chosen before the run, as long as nothing else is there."""
+
+    def __init__(self, function: Callable[..., Any], places: Sequence[tuple[int, int]]) -> None:
+        """`places` are the sizes of arrays, in bytes, and where in an arena each begins."""
+        self._function = function
+        self._places = tuple(places)
+
+    def __call__(self, *operands: Any, **out: Any) -> Any:
+        arena: _Arena | None = getattr(_here, "arena", None)
+        if arena is None:
+            return self._function(*operands, **out)
+        arena.chosen = self._places
+        try:
+            return self._function(*operands, **out)
+        finally:
+            arena.chosen = ()
 
 
 class Arenas:

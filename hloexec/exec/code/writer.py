@@ -159,7 +159,7 @@ class Writer:
             for place, slot in enumerate(step.operands)
         )
         ufunc = kernel.ufunc
-        function = self.known_as(step.instruction.opcode if ufunc is None else ufunc.__name__, kernel.function)
+        function = self.known_as(step.instruction.opcode if ufunc is None else ufunc.__name__, step.function)
         call = f"{function}({given})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
             target = self.value(values, step.reused)

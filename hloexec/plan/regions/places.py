@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from hloexec.dtypes import DType
+from hloexec.plan.regions.packing import packed
 from hloexec.plan.steps import Step
 
 __all__ = ["Operation", "Places", "Value"]
@@ -142,20 +143,5 @@ class Places:
             )
 
     def packed(self, sizes: Sequence[int]) -> tuple[list[int], int]:
-        """Where each buffer begins, given what each takes, and where the last one ends.
-
-        Buffers of which one is done with before the other is used may lie over one another. The largest is placed
-        first, and each in the first gap between those that it must not touch.
-        """
-        starts: dict[int, int] = {}
-        for buffer in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
-            first, last = self._spans[buffer]
-            beside = (other for other in starts if first <= self._spans[other][1] and self._spans[other][0] <= last)
-            start = 0
-            for begin, other in sorted((starts[other], other) for other in beside):
-                if begin - start >= sizes[buffer]:
-                    break
-                start = max(start, begin + sizes[other])
-            starts[buffer] = start
-        ends = (starts[buffer] + size for buffer, size in enumerate(sizes))
-        return [starts[buffer] for buffer in range(len(sizes))], max(ends, default=0)
+        """Where each buffer begins, given what each takes, and where the last one ends."""
+        return packed(sizes, self._spans)
