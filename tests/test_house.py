@@ -67,6 +67,7 @@ OPCODE_NAMES = {
     "plan/passes/fuse.py": "broadcast fusion iota",
     "plan/passes/hoist.py": "broadcast",
     "plan/passes/induction.py": "add compare",
+    "plan/passes/placement.py": "pad",
     "plan/program.py": "custom-call",
     "plan/regions/row_forms.py": "imag real stochastic-convert",
     "text/asynchronous.py": "async-done async-start async-update",
