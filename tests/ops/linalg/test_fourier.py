@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hloexec
 from conformance import xla
 from hloexec.errors import ShapeError
 from tests.ops.evaluation import evaluate
@@ -117,3 +118,24 @@ def test_empty_batches_transform_to_empty_batches() -> None:
 def test_wrong_transforms_are_refused(text: str, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         evaluate(text)
+
+
+@pytest.mark.parametrize("numerics", ["reference", "exact", "ftz", "random-rounding:3"])
+@pytest.mark.parametrize("kinds", [("FFT", "IFFT"), ("IFFT", "FFT")])
+def test_a_transform_in_the_memory_of_its_operand_gives_the_same_bits(kinds: tuple[str, str], numerics: str) -> None:
+    first, second = kinds
+    shape, exact = "c64[6,10,64]", "c64[2,3,8]"
+    shape, lengths = (exact, "3,8") if numerics == "exact" else (shape, "10,64")
+    module = hloexec.parse(f"""HloModule m
+ENTRY e {{
+  a = {shape} parameter(0)
+  b = {shape} fft(a), fft_type={first}, fft_length={{{lengths}}}
+  ROOT c = {shape} fft(b), fft_type={second}, fft_length={{{lengths}}}
+}}""")
+    given = hloexec.random_inputs(module, seed=5)
+    (operand,) = given if isinstance(given, tuple | list) else (given,)
+    before = operand.tobytes()
+    expected = hloexec.run(module, operand, numerics=numerics, planner=False).tobytes()
+    for _ in range(18):
+        assert hloexec.run(module, operand, numerics=numerics).tobytes() == expected
+    assert operand.tobytes() == before
