@@ -1,9 +1,9 @@
 """Whether what is expected is within reach: a look at it before the long search for policies of instructions.
 
 Policies of some instructions move an element about as far as the policies of the whole module do, or less: effects add
-up or cancel one another. Cancelled effects are why this does not hold element by element, but for most of many. So
-where nearly all elements that are off are many times further off than all policies together move them, no choice of
-instructions explains them, and none has to be tried.
+up or cancel one another. As they may cancel, this does not hold for each element, but for most of many. So where most
+elements that are off are several times further off than all policies together move them, no choice of instructions
+explains them, and none has to be tried.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from hloexec.ops.policies.policy import NumericsPolicy
 
 __all__ = ["is_out_of_reach"]
 
-_TIMES = 16.0
-"""So many times further off than policies move it an element is seldom: of normal numbers, one ratio in 25 is so
-large."""
-_SHARE = 0.9
-_FEW = 8
-"""Of fewer elements that are off, so large a share is so by chance."""
+_TIMES = 4.0
+"""Half of the elements that are off are so much further off than policies move them. Of two normal numbers of one size,
+the ratio is so large once in six times; of sixteen elements, half are so by chance once in a thousand times."""
+_FEW = 16
 _OFF = 8.0
 """An element is off if it is by so many times what rounding does to it."""
 
@@ -39,4 +37,4 @@ def is_out_of_reach(trials: Trials, nearest: NumericsPolicy, policies: Sequence[
         ours = trials.result(policy)
         if ours is not None:
             reach += np.abs(scale.vector(ours, theirs))
-    return bool(np.mean(distances[is_off] > _TIMES * reach[is_off]) >= _SHARE)
+    return bool(np.median(distances[is_off] / reach[is_off]) > _TIMES)
