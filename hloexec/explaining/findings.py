@@ -104,8 +104,8 @@ class Explanation(Described):
     undecided: tuple[NumericsPolicy, ...] = ()
     """Policies that may hold besides the best one: rounding hides what they would change."""
     untold: tuple[Untold, ...] = ()
-    """Instructions of which the values cannot tell whether they have a policy that the best one has for others: it
-    explains what is expected with and without these."""
+    """Instructions of which the values cannot tell whether they have a policy, one that the best one has for others or
+    another besides: it explains what is expected with and without these."""
     instructions: tuple[InstructionExplanation, ...] = ()
     """With values of the other side: every instruction that rounding alone does not explain, in data-flow order."""
     checked_instructions: int = 0

@@ -11,7 +11,9 @@ import numpy as np
 
 from hloexec.explaining.choosing import chosen
 from hloexec.explaining.findings import Explained, Trial, Untold
+from hloexec.explaining.hiding import hidden
 from hloexec.explaining.joining import further, joint
+from hloexec.explaining.reaching import is_out_of_reach
 from hloexec.explaining.telling import told
 from hloexec.explaining.trying import Trials
 from hloexec.explaining.units import single_units
@@ -62,7 +64,9 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
         if trial.remaining < 2 * reference.remaining and not (judged and judged[-1].is_explained):
             judged.append(trials.judged(trial))
     explained = [trial for trial in (reference, *judged) if trial.is_explained]
-    if not explained or not _is_settled(trials, explained, effective):
+    wholes = [trial.policy for trial in tried]
+    is_hopeless = not explained and is_out_of_reach(trials, min(wholes, key=trials.remaining), wholes)
+    if not is_hopeless and not (explained and _is_settled(trials, explained, effective)):
         for trial in _in_parts(module, trials, effective):
             tried.append(trial)
             if trial.is_explained:
@@ -75,9 +79,13 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
         nearest = nearest if nearest.is_explained is not None else trials.judged(nearest)
         return Found(Explained.NONE, nearest, (), tuple(tried))
     best, alike = _told_apart(trials, explained, effective)
+    known_effects = [trial.policy for trial in effective]
     if best.policy == REFERENCE:
-        return Found(Explained.ROUNDING, best, alike, tuple(tried), _undecided(module, trials, best, alike, effective))
-    refined = _refined(module, trials, best, [trial.policy for trial in effective])
+        undecided = _undecided(module, trials, best, alike, effective)
+        return Found(
+            Explained.ROUNDING, best, alike, tuple(tried), undecided, hidden(module, trials, best, known_effects)
+        )
+    refined = _refined(module, trials, best, known_effects)
     least, untold = told(module, trials, refined)
     others = {trial.policy: trial for trial in (best, refined, *alike) if trial.policy != least.policy}
     if least.policy != best.policy:
@@ -88,6 +96,7 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
         share, error, _ = trials.weighed(least.policy, REFERENCE)
         least = attrs.evolve(least, effect=share, effect_error=error)
     undecided = _undecided(module, trials, least, alike, effective)
+    untold = (*untold, *hidden(module, trials, least, known_effects))
     return Found(Explained.POLICY, least, alike, tuple(tried), undecided, untold)
 
 

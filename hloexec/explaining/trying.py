@@ -20,7 +20,7 @@ from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.spread import SAMPLES, Spread
 from hloexec.numerics.tolerances import measured_tolerance
 from hloexec.numerics.ulps import narrower, same_bits, ulp_distances
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, mixed
 from hloexec.values import Array, Value
 
 __all__ = ["Trials"]
@@ -177,16 +177,27 @@ class Trials:
             self._judged[trial.policy] = self._judgement(trial)
         return self._judged[trial.policy]
 
+    def is_near(self, policy: NumericsPolicy, best: Trial) -> bool:
+        """Whether what rounding leaves under the best one explains what remains under another, which is a little
+        different: that takes no runs with random rounding of its own."""
+        spreads, samples = self.spreads(best.policy), self.samples(best.policy)
+        off = _Off.of(self.expected, self.leaves_of(policy), spreads, samples)
+        ratio = self.remaining(policy) / self._noise(best.policy)
+        return ratio <= _MOST_RATIO and off.count <= (best.mismatches or 0)
+
     def _judgement(self, trial: Trial) -> Trial:
         policy = trial.policy
         spreads = self.spreads(policy)
-        result = self.leaves_of(policy)
-        samples = self.samples(policy)
-        off = _Off.of(self.expected, result, spreads, samples)
-        noise = [size_of(self.scale.vector(sample, result)) for sample in samples]
-        ratio = trial.remaining / max(_root_mean_square(np.array(noise)), _FEW_ROUNDINGS)
+        off = _Off.of(self.expected, self.leaves_of(policy), spreads, self.samples(policy))
+        ratio = trial.remaining / self._noise(policy)
         is_explained = ratio <= _MOST_RATIO and (not off.count or self._is_usual(policy, off, spreads))
         return attrs.evolve(trial, mismatches=off.count, spread_ratio=ratio, is_explained=is_explained)
+
+    def _noise(self, policy: NumericsPolicy) -> float:
+        """The size of what random rounding leaves under a policy."""
+        result = self.leaves_of(policy)
+        sizes = [size_of(self.scale.vector(sample, result)) for sample in self.samples(policy)]
+        return max(_root_mean_square(np.array(sizes)), _FEW_ROUNDINGS)
 
     def _is_usual(self, policy: NumericsPolicy, off: _Off, spreads: Mapping[str, Spread]) -> bool:
         """Whether as many elements are as far off in further runs with random rounding, which the spreads do not know:
@@ -207,10 +218,10 @@ class Trials:
     def middles(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[Leaves, Leaves]:
         """The results of two policies; without what our own sums lose where these differ by no more than the operands
         of contractions: else the errors of our sums would pass for an effect of the policy."""
-        if policy.without_operand_rounding == base.without_operand_rounding and not policy.is_exact:
-            exact = [self.result(each.changed(name=f"{each.name}, exact", is_exact=True)) for each in (policy, base)]
-            if exact[0] is not None and exact[1] is not None:
-                return exact[0], exact[1]
+        exact = _exact_sums(policy, base)
+        results = None if exact is None else (self.result(exact[0]), self.result(exact[1]))
+        if results is not None and results[0] is not None and results[1] is not None:
+            return results[0], results[1]
         return self.leaves_of(policy), self.leaves_of(base)
 
     def weighed(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[float, float, float]:
@@ -262,6 +273,24 @@ class _Off:
             for label, array in theirs.items()
         ]
         return cls(sum(off.count for off in found), max((off.worst for off in found), default=0.0))
+
+
+def _exact_sums(policy: NumericsPolicy, base: NumericsPolicy) -> tuple[NumericsPolicy, NumericsPolicy] | None:
+    """Two policies that differ by operands of contractions only, with exact sums; None where they differ otherwise."""
+    if policy.is_exact or policy.without_operand_rounding != base.without_operand_rounding:
+        return None
+    if not any(part.replaces_formulas for each in (policy, base) for part in each.parts):
+        first, second = (each.changed(name=f"{each.name}, exact", is_exact=True) for each in (policy, base))
+        return first, second
+    # Other formulas would give way to exact ones: so those contractions alone are exact that differ.
+    having = [dict(each.overrides) for each in (policy, base)]
+    names = [name for name in {**having[0], **having[1]} if having[0].get(name) != having[1].get(name)]
+    defaults = [attrs.evolve(each, overrides=(), name="") for each in (policy, base)]
+    found = [each.get(name) for each in having for name in names]
+    if defaults[0] != defaults[1] or any(each is not None and each.replaces_formulas for each in found):
+        return None
+    ours, theirs = (mixed(each, POLICIES["exact"], names) for each in (policy, base))
+    return None if ours is None or theirs is None else (ours, theirs)
 
 
 def _unexplained(actual: Array, expected: Array, spread: Spread | None, samples: Sequence[Array]) -> _Off:

@@ -27,8 +27,11 @@ Record = dict[str, Any]
 def judged(case: Case) -> Record | None:
     """What `explain` says of a case, and whether that is right; None where the case does not count."""
     made = truth(case)
-    if made is None:
-        return None
+    return None if made is None else judged_truth(case, made)
+
+
+def judged_truth(case: Case, made: Truth) -> Record:
+    """The same of a truth that is there."""
     start = time.perf_counter()
     found = hloexec.explain(made.module, made.inputs, made.expected)
     named = [found.best, *found.alike] if found.is_explained else []
@@ -48,7 +51,8 @@ def judged(case: Case) -> Record | None:
         "mismatches": found.best.mismatches,
         "effect": [found.best.effect, found.best.effect_error],
         "undecided": [policy.name for policy in found.undecided],
-        "untold": [untold.instruction for untold in found.untold],
+        "untold": [f"{untold.instruction}={untold.policy}" for untold in found.untold],
+        "names": _names(found),
         "is_complete": found.is_complete,
         "is_right": not named if made.policy is None else _is_right(made, found),
         "is_alone": made.policy is not None and bool(named) and _is_same(made, found.best.name),
@@ -64,29 +68,46 @@ def _is_right(made: Truth, found: hloexec.Explanation) -> bool:
         return False
     if any(_is_same(made, trial.name) for trial in (found.best, *found.alike)):
         return True
-    if found.untold and _differs_where_untold(made, found):
+    if found.untold and _differs_where_untold(made, found) and _explains(made):
         return True
     own = found.best.name in ("xla-cpu", "ftz")
     return own and any(_is_same(made, policy.name) for policy in found.undecided)
 
 
 def _differs_where_untold(made: Truth, found: hloexec.Explanation) -> bool:
-    """Whether the policy that is named is the right one but for instructions of which none can be told."""
+    """Whether the policy that is named is the right one but for what is said to be untold: that very policy of that
+    very instruction."""
     policies = [numerics_policy(made.policy), found.best.policy]
     parts = {part for policy in policies for part in policy.chosen_parts}
     differing = {
-        unit
+        (unit, part.name)
         for part in parts
         for unit in single_units(made.module, part)
         if len({part in policy.of(*unit.split("/", 1)).plain_parts for policy in policies}) > 1
     }
-    return differing <= {untold.instruction for untold in found.untold}
+    return differing <= {(untold.instruction, untold.policy) for untold in found.untold}
+
+
+def _explains(made: Truth) -> bool:
+    """Whether a run under the right policy lies within what rounding leaves."""
+    assert made.policy is not None
+    found = hloexec.explain(made.module, made.inputs, made.expected, policies=[made.policy], runs=30)
+    return any(trial.is_explained for trial in found.trials if trial.policy == numerics_policy(made.policy))
+
+
+def _names(found: hloexec.Explanation) -> int:
+    """How many policies an answer names: one for all instructions of which it cannot be told."""
+    if not found.is_explained:
+        return 0
+    named = {trial.name for trial in (found.best, *found.alike)}
+    return len(named | {policy.name for policy in found.undecided} | {each.policy for each in found.untold})
 
 
 def _is_same(made: Truth, policy: str) -> bool:
-    """Whether a policy gives the same bits as the one that is right: no values could tell it from that."""
+    """Whether a policy gives the same bits as the one that is right, as no values could tell it from that; or is what
+    ran: XLA:CPU, which flushes denormals."""
     assert made.policy is not None
-    if policy == made.policy or (made.policy == "reference" and policy == "xla-cpu"):
+    if policy == made.policy or (made.policy in ("reference", "ftz") and policy == "xla-cpu"):
         return True
     return same(made.module, made.inputs, policy, made.policy)
 
@@ -112,6 +133,10 @@ def _share(part: int, whole: int) -> str:
     return f"{part} of {whole}" + (f" ({part / whole:.1%})" if whole else "")
 
 
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / max(1, len(numbers))
+
+
 def _summary(records: Sequence[Record]) -> list[str]:
     policies = [record for record in records if record["policy"] is not None]
     shown = [record for record in policies if record["is_visible"]]
@@ -123,6 +148,10 @@ def _summary(records: Sequence[Record]) -> list[str]:
         f"{_share(sum(r['is_right'] and not r['alike'] for r in policies), len(policies))} named alone, "
         f"{_share(sum(r['is_right'] and bool(r['untold']) for r in policies), len(policies))} with what cannot be told",
         f"of those whose effect rounding does not hide: {_share(sum(r['is_right'] for r in shown), len(shown))} right",
+        f"policies that an answer names: {_mean([r['names'] for r in policies]):.1f}, with instructions: "
+        f"{_mean([r['names'] + len(r['untold']) for r in policies]):.1f}",
+        f"runs: {_mean([r['runs'] for r in policies]):.0f} where a policy is right, "
+        f"{_mean([r['runs'] for r in faults]):.0f} for faults",
         f"faults: {_share(sum(r['is_right'] for r in faults), len(faults))} explained by none",
         f"by kind: {dict(Counter(r['kind'] for r in records))}; wrong: {dict(wrong)}",
     ]
