@@ -83,7 +83,7 @@ def update(writer: Writer, body: Body) -> None:
         return
     value = writer.pick(found)
     starts = [body.scalar("s32", str(int(writer.random.integers(-1, 4)))).name for _ in value.dims]
-    sizes = tuple(int(writer.random.integers(1, size + 1)) for size in value.dims)
+    sizes = tuple(int(writer.random.integers(min(1, size), size + 1)) for size in value.dims)
     text = ",".join(map(str, sizes))
     window = body.emit(
         value.kind, sizes, f"dynamic-slice({value.name}, {', '.join(starts)}), dynamic_slice_sizes={{{text}}}"
