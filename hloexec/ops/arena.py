@@ -23,12 +23,11 @@ import numpy as np
 from hloexec.dtypes import DType
 from hloexec.values import Array
 
-__all__ = ["ALIGNMENT", "LEAST_BYTES", "Arenas", "Placed", "empty", "is_own", "owner_of", "release_memory"]
+__all__ = ["LEAST_BYTES", "Arenas", "Placed", "aligned", "empty", "is_own", "owner_of", "release_memory"]
 
 LEAST_BYTES = 1 << 17
 """The C library keeps the memory of smaller arrays by itself."""
-ALIGNMENT = 64
-"""In bytes; arrays take up whole multiples of it."""
+_ALIGNMENT = 64
 _SPARE = 4
 """An arena has room for the arrays of a run and for one part in so many of them besides, for gaps."""
 _HUGE_PAGE = 1 << 21
@@ -42,6 +41,11 @@ _MOST_RAISED = 31 << 20
 
 _here = threading.local()
 """`arena`: that of the run on this thread."""
+
+
+def aligned(nbytes: int) -> int:
+    """The bytes that an array of so many takes up."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Place(Array):
@@ -96,7 +100,7 @@ class _Arena:
 
     def empty(self, sizes: Sequence[int], dtype: DType, nbytes: int) -> Array:
         """An array of so many bytes."""
-        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        wanted = aligned(nbytes)
         self._forget_unused()
         index, start = self._found(wanted)
         end = start + wanted

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, Placed
+from hloexec.ops.arena import LEAST_BYTES, Placed, aligned
 from hloexec.plan.regions.packing import Span, packed
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import NO_SLOT
@@ -35,14 +35,10 @@ class _Arrays:
     """How many slots hold each at the moment."""
 
     def add(self, size: int, step: int, users: int) -> int:
-        self.sizes.append(_aligned(size))
+        self.sizes.append(aligned(size))
         self.spans.append((step, step))
         self.users.append(users)
         return len(self.sizes) - 1
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def place_arrays(plan: Plan) -> None:
@@ -78,7 +74,7 @@ def _made(plan: Plan, arrays: _Arrays) -> list[list[int]] | None:
         shown = step.operands[0] if is_view else step.reused
         for slot, size in zip(step.results, sizes, strict=True):
             array = holds.get(shown)
-            if array is not None and (is_view or (arrays.users[array] == 1 and arrays.sizes[array] == _aligned(size))):
+            if array is not None and (is_view or (arrays.users[array] == 1 and arrays.sizes[array] == aligned(size))):
                 arrays.users[array] += 1
                 holds[slot] = array
             elif size >= LEAST_BYTES and not is_view and step.kernel is not None and step.kernel.ufunc is None:
