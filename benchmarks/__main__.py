@@ -316,7 +316,10 @@ def _write(names: Iterable[str], folder: Path, scale: float) -> None:
 
 def _known(names: Iterable[str]) -> list[str]:
     """The names, checked; all that are measured unasked where there are none."""
-    usual, on_demand = subject_names()
+    try:
+        usual, on_demand = subject_names()
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error.name} is not installed (pip install 'hloexec[bench]')") from error
     for name in names:
         if name in DUMPS and name not in (*usual, *on_demand):
             raise click.UsageError(f"{name} is a dump that is missing; HLOEXEC_SEEDS names the folder of dumps")
