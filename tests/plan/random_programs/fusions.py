@@ -48,7 +48,7 @@ def update_in_fusion(writer: Writer, body: Body) -> None:
     starts = [other for other in body.values if (other.kind, other.dims) == ("s32", ())] or [body.scalar("s32", "1")]
     start, zero = writer.pick(starts), body.scalar("s32", "0")
     axis = int(writer.random.integers(len(dims)))
-    row = tuple(1 if place == axis else size for place, size in enumerate(dims))
+    row = tuple(min(1, size) if place == axis else size for place, size in enumerate(dims))
     like = Value("", kind, row, value.layout)
     names = ", ".join("i" if place == axis else "z" for place in range(len(dims)))
     sizes = ",".join(map(str, row))

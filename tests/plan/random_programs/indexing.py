@@ -103,20 +103,13 @@ def gather_any(writer: Writer, body: Body) -> None:
     value = _array(writer, body, 20000, (*FLOATS, *INTEGERS, "c64", "pred"))
     if value is None:
         return
-    rank = len(value.dims)
     indexed, places = _places(writer, body, value)
-    sizes = [int(writer.random.integers(1, min(size, 4) + 1)) for size in value.dims]
-    collapsed = [axis for axis in range(rank) if sizes[axis] == 1 and writer.chance(0.6)]
-    window = tuple(size for axis, size in enumerate(sizes) if axis not in collapsed)
-    batch = places.dims[:-1]
-    where = sorted(int(k) for k in writer.random.permutation(len(batch) + len(window))[: len(window)])
-    parts = iter(window), iter(batch)
-    dims = tuple(next(parts[0] if axis in where else parts[1]) for axis in range(len(batch) + len(window)))
+    sizes, collapsed, where, dims = _windows(writer, value, places.dims[:-1])
     body.emit(
         value.kind,
         dims,
         f"gather({value.name}, {places.name}), offset_dims={_set(where)}, collapsed_slice_dims={_set(collapsed)}, "
-        f"start_index_map={_set(indexed)}, index_vector_dim={len(batch)}, slice_sizes={_set(sizes)}",
+        f"start_index_map={_set(indexed)}, index_vector_dim={len(places.dims) - 1}, slice_sizes={_set(sizes)}",
     )
 
 
@@ -125,15 +118,8 @@ def scatter_any(writer: Writer, body: Body) -> None:
     value = _array(writer, body, 20000)
     if value is None:
         return
-    rank = len(value.dims)
     indexed, places = _places(writer, body, value)
-    sizes = [int(writer.random.integers(1, min(size, 4) + 1)) for size in value.dims]
-    inserted = [axis for axis in range(rank) if sizes[axis] == 1 and writer.chance(0.6)]
-    window = tuple(size for axis, size in enumerate(sizes) if axis not in inserted)
-    batch = places.dims[:-1]
-    where = sorted(int(k) for k in writer.random.permutation(len(batch) + len(window))[: len(window)])
-    parts = iter(window), iter(batch)
-    dims = tuple(next(parts[0] if axis in where else parts[1]) for axis in range(len(batch) + len(window)))
+    _, inserted, where, dims = _windows(writer, value, places.dims[:-1])
     updates = body.emit(value.kind, dims, f"broadcast({body.scalar(value.kind, '2').name}), dimensions={{}}")
     if prod(dims) <= prod(value.dims):
         updates = cut(body, value, dims)
@@ -147,7 +133,7 @@ def scatter_any(writer: Writer, body: Body) -> None:
         value.dims,
         f"scatter({value.name}, {places.name}, {updates.name}), update_window_dims={_set(where)}, "
         f"inserted_window_dims={_set(inserted)}, scatter_dims_to_operand_dims={_set(indexed)}, "
-        f"index_vector_dim={len(batch)}, to_apply={combine}",
+        f"index_vector_dim={len(places.dims) - 1}, to_apply={combine}",
     )
 
 
@@ -181,6 +167,18 @@ def _places(writer: Writer, body: Body, value: Value) -> tuple[list[int], Value]
     text = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
     flat = body.emit("s32", (len(rows), len(indexed)), f"constant({{{text}}})", layout="", keep=False)
     return indexed, body.emit("s32", (*batch, len(indexed)), f"reshape({flat.name})", keep=False)
+
+
+def _windows(writer: Writer, value: Value, batch: Dims) -> tuple[list[int], list[int], list[int], Dims]:
+    """Sizes of windows of an array, which of its dimensions they leave out, and where the others stand in an array of as
+    many windows as there are in a batch, with the sizes of that."""
+    sizes = [int(writer.random.integers(1, min(size, 4) + 1)) for size in value.dims]
+    left_out = [axis for axis, size in enumerate(sizes) if size == 1 and writer.chance(0.6)]
+    window = tuple(size for axis, size in enumerate(sizes) if axis not in left_out)
+    rank = len(batch) + len(window)
+    where = sorted(int(k) for k in writer.random.permutation(rank)[: len(window)])
+    parts = iter(window), iter(batch)
+    return sizes, left_out, where, tuple(next(parts[0] if axis in where else parts[1]) for axis in range(rank))
 
 
 def _array(writer: Writer, body: Body, most: int, kinds: tuple[str, ...] = (*FLOATS, *INTEGERS)) -> Value | None:

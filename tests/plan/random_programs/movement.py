@@ -37,7 +37,7 @@ def move(writer: Writer, body: Body) -> None:
         body.emit(value.kind, merged, f"reshape({value.name})")
     elif choice == "reverse":
         body.emit(value.kind, value.dims, f"reverse({value.name}), dimensions={{{axis}}}")
-    elif choice == "slice":
+    elif choice == "slice" and size:
         start = int(writer.random.integers(0, size))
         stride = int(writer.random.integers(1, 3))
         limit = int(writer.random.integers(start + 1, size + 1))
@@ -139,7 +139,7 @@ def scatter(writer: Writer, body: Body) -> None:
 
 
 def gather(writer: Writer, body: Body) -> None:
-    found = [value for value in body.values if len(value.dims) == 2]
+    found = [value for value in body.values if len(value.dims) == 2 and value.dims[0]]
     if found:
         value = writer.pick(found)
         rows = [int(row) for row in writer.random.integers(-1, value.dims[0] + 1, 4)]
