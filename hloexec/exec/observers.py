@@ -35,6 +35,8 @@ __all__ = [
     "Event",
     "Failure",
     "InstructionObserver",
+    "LoopObserver",
+    "LoopState",
     "Observer",
     "PathEntry",
     "Place",
@@ -228,6 +230,27 @@ class InstructionObserver(Protocol):
         """Called after the instruction has run, on each run of it; what it raises ends the run."""
 
 
+@attrs.frozen(eq=False)
+class LoopState:
+    """A loop before its condition."""
+
+    step: Step
+    context: Context | None
+    """The way to the step."""
+    devices: tuple[int, ...]
+    state: list[Array]
+    """The carried leaves, which are the same on all devices."""
+    iteration: int
+
+
+@runtime_checkable
+class LoopObserver(Protocol):
+    """An observer that may run iterations of a loop, where no other is shown instructions."""
+
+    def on_loop(self, loop: LoopState) -> tuple[list[Array], int] | None:
+        """Called before each condition: the carried leaves after some iterations, and how many; None for none."""
+
+
 @runtime_checkable
 class ProgressObserver(Protocol):
     """An observer of the progress of a run, called at most ten times a second."""
@@ -310,6 +333,10 @@ class Attached:
         """Whether the plan is one in which a value can be replaced."""
         self.see_instructions = bool(self._instruction or self._controllers)
         self.see_progress = bool(self._progress)
+        self.iterating = next(
+            (entry for entry in self._instruction if isinstance(entry, LoopObserver)), None
+        ) if len(self._instruction) == 1 and not self._controllers else None
+        """What may run iterations of loops."""
 
     def instruction(
         self,

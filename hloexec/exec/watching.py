@@ -14,7 +14,7 @@ from hloexec.errors import EvaluationError, HloError, ResourceError
 from hloexec.exec.code.code import Code
 from hloexec.exec.lockstep.per_class import EachClass
 from hloexec.exec.machine import Machine, store_result
-from hloexec.exec.observers import Attached, attach
+from hloexec.exec.observers import Attached, LoopState, attach
 from hloexec.exec.ownership import is_free
 from hloexec.exec.showing import shown
 from hloexec.exec.statistics import Statistics
@@ -127,6 +127,20 @@ class WatchedMachine(Machine):
         self._require_unrolled(loop.flow.body)
         most = self._limits.max_iterations
         return loop.at_a_time if most is None else min(loop.at_a_time, max(most - loop.iteration, 0))
+
+    def _test_condition(self, task: Task, step: Step, loop: Loop) -> Task | None:
+        observer = self._attached.iterating
+        if observer is None or self._check or self._statistics is not None or self._limits is not None:
+            return super()._test_condition(task, step, loop)
+        frame = task.frames[-1]
+        while all(isinstance(value, np.ndarray) for value in loop.state):
+            found = observer.on_loop(LoopState(step, frame.context, task.devices, loop.state, loop.iteration))
+            if found is None:
+                break
+            loop.state, loop.iteration = found[0], loop.iteration + found[1]
+            if self._attached.see_progress and len(task.frames) == 1:
+                self._attached.progress(frame.begun, len(frame.plan.steps), step.instruction, loop.iteration)
+        return super()._test_condition(task, step, loop)
 
     def _iterated(self, loop: Loop, times: int, is_over: bool) -> None:
         if time.perf_counter() - self._started < _LONG_SECONDS / 2:

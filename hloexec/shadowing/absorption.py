@@ -34,20 +34,21 @@ class Absorbing:
 
     def __init__(self, computation: Computation, instruction: Instruction) -> None:
         traits = traits_of(instruction)
-        self._combines = _combines(traits)
-        self._is_sum = traits.cancels
+        self.combines = _combines(traits)
+        self.is_sum = traits.cancels
         source = computation.by_name.get(instruction.operands[0]) if traits.converts and instruction.operands else None
         self.source = source.name if source is not None and _combines(traits_of(source)) else None
         """Of a convert, the sum or product that it rounds."""
-        self._is_rounded = self._combines and any(
+        self.is_rounded = self.combines and any(
             traits_of(user).converts and _is_narrower(user, instruction)
             for user in computation.users.get(instruction.name, ())
         )
+        """Whether a convert rounds it further."""
         self._kept: tuple[weakref.ref[Any], tuple[Array, ...]] | None = None
 
     def keep(self, value: Array, operands: Sequence[Array]) -> None:
         """Keep the operands of what a convert will round."""
-        if self._is_rounded and value.size <= _MOST:
+        if self.is_rounded and value.size <= _MOST:
             self._kept = weakref.ref(value), tuple(operands)
 
     def combined(
@@ -55,11 +56,11 @@ class Absorbing:
     ) -> tuple[Sequence[Array], bool] | None:
         """The operands of the sum or product whose rounded result an instruction gives, and whether it is a sum; None
         where it gives none. `first` is the whole of its first operand, where `operands` are some elements."""
-        if self._combines:
-            return operands, self._is_sum
+        if self.combines:
+            return operands, self.is_sum
         if first is None or source is None or source._kept is None or source._kept[0]() is not first:
             return None
-        return source._kept[1], source._is_sum
+        return source._kept[1], source.is_sum
 
 
 def _combines(traits: Traits) -> bool:

@@ -18,7 +18,7 @@ from hloexec.precision import unit_roundoff
 from hloexec.shadowing.kinds import Losses
 from hloexec.shadowing.store import Blame, Shadow
 
-__all__ = ["blamed", "merged", "with_vanished"]
+__all__ = ["add", "blamed", "kept", "largest", "merged", "with_vanished"]
 
 _LEAST = 1e-5
 """Smaller shares are forgotten."""
@@ -34,32 +34,32 @@ def blamed(place: int, found: Losses, shadows: Sequence[Shadow | None], entry: E
     shares: dict[int, float] = {}
     lost: dict[int, float] = {}
     if total > 0:
-        _add(shares, {place: 1.0}, own / total)
+        add(shares, {place: 1.0}, own / total)
         rest = (found.inherited - cancelled) / total
         for shadow, weight, lost_weight in zip(shadows, found.weights, found.lost_weights, strict=False):
             if shadow is not None:
-                _add(shares, shadow.blame.shares, rest * weight)
-                _add(shares, shadow.blame.lost, rest * lost_weight)
+                add(shares, shadow.blame.shares, rest * weight)
+                add(shares, shadow.blame.lost, rest * lost_weight)
     if found.born:
         lost[place] = float(found.born)
     if found.passed:
         culprits = [shadow for shadow in shadows if shadow is not None and shadow.lost]
         for shadow in culprits:
-            _add(lost, shadow.blame.lost, found.passed / len(culprits))
+            add(lost, shadow.blame.lost, found.passed / len(culprits))
         zeros = {} if culprits else _vanished(shadows, found.pole_weights or ())
-        _add(lost, zeros, found.passed / (sum(zeros.values()) or 1.0))
+        add(lost, zeros, found.passed / (sum(zeros.values()) or 1.0))
         if not culprits and not zeros:
             # Other finite errors made it so: the logarithm of what has become negative.
             for shadow, weight in zip(shadows, _even(shadows, found.weights), strict=True):
                 if shadow is not None:
-                    _add(lost, shadow.blame.shares, found.passed * weight)
+                    add(lost, shadow.blame.shares, found.passed * weight)
     vanished = {place: float(found.vanished)} if found.vanished else {}
     if found.vanished_weights is not None:
-        _add(vanished, _vanished(shadows, found.vanished_weights), 1.0)
+        add(vanished, _vanished(shadows, found.vanished_weights), 1.0)
     units = [shadow.blame.unit for shadow in shadows if shadow is not None]
     if found.added > 0 or found.born:
         units.append(unit_roundoff(entry))
-    return Blame(_kept(shares), _kept(lost), _largest(vanished), max(units, default=0.0))
+    return Blame(kept(shares), kept(lost), largest(vanished), max(units, default=0.0))
 
 
 def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = None) -> Blame:
@@ -73,20 +73,20 @@ def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = N
     lost: dict[int, float] = {}
     for shadow, weight in zip(shadows, weights, strict=True):
         if shadow is not None:
-            _add(shares, shadow.blame.shares, weight)
-            _add(lost, shadow.blame.lost, float(shadow.lost))
+            add(shares, shadow.blame.shares, weight)
+            add(lost, shadow.blame.lost, float(shadow.lost))
     vanished: dict[int, float] = {}
     for shadow in known:
-        _add(vanished, shadow.blame.vanished, 1.0)
+        add(vanished, shadow.blame.vanished, 1.0)
     units = [shadow.blame.unit for shadow in known]
-    return Blame(_kept(shares), _kept(lost), _largest(vanished), max(units, default=0.0))
+    return Blame(kept(shares), kept(lost), largest(vanished), max(units, default=0.0))
 
 
 def with_vanished(blame: Blame, found: Blame) -> Blame:
     """A blame, and who has made zeros of further elements, as these say."""
     vanished = dict(blame.vanished)
-    _add(vanished, found.vanished, 1.0)
-    return attrs.evolve(blame, vanished=_largest(vanished))
+    add(vanished, found.vanished, 1.0)
+    return attrs.evolve(blame, vanished=largest(vanished))
 
 
 def _vanished(shadows: Sequence[Shadow | None], weights: Sequence[int]) -> dict[int, float]:
@@ -95,7 +95,7 @@ def _vanished(shadows: Sequence[Shadow | None], weights: Sequence[int]) -> dict[
     for number, shadow in enumerate(shadows):
         if shadow is not None and shadow.blame.vanished:
             total = sum(shadow.blame.vanished.values())
-            _add(found, shadow.blame.vanished, (weights[number] if weights else 1.0) / total)
+            add(found, shadow.blame.vanished, (weights[number] if weights else 1.0) / total)
     return found
 
 
@@ -106,23 +106,25 @@ def _even(shadows: Sequence[Shadow | None], weights: Sequence[float]) -> list[fl
     return [0.0 if shadow is None else 1.0 / count for shadow in shadows]
 
 
-def _add(target: dict[int, float], shares: Mapping[int, float], factor: float) -> None:
+def add(target: dict[int, float], shares: Mapping[int, float], factor: float) -> None:
+    """Add shares, as many times, to others."""
     if factor > 0:
         for place, share in shares.items():
             target[place] = target.get(place, 0.0) + factor * share
 
 
-def _kept(shares: dict[int, float]) -> dict[int, float]:
+def kept(shares: dict[int, float]) -> dict[int, float]:
     """The largest, so that they add up to 1."""
     total = sum(shares.values())
     if not total > 0:
         return {}
-    kept = {place: share for place, share in _largest(shares).items() if share > _LEAST * total}
-    total = sum(kept.values())
-    return {place: share / total for place, share in kept.items()}
+    large = {place: share for place, share in largest(shares).items() if share > _LEAST * total}
+    total = sum(large.values())
+    return {place: share / total for place, share in large.items()}
 
 
-def _largest(shares: dict[int, float]) -> dict[int, float]:
+def largest(shares: dict[int, float]) -> dict[int, float]:
+    """Those that are kept, where there are many."""
     if len(shares) <= _MOST:
         return shares
     return dict(sorted(shares.items(), key=lambda entry: -entry[1])[:_MOST])

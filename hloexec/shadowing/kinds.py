@@ -24,7 +24,17 @@ from hloexec.precision import smallest_normal, unit_roundoff
 from hloexec.shadowing.computing.elements import Sample
 from hloexec.values import Array
 
-__all__ = ["KINDS", "Losses", "losses"]
+__all__ = [
+    "KINDS",
+    "Losses",
+    "cancelled",
+    "is_finite",
+    "losses",
+    "squares",
+    "underflown",
+    "vanished_before",
+    "zeros",
+]
 
 KINDS = {
     "rounding": "its result is rounded",
@@ -84,13 +94,13 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
     """What a sample shows of an instruction with results of an element type, whose operands' errors were made in types
     of up to this unit roundoff."""
     with np.errstate(all="ignore"):
-        added = _squares(sample.added)
+        added = squares(sample.added)
         is_inheriting = any(part is not None for part in sample.parts) or not sample.parts
-        inherited = _squares(sample.inherited) if is_inheriting else np.zeros(1)
+        inherited = squares(sample.inherited) if is_inheriting else np.zeros(1)
         kinds: dict[str, float] = {}
         counts: dict[str, int] = {}
         passing, born, passed = None, 0, 0
-        if not _is_finite(sample.value):
+        if not is_finite(sample.value):
             lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
             passing = lost & ~np.isfinite(sample.here)
             passed = int(np.count_nonzero(passing))
@@ -102,12 +112,12 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             kinds["absorption"] = float(added[sample.absorbed].sum())
             counts["absorption"] = int(np.count_nonzero(sample.absorbed))
         if is_inheriting and traits.cancels and len(sample.operands) == 2:
-            _note_cancellation(sample, max(unit, unit_roundoff(entry)), inherited, kinds, counts)
+            _note("cancellation", cancelled(sample, max(unit, unit_roundoff(entry)), inherited), inherited, kinds, counts)
         sizes = np.abs(sample.value)
         # NaN where an element is NaN.
         least = np.minimum.reduce(sizes)
         if not least >= smallest_normal(entry):
-            _note_underflow(sample, sizes, entry, added, kinds, counts)
+            _note("underflow", underflown(sample, sizes, entry), added, kinds, counts)
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
         total = float(np.add.reduce(inherited))
@@ -118,7 +128,7 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             vanished, vanished_weights = _zeros(sample, traits)
     return Losses(
         count=sample.value.size,
-        scale=float(np.add.reduce(_squares(sample.exact))),
+        scale=float(np.add.reduce(squares(sample.exact))),
         added=rest,
         inherited=total,
         weights=weights,
@@ -135,28 +145,36 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
 
 def _zeros(sample: Sample, traits: Traits) -> tuple[int, tuple[int, ...] | None]:
     """How many elements vanish or absorb in the instruction, and of those that vanished before, the operands'."""
+    new, before = zeros(sample, traits)
+    return int(np.count_nonzero(new if sample.absorbed is None else new | sample.absorbed)), _vanished(sample, before)
+
+
+def zeros(sample: Sample, traits: Traits) -> tuple[Array, Array]:
+    """Where elements vanish in the instruction, and where they vanished before."""
     vanished = (sample.value == 0) & (sample.exact != 0)
     before = sample.absorbed_before if sample.absorbed_before is not None else np.False_
     new = vanished & ~before if traits.cancels else vanished & (sample.here != 0)
-    passed = _vanished(sample, vanished & ~new)
-    return int(np.count_nonzero(new if sample.absorbed is None else new | sample.absorbed)), passed
+    return new, vanished & ~new
 
 
 def _vanished(sample: Sample, where: Array) -> tuple[int, ...] | None:
     """For each operand, how many of some elements it has as zeros that exactly are none, or in which something was
     absorbed."""
-    if not where.any():
-        return None
+    return tuple(int(np.count_nonzero(each)) for each in vanished_before(sample, where)) if where.any() else None
+
+
+def vanished_before(sample: Sample, where: Array) -> list[Array]:
+    """The same as elements, for each operand."""
     found = []
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
         is_zero = (operand == 0) & (shadow != 0) if shadow is not None else np.False_
         if shadow is not None and sample.absorbed_before is not None:
             is_zero = is_zero | (sample.absorbed_before & (operand != shadow))
-        found.append(int(np.count_nonzero(where & is_zero)))
-    return tuple(found)
+        found.append(where & is_zero)
+    return found
 
 
-def _is_finite(values: Array) -> bool:
+def is_finite(values: Array) -> bool:
     """Whether all are finite; a finite sum, which takes one pass, has no infinity in it."""
     return math.isfinite(abs(np.add.reduce(values))) or bool(np.isfinite(values).all())
 
@@ -165,45 +183,47 @@ _MOST = 1e300
 """Squares are cut there, so that their sums stay finite."""
 
 
-def _squares(values: Array) -> Array:
-    squares = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
-    if squares.size and not np.maximum.reduce(squares) <= _MOST:
-        squares = np.minimum(np.where(np.isfinite(values), squares, 0.0), _MOST)
-    return squares
+def squares(values: Array) -> Array:
+    """The squared absolute values; 0 of what is not finite."""
+    found = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
+    if found.size and not np.maximum.reduce(found) <= _MOST:
+        found = np.minimum(np.where(np.isfinite(values), found, 0.0), _MOST)
+    return found
 
 
-def _note_cancellation(
-    sample: Sample, unit: float, inherited: Array, kinds: dict[str, float], counts: dict[str, int]
+def _note(
+    kind: str, where: Array | None, energies: Array, kinds: dict[str, float], counts: dict[str, int]
 ) -> None:
-    """Where a sum or difference of two operands is far smaller than they are, and they have half of their digits."""
+    if where is not None:
+        kinds[kind] = float(energies[where].sum())
+        counts[kind] = int(np.count_nonzero(where))
+
+
+def cancelled(sample: Sample, unit: float, inherited: Array) -> Array | None:
+    """Where a sum or difference of two operands is far smaller than they are, and they have half of their digits; None
+    where nowhere. The inherited errors are squared."""
     largest = np.maximum(*map(np.abs, sample.operands))
-    cancelled = largest >= unit**-0.25 * np.abs(sample.exact)
-    if not np.logical_or.reduce(cancelled):
-        return
+    found = largest >= unit**-0.25 * np.abs(sample.exact)
+    if not np.logical_or.reduce(found):
+        return None
     before = np.zeros(largest.shape)
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
         if shadow is not None:
             before = np.maximum(before, np.abs(operand - shadow))
-    cancelled = cancelled & (inherited > 0) & (before <= np.sqrt(unit) * largest)
+    found = found & (inherited > 0) & (before <= np.sqrt(unit) * largest)
     if sample.absorbed_before is not None:
-        cancelled &= ~sample.absorbed_before
-    if cancelled.any():
-        kinds["cancellation"] = float(inherited[cancelled].sum())
-        counts["cancellation"] = int(np.count_nonzero(cancelled))
+        found &= ~sample.absorbed_before
+    return found if found.any() else None
 
 
-def _note_underflow(
-    sample: Sample, sizes: Array, entry: ElementType, added: Array, kinds: dict[str, float], counts: dict[str, int]
-) -> None:
-    """Results below the normal numbers, of these absolute values, that have lost half of their digits, or all."""
+def underflown(sample: Sample, sizes: Array, entry: ElementType) -> Array | None:
+    """Where results below the normal numbers, of these absolute values, have lost half of their digits, or all; None
+    where none has."""
     low = sizes < smallest_normal(entry)
     if low.any():
         low &= (sample.here != 0) & np.isfinite(sample.here)
         low &= np.abs(sample.added) > np.sqrt(unit_roundoff(entry)) * np.abs(sample.here)
-        count = int(np.count_nonzero(low))
-        if count:
-            kinds["underflow"] = float(added[low].sum())
-            counts["underflow"] = count
+    return low if low.any() else None
 
 
 def _weights(sample: Sample, inherited: Array, total: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -213,14 +233,14 @@ def _weights(sample: Sample, inherited: Array, total: float) -> tuple[tuple[floa
     is_one = sum(part is not None for part in sample.parts) == 1
     for number, (operand, part) in enumerate(zip(sample.operands, sample.parts, strict=True)):
         if part is not None:
-            if _is_finite(operand):
+            if is_finite(operand):
                 # One operand alone does all of it.
-                finite[number] = total if is_one else float(np.add.reduce(_squares(part)))
+                finite[number] = total if is_one else float(np.add.reduce(squares(part)))
             else:
-                squares = _squares(part)
-                is_finite = np.broadcast_to(np.isfinite(operand), squares.shape)
-                finite[number] = float(squares[is_finite].sum())
-                lost[number] = float(inherited[~is_finite].sum())
+                energies = squares(part)
+                its_finite = np.broadcast_to(np.isfinite(operand), energies.shape)
+                finite[number] = float(energies[its_finite].sum())
+                lost[number] = float(inherited[~its_finite].sum())
     total = sum(finite) + sum(lost)
     if not total:
         return tuple(finite), tuple(lost)

@@ -10,8 +10,8 @@ import numpy as np
 from hloexec.devices.topology import Topology
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
-from hloexec.exec.observers import Event
-from hloexec.ir import Module
+from hloexec.exec.observers import Event, LoopState
+from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import exchanges
 from hloexec.ops.blas import hold_blas
 from hloexec.shadowing.blame import blamed, merged
@@ -20,6 +20,7 @@ from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.computing.exchanging import Exchanges
 from hloexec.shadowing.computing.moving import Evaluated, is_inexact, order_changes
 from hloexec.shadowing.computing.widening import kernels_of
+from hloexec.shadowing.looping.loops import Loops
 from hloexec.shadowing.outputs import LeafError, leaf_errors
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import EXACT, Blame, Shadow, Store
@@ -38,14 +39,15 @@ class ShadowObserver:
         self._exchanges = Exchanges(self._kernels, self._store, topology)
         self._evaluations: dict[tuple[str, str], tuple[Evaluation, int]] = {}
         self.places: list[Place] = []
+        self._loops = Loops(self._store, self.places, lambda step: self._evaluation(step.scope.computation, step.instruction))
         self.outputs: list[LeafError] = []
-        self.events = 0
+        self._events = 0
         self.failing: dict[int, str] = {}
         """Why instructions could not be computed on shadows, by the numbers of their places."""
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        self.events += 1
+        self._events += 1
         hold_blas()
         instruction = event.instruction
         leaves = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
@@ -64,21 +66,33 @@ class ShadowObserver:
         if instruction.name == computation.root_name and computation.name == self._entry and not event.path:
             self._take_outputs(event)
 
+    def on_loop(self, loop: LoopState) -> tuple[list[Array], int] | None:
+        """Called by the run before each condition of a loop, of which it may run some iterations."""
+        return self._loops.run(loop)
+
+    @property
+    def events(self) -> int:
+        """How many instructions have run."""
+        return self._events + self._loops.events
+
     def shadow_of(self, array: Array) -> Shadow | None:
         """The shadow of an array that is alive; None where it has no error."""
         return self._store.get(array)
 
     def evaluation(self, event: Event) -> tuple[Evaluation, int]:
         """How an instruction is computed on shadows, and the number of its place."""
-        key = event.computation.name, event.instruction.name
+        return self._evaluation(event.computation, event.instruction)
+
+    def _evaluation(self, computation: Computation, instruction: Instruction) -> tuple[Evaluation, int]:
+        key = computation.name, instruction.name
         found = self._evaluations.get(key)
         if found is None:
-            place = Place(event.computation, event.instruction)
-            made = Evaluation(self._kernels, event.computation, event.instruction, len(self.places), place)
+            place = Place(computation, instruction)
+            made = Evaluation(self._kernels, computation, instruction, len(self.places), place)
             found = self._evaluations[key] = made, len(self.places)
             self.places.append(place)
             if made.absorbing.source is not None:
-                source = self._evaluations.get((event.computation.name, made.absorbing.source))
+                source = self._evaluations.get((computation.name, made.absorbing.source))
                 made.source = None if source is None else source[0]
         return found
 

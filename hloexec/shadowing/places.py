@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import attrs
+import numpy as np
 
 from hloexec.exec.observers import Event
+from hloexec.exec.observers import Place as RunPlace
 from hloexec.ir import Computation, Instruction
 from hloexec.shadowing.kinds import Losses
+
+if TYPE_CHECKING:
+    from hloexec.shadowing.looping.accounts import Runs
 
 __all__ = ["Place", "Worst"]
 
@@ -54,6 +62,28 @@ class Place:
             self.absorbing_runs += 1
         if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
             self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
+
+    def note_runs(self, found: Runs, where: Callable[[int], RunPlace]) -> None:
+        """Take several runs within a loop into account; `where` says where each was."""
+        counting = found.energy > 0
+        if not counting.any():
+            return
+        self.runs += int(np.count_nonzero(counting))
+        scale = np.where(found.scale > 0, found.scale, 1.0)
+        for kind, energies in found.kinds.items():
+            amounts = np.minimum(energies / scale, 1.0)[counting]
+            if amounts.any():
+                self.kinds[kind] = self.kinds.get(kind, 0.0) + float(amounts.sum())
+        for kind, counts in found.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + int(counts[counting].sum())
+        if "absorption" in found.kinds:
+            self.absorbing_runs += int(np.count_nonzero(found.kinds["absorption"] > 0.5 * found.added))
+        added, inherited = (np.minimum(np.sqrt(each / scale), 1.0) for each in (found.added, found.inherited))
+        sizes = np.where(counting, np.maximum(added, inherited), -1.0)
+        row = int(np.argmax(sizes))
+        if self.worst is None or sizes[row] > max(self.worst.added, self.worst.inherited):
+            place = where(row)
+            self.worst = Worst(place.name, place.iteration, place.devices, float(inherited[row]), float(added[row]))
 
     def take(self, found: Losses, *, only_counts: bool = False) -> None:
         """Take into account how a run loses digits."""

@@ -151,7 +151,7 @@ class Evaluation:
         if sample is not None:
             found = difference_of_few(sample, value)
         else:
-            found = elementwise(self._in_range(kernel), operands, shadows, value)
+            found = elementwise(self.in_range(kernel), operands, shadows, value)
         if not found.energy and not found.is_whole:
             return Evaluated(value, None, None)
         places = sampled(found, value)
@@ -180,7 +180,7 @@ class Evaluation:
             return None
         links = tuple(None if shadow is None else shadow.pending for shadow in shadows)
         pending = Pending(
-            kernel=self._in_range(kernel),
+            kernel=self.in_range(kernel),
             operands=tuple(
                 operand if before is None else None for operand, before in zip(operands, links, strict=True)
             ),
@@ -209,7 +209,7 @@ class Evaluation:
         """What elements at places say, which have been taken already; as `Blaming` has it."""
         kernel = self.kernel(WIDE)
         assert kernel is not None
-        sample = Sample.of_elements(self._in_range(kernel), [*map(wide, operands)], exact, wide(value))
+        sample = Sample.of_elements(self.in_range(kernel), [*map(wide, operands)], exact, wide(value))
         sample.absorbed_before = absorbed_before(shadows, places)
         combined = self.absorbing.combined(operands, None if self.source is None else self.source.absorbing, first)
         if combined is not None:
@@ -227,7 +227,7 @@ class Evaluation:
         shadows: Sequence[Shadow | None],
         places: Array | None,
     ) -> Sample:
-        sample = Sample.of(self._in_range(kernel), operands, shadows, value, places)
+        sample = Sample.of(self.in_range(kernel), operands, shadows, value, places)
         sample.absorbed_before = absorbed_before(shadows, places)
         source = None if self.source is None else self.source.absorbing
         combined = self.absorbing.combined(operands, source, operands[0])
@@ -251,7 +251,7 @@ class Evaluation:
         units = [shadow.blame.unit for shadow in shadows if shadow is not None]
         return losses(sample, element_type_of(value.dtype), self.traits, max(units, default=0.0))
 
-    def _in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
+    def in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
         """The kernel, but beyond the numbers of f64 with the largest and the smallest of them, so that a function that
         overflows or underflows there, too, is not taken to be right."""
         is_function = self.opcode is not None and self.opcode.rounding is Rounding.FUNCTION
@@ -259,7 +259,7 @@ class Evaluation:
             return kernel
         traits = self.traits
 
-        def in_range(*operands: Array) -> Array:
+        def bounded(*operands: Array) -> Array:
             result = np.asarray(kernel(*operands))
             if result.dtype.kind != "f":
                 return result
@@ -276,7 +276,7 @@ class Evaluation:
                 result = np.where(tiny, _SMALLEST, result)
             return result
 
-        return in_range
+        return bounded
 
     def _doubled(
         self,

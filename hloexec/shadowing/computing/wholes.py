@@ -41,7 +41,7 @@ from hloexec.values import Array, flat
 if TYPE_CHECKING:
     from hloexec.shadowing.computing.evaluation import Evaluation
 
-__all__ = ["whole"]
+__all__ = ["operand_weights", "whole"]
 
 _LARGE = 1 << 14
 """Elements from which on an instruction is computed again for a part of its result only."""
@@ -95,7 +95,7 @@ def whole(
             here, cut = _results(evaluation, kernel, operands, [None] * len(operands)), None
             sample = _compared(leaf, theirs, here[number], sampled(difference, leaf))
         its = losses(sample, element_type_of(leaf.dtype), evaluation.traits)
-        weights, lost = _weights(kernel, operands, shadows, number, here[number], cut)
+        weights, lost = operand_weights(kernel, operands, shadows, number, here[number], cut)
         its = attrs.evolve(its, weights=weights, lost_weights=lost)
         found.append(Evaluated(leaf, difference, its.scaled(difference.energy)))
     if isinstance(evaluation.entry, CustomCall) and not all(map(_is_plausible, found)):
@@ -154,7 +154,7 @@ def _piecewise(
     if not _shows(sample, difference, value.size):
         # Most of the error is elsewhere.
         return None
-    weights, lost = _weights(kernel, operands, shadows, 0, here, cut)
+    weights, lost = operand_weights(kernel, operands, shadows, 0, here, cut)
     its_losses = losses(sample, element_type_of(value.dtype), evaluation.traits)
     its_losses.weights, its_losses.lost_weights = weights, lost
     return [Evaluated(value, difference, its_losses.scaled(energy))]
@@ -284,7 +284,7 @@ def _slicing(evaluation: Evaluation, operands: Sequence[Any]) -> tuple[int, int]
     return None if pair is None or operands[0].shape[pair[0]] < 4 else pair
 
 
-def _weights(
+def operand_weights(
     kernel: Callable[..., Any],
     operands: Sequence[Any],
     shadows: Sequence[Shadow | None],

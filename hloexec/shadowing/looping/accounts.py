@@ -1,0 +1,287 @@
+"""What the instructions of a loop did to the digits in many iterations, computed of all of them at once.
+
+The rules are those of single runs (`hloexec.shadowing.kinds`), and the arrays hold the runs one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.precision import smallest_normal, unit_roundoff
+from hloexec.shadowing.absorption import absorbed
+from hloexec.shadowing.computing.elements import Sample
+from hloexec.shadowing.computing.wholes import operand_weights
+from hloexec.shadowing.computing.widening import PREDS
+from hloexec.shadowing.kinds import cancelled, is_finite, squares, underflown, vanished_before, zeros
+from hloexec.shadowing.looping.iterating import Recording
+from hloexec.shadowing.looping.program import Kind, Node
+from hloexec.shadowing.store import Blame, Shadow, wide
+from hloexec.values import Array, flat
+
+__all__ = ["Runs", "Units", "accounts"]
+
+Units = dict[int, float]
+"""By slot, the largest unit roundoff of the types that its error was made in."""
+
+
+@attrs.define(eq=False)
+class Runs:
+    """What an instruction did in each of some iterations, as `hloexec.shadowing.kinds.Losses` has it of one."""
+
+    scale: Array
+    added: Array
+    inherited: Array
+    energy: Array
+    """Of the result's error; iterations without one do not count."""
+    weights: list[Array | float]
+    """For each operand."""
+    kinds: dict[str, Array]
+    counts: dict[str, Array]
+    vanished: Array | None
+    """None where nothing does."""
+    passed: list[Array]
+    """Of elements that vanished before, for each operand how many; empty where operands have no element for each of the
+    result's."""
+    passes: Array | None
+    """Whether there are any; None where there are none."""
+
+
+def accounts(
+    recording: Recording, masks: Mapping[int, Array | None], units: Units
+) -> tuple[dict[int, Runs], dict[int, Array]] | None:
+    """By node what it did, and by slot where absorption has made the errors; None where there are infinities or NaN.
+
+    Of what a loop carries, `masks` says where that was so at the start; `units` is completed.
+    """
+    program, wrong, rows = recording.program, recording.wrong, recording.rows
+    samples: dict[int, Sample] = {}
+    for number, node in enumerate(program.nodes):
+        if node.is_accounted and node.result in wrong.slots:
+            sample = samples[number] = _sampled(recording, node)
+            if not (is_finite(sample.value) and is_finite(sample.exact)):
+                return None
+            sample.absorbed = _absorbed(recording, node, sample)
+    found = _absorbed_by_slot(recording, samples, masks)
+    runs = {}
+    for number, sample in samples.items():
+        node = program.nodes[number]
+        sample.absorbed_before = _before(node, found, rows)
+        entry = node.shape.element_type
+        given = [units.get(slot, 0.0) for slot in node.operands]
+        runs[number] = _runs(recording, node, sample, max((*given, unit_roundoff(entry))))
+        units[node.result] = max((*given, unit_roundoff(entry) if runs[number].added.any() else 0.0))
+        del sample
+    return runs, found
+
+
+def _sampled(recording: Recording, node: Node) -> Sample:
+    """All elements of all runs."""
+    value, exact = recording.values_of(node.result), recording.numbers_of(node.result)
+    assert node.kernel is not None
+    if node.kind is Kind.WHOLE:
+        here = exact if not _inherits(recording, node) else _computed_again(recording, node)
+        ours, theirs, its = value.reshape(-1), exact.reshape(-1), here.reshape(-1)
+        return Sample(ours, theirs, its, ours - its, its - theirs)
+    size = value.shape[1]
+    given = [_spread(recording.values_of(slot), recording.rows, size) for slot in node.operands]
+    known = [
+        _spread(recording.numbers_of(slot), recording.rows, size)
+        if slot in recording.wrong.slots and place not in node.ignored
+        else None
+        for place, slot in enumerate(node.operands)
+    ]
+    return Sample.of_elements(node.kernel, given, known, value.reshape(-1))
+
+
+def _spread(array: Array, rows: int, size: int) -> Array:
+    """The elements for all rows, one after the other; a single one for all."""
+    return array.reshape(-1) if array.size in (1, rows * size) else np.broadcast_to(array, (rows, size)).reshape(-1)
+
+
+def _inherits(recording: Recording, node: Node) -> bool:
+    return any(slot in recording.wrong.slots for place, slot in enumerate(node.operands) if place not in node.ignored)
+
+
+def _row(recording: Recording, arrays: Mapping[int, Array], slot: int, row: int) -> Array:
+    return arrays[slot] if slot in recording.program.invariant else arrays[slot][row]
+
+
+def _computed_again(recording: Recording, node: Node) -> Array:
+    """What the kernel gives in f64 for the operands as they are."""
+    assert node.kernel is not None
+    same = {slot: wide(recording.values[slot]) for slot in node.operands if slot in recording.program.invariant}
+    found = []
+    for row in range(recording.rows):
+        given = [same[slot] if slot in same else wide(recording.values[slot][row]) for slot in node.operands]
+        found.append(flat(node.kernel(*given))[0])
+    return np.stack(found)
+
+
+def _absorbed(recording: Recording, node: Node, sample: Sample) -> Array | None:
+    absorbing, source = node.evaluation.absorbing, node.evaluation.source
+    combined, is_sum = node, absorbing.is_sum
+    if not absorbing.combines:
+        if source is None or not source.absorbing.is_rounded:
+            return None
+        made = (each for each in recording.program.nodes if each.result == node.operands[0])
+        combined, is_sum = next(made, node), source.absorbing.is_sum
+        if combined.evaluation is not source:
+            return None
+    size = sample.value.size // recording.rows
+    operands = (
+        sample.operands
+        if combined is node
+        else [_spread(recording.values_of(slot), recording.rows, size) for slot in combined.operands]
+    )
+    return absorbed(sample.value, operands, sample.added, node.shape.element_type, is_sum=is_sum)
+
+
+def _absorbed_by_slot(
+    recording: Recording, samples: Mapping[int, Sample], masks: Mapping[int, Array | None]
+) -> dict[int, Array]:
+    """Where the errors of slots come from absorption alone: [rows, elements]."""
+    program, rows = recording.program, recording.rows
+    found = {
+        program.nodes[number].result: sample.absorbed.reshape(rows, -1)
+        for number, sample in samples.items()
+        if sample.absorbed is not None
+    }
+    for _ in range(2):
+        # What comes from the iteration before is known after the first time.
+        for leaf, (ours, theirs, result) in enumerate(
+            zip(program.parameters, program.condition_parameters, program.results, strict=True)
+        ):
+            first, after = masks.get(leaf), found.get(result) if ours != result else None
+            if first is None and after is None:
+                continue
+            size = recording.state[leaf].size
+            mask = np.zeros((rows, size), np.bool_)
+            if first is not None:
+                mask[: 1 if ours != result else rows] = first.reshape(-1)
+            if after is not None:
+                mask[1:] = after[:-1]
+            found[ours] = found[theirs] = mask
+        for number, node in enumerate(program.nodes):
+            _pass_on(recording, node, samples.get(number), found)
+    return found
+
+
+def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dict[int, Array]) -> None:
+    """Hand on masks to what only moves elements, or converts them without an error of its own."""
+    mask = found.get(node.operands[0]) if node.operands else None
+    if mask is None or node.result not in recording.wrong.slots:
+        return
+    if sample is not None and sample.absorbed is None and node.evaluation.traits.converts:
+        is_exact = ~sample.added.reshape(recording.rows, -1).any(axis=1, keepdims=True)
+        found[node.result] = mask & is_exact
+    elif node.kind is Kind.MOVED and len(node.operands) == 1:
+        kernel = node.evaluation.kernel(PREDS)
+        shape = recording.program.shapes[node.operands[0]]
+        if kernel is not None:
+            rows = [kernel(row.reshape(shape.dimensions)) for row in mask]
+            found[node.result] = np.stack(rows).reshape(recording.rows, -1)
+
+
+def _before(node: Node, masks: Mapping[int, Array], rows: int) -> Array | None:
+    """Where the error of an operand comes from absorption."""
+    size = node.shape.element_count
+    its = [
+        _spread(masks[slot], rows, size)
+        for place, slot in enumerate(node.operands)
+        if slot in masks and place not in node.ignored
+    ]
+    if node.kind is not Kind.ELEMENTWISE or not its:
+        return None
+    return np.broadcast_to(np.logical_or.reduce(its) if len(its) > 1 else its[0], rows * size)
+
+
+def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs:
+    rows, entry, traits = recording.rows, node.shape.element_type, node.evaluation.traits
+    is_inheriting = _inherits(recording, node)
+    added, inherited = squares(sample.added), squares(sample.inherited)
+    masks: dict[str, Array | None] = {"absorption": sample.absorbed}
+    if is_inheriting and traits.cancels and len(sample.operands) == 2:
+        masks["cancellation"] = cancelled(sample, unit, inherited)
+    sizes = np.abs(sample.value)
+    least = sizes.min(initial=np.inf)
+    if least < smallest_normal(entry):
+        masks["underflow"] = underflown(sample, sizes, entry)
+    counts = {kind: _counted(mask, rows) for kind, mask in masks.items() if mask is not None}
+    kinds = {
+        kind: _added_up(np.where(mask, inherited if kind == "cancellation" else added, 0.0), rows)
+        for kind, mask in masks.items()
+        if mask is not None
+    }
+    totals = _added_up(added, rows), _added_up(inherited, rows)
+    energy = _added_up(squares(np.subtract(sample.exact, sample.value)), rows)
+    named = sum((amount for kind, amount in kinds.items() if kind != "cancellation"), np.zeros(rows))
+    kinds["rounding"] = np.maximum(0.0, totals[0] - named)
+    vanished, passed, passes = counts.get("absorption"), [], None
+    if not least > 0:
+        new, before = zeros(sample, traits)
+        vanished = _counted(new if sample.absorbed is None else new | sample.absorbed, rows)
+        if before.any():
+            passed = [_counted(each, rows) for each in vanished_before(sample, before)]
+            passes = before.reshape(rows, -1).any(axis=1)
+    # What a run inherited and added are as large as its error.
+    factor = _ratio(energy, totals[0] + totals[1])
+    factor = np.where(factor > 0, factor, 1.0)
+    return Runs(
+        scale=_added_up(squares(sample.exact), rows) * factor,
+        added=totals[0] * factor,
+        inherited=totals[1] * factor,
+        energy=energy,
+        weights=_weights(recording, node, sample, energy) if is_inheriting else [0.0] * len(node.operands),
+        kinds={kind: amount * factor for kind, amount in kinds.items()},
+        counts=counts,
+        vanished=vanished if vanished is not None and vanished.any() else None,
+        passed=passed,
+        passes=passes,
+    )
+
+
+def _added_up(array: Array, rows: int) -> Array:
+    return array.reshape(rows, -1).sum(axis=1)
+
+
+def _counted(mask: Array, rows: int) -> Array:
+    return np.count_nonzero(mask.reshape(rows, -1), axis=1)
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    return np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
+
+
+def _weights(recording: Recording, node: Node, sample: Sample, energy: Array) -> list[Array | float]:
+    """Of what each run inherits, how much comes from each operand."""
+    wrong = [place for place, slot in enumerate(node.operands) if slot in recording.wrong.slots]
+    wrong = [place for place in wrong if place not in node.ignored]
+    if len(wrong) == 1:
+        return [float(place in wrong) for place in range(len(node.operands))]
+    if node.kind is Kind.WHOLE:
+        parts = _weights_of_wholes(recording, node, wrong, sample)
+    else:
+        parts = [
+            np.zeros(recording.rows) if part is None else _added_up(squares(part), recording.rows)
+            for part in sample.parts
+        ]
+    total = sum(parts, np.zeros(recording.rows))
+    return [_ratio(part, total) for part in parts]
+
+
+def _weights_of_wholes(recording: Recording, node: Node, wrong: Sequence[int], sample: Sample) -> list[Array]:
+    assert node.kernel is not None
+    found = np.zeros((recording.rows, len(node.operands)))
+    for row in range(recording.rows):
+        operands = [_row(recording, recording.values, slot, row) for slot in node.operands]
+        shadows: list[Shadow | None] = [None] * len(operands)
+        for place in wrong:
+            numbers = _row(recording, recording.numbers, node.operands[place], row)
+            energy = float(squares(np.subtract(numbers, operands[place], dtype=np.float64)).sum())
+            shadows[place] = Shadow(numbers, True, energy, 0, Blame()) if energy else None
+        here = sample.here.reshape(recording.rows, *node.shape.dimensions)[row]
+        found[row], _ = operand_weights(node.kernel, operands, shadows, 0, here, None)
+    return [*found.T]
