@@ -18,7 +18,7 @@ from hloexec.shadowing.computing.widening import PREDS
 from hloexec.shadowing.kinds import cancelled, is_finite, squares, underflown, vanished_before, zeros
 from hloexec.shadowing.looping.iterating import Recording
 from hloexec.shadowing.looping.program import Kind, Node
-from hloexec.shadowing.store import Blame, Shadow, wide
+from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
 from hloexec.values import Array, flat
 
 __all__ = ["Runs", "Units", "accounts"]
@@ -280,7 +280,7 @@ def _weights_of_wholes(recording: Recording, node: Node, wrong: Sequence[int], s
         shadows: list[Shadow | None] = [None] * len(operands)
         for place in wrong:
             numbers = _row(recording, recording.numbers, node.operands[place], row)
-            energy = float(squares(np.subtract(numbers, operands[place], dtype=np.float64)).sum())
+            energy = energy_of(numbers - wide(operands[place]))
             shadows[place] = Shadow(numbers, True, energy, 0, Blame()) if energy else None
         here = sample.here.reshape(recording.rows, *node.shape.dimensions)[row]
         found[row], _ = operand_weights(node.kernel, operands, shadows, 0, here, None)

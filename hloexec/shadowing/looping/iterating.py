@@ -85,7 +85,7 @@ def recorded(
         for slot, rows_of in numbers.items():
             rows_of[rows] = exact[slot]
         for slot, rows_of in energies.items():
-            rows_of[rows] = energy_of(np.subtract(exact[slot], values[slot], dtype=np.float64))
+            rows_of[rows] = energy_of(exact[slot] - wide(values[slot]))
         rows += 1
         after = [(values[result], exact[result]) for _, _, result in changing]
         for (ours, theirs, _), (value, number) in zip(changing, after, strict=True):
