@@ -89,9 +89,9 @@ def _sampled(recording: Recording, node: Node) -> Sample:
     given = [_spread(recording.values_of(slot), recording.rows, size) for slot in node.operands]
     known = [
         _spread(recording.numbers_of(slot), recording.rows, size)
-        if slot in recording.wrong.slots and place not in node.ignored
+        if slot in recording.wrong.slots
         else None
-        for place, slot in enumerate(node.operands)
+        for slot in node.operands
     ]
     return Sample.of_elements(node.kernel, given, known, value.reshape(-1))
 
@@ -102,7 +102,7 @@ def _spread(array: Array, rows: int, size: int) -> Array:
 
 
 def _inherits(recording: Recording, node: Node) -> bool:
-    return any(slot in recording.wrong.slots for place, slot in enumerate(node.operands) if place not in node.ignored)
+    return not recording.wrong.slots.isdisjoint(node.operands)
 
 
 def _row(recording: Recording, arrays: Mapping[int, Array], slot: int, row: int) -> Array:
@@ -179,7 +179,7 @@ def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dic
         found[node.result] = mask & is_exact
     elif node.kind is Kind.MOVED and len(node.operands) == 1:
         kernel = node.evaluation.kernel(PREDS)
-        shape = recording.program.shapes[node.operands[0]]
+        shape = recording.program.array_shape(node.operands[0])
         if kernel is not None:
             rows = [kernel(row.reshape(shape.dimensions)) for row in mask]
             found[node.result] = np.stack(rows).reshape(recording.rows, -1)
@@ -188,11 +188,7 @@ def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dic
 def _before(node: Node, masks: Mapping[int, Array], rows: int) -> Array | None:
     """Where the error of an operand comes from absorption."""
     size = node.shape.element_count
-    its = [
-        _spread(masks[slot], rows, size)
-        for place, slot in enumerate(node.operands)
-        if slot in masks and place not in node.ignored
-    ]
+    its = [_spread(masks[slot], rows, size) for slot in node.operands if slot in masks]
     if node.kind is not Kind.ELEMENTWISE or not its:
         return None
     return np.broadcast_to(np.logical_or.reduce(its) if len(its) > 1 else its[0], rows * size)
@@ -258,7 +254,6 @@ def _ratio(part: Array, whole: Array) -> Array:
 def _weights(recording: Recording, node: Node, sample: Sample, energy: Array) -> list[Array | float]:
     """Of what each run inherits, how much comes from each operand."""
     wrong = [place for place, slot in enumerate(node.operands) if slot in recording.wrong.slots]
-    wrong = [place for place in wrong if place not in node.ignored]
     if len(wrong) == 1:
         return [float(place in wrong) for place in range(len(node.operands))]
     if node.kind is Kind.WHOLE:

@@ -46,7 +46,9 @@ def shares_after(recording: Recording, runs: Mapping[int, Runs], before: Mapping
     for row, leaf in enumerate(leaves):
         for place, share in before.get(leaf, {}).items():
             shares[row, columns[place] - len(leaves)] = share
-    after = np.stack([np.broadcast_to(found[program.results[leaf]], (recording.rows, width)) for leaf in leaves], 1)
+    none = np.zeros((1, width))
+    results = [found.get(program.results[leaf], none) for leaf in leaves]
+    after = np.stack([np.broadcast_to(each, (recording.rows, width)) for each in results], 1)
     for old, new in zip(after[:, :, : len(leaves)], after[:, :, len(leaves) :], strict=True):
         shares = old @ shares + new
     return {
@@ -104,33 +106,27 @@ def vanished_after(
     """By leaf of what a loop carries, how many elements each place has made zero, or taken a number from."""
     program = recording.program
     carried = list(zip(program.parameters, program.condition_parameters, program.results, strict=True))
-    known: dict[int, dict[int, float]] = {}
+    slots = [(result, {ours, theirs}) for ours, theirs, result in carried if ours in recording.wrong.slots]
+    handed: dict[int, dict[int, float]] = {}
     for leaf, shares in before.items():
         if shares:
-            known[carried[leaf][0]] = known[carried[leaf][1]] = dict(shares)
+            handed[carried[leaf][0]] = handed[carried[leaf][1]] = dict(shares)
     making = {number: its for number, its in runs.items() if its.vanished is not None or its.passes is not None}
-    if not known and not making:
+    if not handed and not making:
         return {}
     concerned = [
         (node, making.get(number), number in runs)
         for number, node in enumerate(program.nodes)
-        if node.result in recording.wrong.slots
+        if node.result in recording.wrong.slots and (number in making or number not in runs)
     ]
     for row in range(recording.rows):
+        known = handed.copy()
         for node, its, is_accounted in concerned:
             found = _counts(node, its, row, known) if is_accounted else _joined(node, known)
             if found:
                 known[node.result] = largest(found)
-            else:
-                known.pop(node.result, None)
-        after = [known.get(result) for _, _, result in carried]
-        for (ours, theirs, _), counts in zip(carried, after, strict=True):
-            for slot in (ours, theirs):
-                if counts:
-                    known[slot] = counts
-                else:
-                    known.pop(slot, None)
-    return {leaf: known[ours] for leaf, (ours, _, _) in enumerate(carried) if ours in known}
+        handed = {slot: known[result] for result, its_slots in slots if result in known for slot in its_slots}
+    return {leaf: handed[ours] for leaf, (ours, _, _) in enumerate(carried) if ours in handed}
 
 
 def _counts(node: Node, runs: Runs | None, row: int, known: Mapping[int, dict[int, float]]) -> dict[int, float]:

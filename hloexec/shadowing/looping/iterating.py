@@ -3,13 +3,12 @@ rounding. What the accounts need of each iteration is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape
 from hloexec.shadowing.computing.moving import is_inexact
 from hloexec.shadowing.looping.program import Kind, LoopProgram, Node, Wrong
 from hloexec.shadowing.store import Shadow, energy_of, wide
@@ -68,14 +67,15 @@ def recorded(
     numbers = {slot: _rows(program, slot, most, is_wide=True) for slot in wrong.recorded & wrong.slots}
     energies = {slot: np.empty(most) for slot in wrong.weighed}
     decisions: dict[int, tuple[int, int]] = {}
-    conditions, body = program.nodes[: program.conditions], program.nodes[program.conditions :]
+    conditions = _steps(program.nodes[: program.conditions], wrong)
+    body = _steps(program.nodes[program.conditions :], wrong)
     deciding = [(number, node) for number, node in enumerate(program.nodes) if _decides(node, wrong)]
     rows = 0
     while rows < most:
-        _run(conditions, values, exact, wrong)
+        _run(conditions, values, exact)
         if not values[program.again]:
             break
-        _run(body, values, exact, wrong)
+        _run(body, values, exact)
         for number, node in deciding:
             changed, count = decisions.get(number, (0, 0))
             its = _decided(node, values, exact)
@@ -107,29 +107,35 @@ def recorded(
 
 
 def _rows(program: LoopProgram, slot: int, count: int, *, is_wide: bool) -> Array:
-    shape = program.shapes[slot]
-    assert isinstance(shape, ArrayShape)
+    shape = program.array_shape(slot)
     return np.empty((count, *shape.dimensions), np.float64 if is_wide else shape.element_type.storage)
 
 
-def _run(nodes: Sequence[Node], values: list[Any], exact: list[Any], wrong: Wrong) -> None:
-    slots, asked = wrong.slots, wrong.asked
-    for node in nodes:
-        result = node.result
-        values[result] = value = node.function(*[values[slot] for slot in node.operands])
-        if result in slots:
-            assert node.kernel is not None
-            exact[result] = np.asarray(node.kernel(*_exact(node, values, exact)))
-        elif result in asked:
-            exact[result] = wide(value)
+_Step = tuple[Callable[..., Any], tuple[int, ...], int, Callable[..., Any] | None, bool]
+"""A kernel, its operands and its result; the kernel for f64 where there may be errors; and whether something else needs
+the value in f64."""
 
 
-def _exact(node: Node, values: list[Any], exact: list[Any]) -> list[Any]:
-    if node.ignored:
-        return [
-            wide(values[slot]) if place in node.ignored else exact[slot] for place, slot in enumerate(node.operands)
-        ]
-    return [exact[slot] for slot in node.operands]
+def _steps(nodes: Sequence[Node], wrong: Wrong) -> list[_Step]:
+    return [
+        (
+            node.function,
+            node.operands,
+            node.result,
+            node.kernel if node.result in wrong.slots else None,
+            node.result in wrong.asked,
+        )
+        for node in nodes
+    ]
+
+
+def _run(steps: Sequence[_Step], values: list[Any], exact: list[Any]) -> None:
+    for function, operands, result, kernel, is_asked in steps:
+        values[result] = value = function(*[values[slot] for slot in operands])
+        if kernel is not None:
+            exact[result] = np.asarray(kernel(*[exact[slot] for slot in operands]))
+        elif is_asked:
+            exact[result] = value.astype(np.float64) if value.dtype == np.float32 else wide(value)
 
 
 def _decides(node: Node, wrong: Wrong) -> bool:
@@ -144,4 +150,4 @@ def _decided(node: Node, values: list[Any], exact: list[Any]) -> tuple[int, int]
     if not any(is_inexact(value) and np.any(wide(value) != number) for value, number in pairs):
         return 0, 0
     value = values[node.result]
-    return int(np.count_nonzero(value != node.kernel(*_exact(node, values, exact)))), value.size
+    return int(np.count_nonzero(value != node.kernel(*[number for _, number in pairs]))), value.size

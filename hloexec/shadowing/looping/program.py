@@ -56,8 +56,6 @@ class Node:
     shape: ArrayShape
     kernel: Callable[..., Any] | None
     """For f64."""
-    ignored: frozenset[int]
-    """The operands that are only compared, by position."""
 
     @property
     def is_accounted(self) -> bool:
@@ -116,6 +114,12 @@ class LoopProgram:
         same = {slot for ours, theirs, result in carried if ours == result for slot in (ours, theirs)}
         return frozenset(same | self.constants.keys())
 
+    def array_shape(self, slot: int) -> ArrayShape:
+        """The shape of what a slot holds."""
+        shape = self.shapes[slot]
+        assert isinstance(shape, ArrayShape)
+        return shape
+
     def wrong(self, leaves: frozenset[int]) -> Wrong:
         """What may have errors where these carried leaves do at the start."""
         found = self._wrong.get(leaves)
@@ -150,19 +154,12 @@ class LoopProgram:
             # What an iteration hands on unchanged is asked for as what it began as.
             asked.update(result for ours, theirs, result in carried if not (asked | wrong).isdisjoint((ours, theirs)))
         recorded -= self.invariant
-        elements = sum(_elements(self.shapes[slot]) * (1 + (slot in wrong)) for slot in recorded)
+        elements = sum(self.array_shape(slot).element_count * (1 + (slot in wrong)) for slot in recorded)
         return Wrong(frozenset(wrong), frozenset(asked), frozenset(recorded), frozenset(weighed), elements)
 
 
 def _wrong_operands(node: Node, wrong: set[int]) -> list[int]:
-    return [slot for place, slot in enumerate(node.operands) if slot in wrong and place not in node.ignored]
-
-
-def _elements(shape: Leaf) -> int:
-    found = 1
-    for size in shape.dimensions if isinstance(shape, ArrayShape) else ():
-        found *= size
-    return found
+    return [slot for slot in node.operands if slot in wrong]
 
 
 def program_of(flow: While, evaluations: Evaluations) -> LoopProgram | None:
@@ -219,7 +216,7 @@ def _node(step: Step, plan: Plan, offset: int, evaluations: Evaluations) -> Node
     if opcode is None or opcode.role is not Role.KERNEL or not opcode.is_pure or opcode.order is not None:
         return None
     kernel, kind = evaluation.kernel(WIDE), _kind(evaluation, shape)
-    if evaluation.is_failing or kernel is None:
+    if evaluation.is_failing or kernel is None or evaluation.traits.only_compared or not shape.element_count:
         return None
     return Node(
         step=step,
@@ -231,7 +228,6 @@ def _node(step: Step, plan: Plan, offset: int, evaluations: Evaluations) -> Node
         result=offset + step.result,
         shape=shape,
         kernel=None if evaluation.traits.reads_bits else evaluation.in_range(kernel),
-        ignored=frozenset(evaluation.traits.only_compared or ()),
     )
 
 
