@@ -16,20 +16,18 @@ from hloexec.shadowing.observer import ShadowObserver
 __all__ = ["exact_numbers", "shadows_of"]
 
 
-class _Outputs:
+class _Outputs(ShadowObserver):
     """Takes the shadows of the result, as the sums of two numbers each, when it is there."""
 
-    def __init__(self, observer: ShadowObserver, module: hloexec.Module) -> None:
-        self._observer = observer
-        self._root = module.entry.root_name
-        self.found: dict[tuple[int, ...], list[Fraction]] = {}
+    found: dict[tuple[int, ...], list[Fraction]]
 
     def on_instruction(self, event: hloexec.Event) -> None:
-        if event.path or event.instruction.name != self._root:
+        super().on_instruction(event)
+        if event.path or event.instruction.name != event.computation.root_name:
             return
         leaves = event.value if isinstance(event.value, tuple) else (event.value,)
         for number, leaf in enumerate(leaves):
-            shadow = self._observer._store.get(leaf)
+            shadow = self._store.get(leaf)
             values = [Fraction(float(x)) for x in np.asarray(widen(leaf), np.float64).ravel()]
             if shadow is not None:
                 data = [Fraction(float(x)) for x in np.asarray(shadow.data, np.float64).ravel()]
@@ -39,10 +37,10 @@ class _Outputs:
 
 def shadows_of(module: hloexec.Module, inputs: Sequence[Any]) -> dict[tuple[int, ...], list[Fraction]]:
     """The numbers that a result's elements would be without rounding, by device and leaf."""
-    observer = ShadowObserver(module, None, topology_of(module))
-    outputs = _Outputs(observer, module)
-    hloexec.run_devices(module, inputs, observers=[observer, outputs])
-    return outputs.found
+    observer = _Outputs(module, None, topology_of(module))
+    observer.found = {}
+    hloexec.run_devices(module, inputs, observers=[observer])
+    return observer.found
 
 
 def exact_numbers(array: Any) -> list[Fraction]:

@@ -65,16 +65,36 @@ def accounts(
                 return None
             sample.absorbed = _absorbed(recording, node, sample)
     found = _absorbed_by_slot(recording, samples, masks)
+    _complete(units, recording, samples)
     runs = {}
     for number, sample in samples.items():
         node = program.nodes[number]
         sample.absorbed_before = _before(node, found, rows)
-        entry = node.shape.element_type
-        given = [units.get(slot, 0.0) for slot in node.operands]
-        runs[number] = _runs(recording, node, sample, max((*given, unit_roundoff(entry))))
-        units[node.result] = max((*given, unit_roundoff(entry) if runs[number].added.any() else 0.0))
-        del sample
+        runs[number] = _runs(recording, node, sample, max(_inherited_unit(node, units), _unit(node)))
     return runs, found
+
+
+def _complete(units: Units, recording: Recording, samples: Mapping[int, Sample]) -> None:
+    """Find the units of all slots that may be wrong, from those of what is carried at the start."""
+    program = recording.program
+    own = {number: _unit(program.nodes[number]) for number, sample in samples.items() if sample.added.any()}
+    for _ in range(2):
+        # What comes from the iteration before is known after the first time.
+        for number, node in enumerate(program.nodes):
+            if node.result in recording.wrong.slots:
+                units[node.result] = max(own.get(number, 0.0), _inherited_unit(node, units))
+        for ours, theirs, result in zip(
+            program.parameters, program.condition_parameters, program.results, strict=True
+        ):
+            units[ours] = units[theirs] = max(units.get(ours, 0.0), units.get(result, 0.0))
+
+
+def _unit(node: Node) -> float:
+    return unit_roundoff(node.shape.element_type)
+
+
+def _inherited_unit(node: Node, units: Units) -> float:
+    return max((units.get(slot, 0.0) for slot in node.operands), default=0.0)
 
 
 def _sampled(recording: Recording, node: Node) -> Sample:

@@ -1,0 +1,315 @@
+"""Loops: their iterations, run many at a time, are accounted for as if each instruction had been looked at."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec import Module, ResourceError, ShadowRun
+from hloexec.devices.topology import topology_of
+from hloexec.shadowing import Loss
+from hloexec.shadowing.observer import ShadowObserver
+from tests.shadowing.running import exact_numbers, shadows_of
+from tests.shadowing.test_truth import require_near
+
+
+def _loop(carried: str, body: str, *, state: str, root: str, entry: str, times: int = 40, more: str = "") -> Module:
+    """A module whose loop counts to `times`; `i` is the counter and `p` the state of the body, `carried` the types of
+    what it carries besides."""
+    condition = f"""
+      p = (s32[], {carried}) parameter(0)
+      i = s32[] get-tuple-element(p), index=0
+      n = s32[] constant({times})
+      ROOT again = pred[] compare(i, n), direction=LT"""
+    return hloexec.parse(f"""HloModule m
+{more}
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}}
+condition {{ {condition}
+}}
+body {{
+  p = (s32[], {carried}) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  {body}
+  ROOT out = (s32[], {carried}) tuple(next, {root})
+}}
+ENTRY main {{
+  {entry}
+  zero = s32[] constant(0)
+  start = (s32[], {carried}) tuple(zero, {state})
+  loop = (s32[], {carried}) while(start), condition=condition, body=body
+  ROOT result = {carried.split(", ")[0]} get-tuple-element(loop), index=1
+}}
+""")
+
+
+def _numbers(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _sum(times: int = 40) -> Module:
+    return _loop(
+        f"bf16[], bf16[{times}]",
+        f"""s = bf16[] get-tuple-element(p), index=1
+        xs = bf16[{times}] get-tuple-element(p), index=2
+        slice = bf16[1] dynamic-slice(xs, i), dynamic_slice_sizes={{1}}
+        x = bf16[] reshape(slice)
+        t = bf16[] add(s, x)""",
+        state="begin, xs",
+        root="t, xs",
+        entry=f"begin = bf16[] constant(1)\n  xs = bf16[{times}] parameter(0)",
+        times=times,
+    )
+
+
+def _recurrence() -> Module:
+    """h = tanh(h w + x), of which all are kept; with a norm, which has a reduction, and a choice."""
+    return _loop(
+        "f32[40,4,3], f32[4,3], f32[3,3]",
+        """hs = f32[40,4,3] get-tuple-element(p), index=1
+        h = f32[4,3] get-tuple-element(p), index=2
+        w = f32[3,3] get-tuple-element(p), index=3
+        hw = f32[4,3] dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        sum = f32[4,3] add(hw, h)
+        new = f32[4,3] tanh(sum)
+        squares = f32[4,3] multiply(new, new)
+        zero = f32[] constant(0)
+        norm = f32[4] reduce(squares, zero), dimensions={1}, to_apply=add
+        norms = f32[4,3] broadcast(norm), dimensions={0}
+        scaled = f32[4,3] divide(new, norms)
+        is_small = pred[4,3] compare(norms, squares), direction=GT
+        chosen = f32[4,3] select(is_small, scaled, hw)
+        row = f32[1,4,3] reshape(chosen)
+        no = s32[] constant(0)
+        kept = f32[40,4,3] dynamic-update-slice(hs, row, i, no, no)""",
+        state="none, h, v",
+        root="kept, chosen, w",
+        entry="""nothing = f32[] constant(0)
+        none = f32[40,4,3] broadcast(nothing), dimensions={}
+        h = f32[4,3] parameter(0)
+        w = f32[3,3] parameter(1)
+        v = f32[3,3] multiply(w, w)""",
+    )
+
+
+def _counting() -> Module:
+    """What is converted to integers, compared, and added up in bf16 of products in f32."""
+    return _loop(
+        "bf16[5], f32[5], s32[5]",
+        """m = bf16[5] get-tuple-element(p), index=1
+        x = f32[5] get-tuple-element(p), index=2
+        k = s32[5] get-tuple-element(p), index=3
+        wide = f32[5] convert(m)
+        y = f32[5] multiply(x, x)
+        sum = f32[5] add(wide, y)
+        narrow = bf16[5] convert(sum)
+        whole = s32[5] convert(sum)
+        l = s32[5] add(k, whole)
+        distance = f32[5] subtract(sum, wide)
+        z = f32[5] maximum(distance, x)""",
+        state="m, x, k",
+        root="narrow, z, l",
+        entry="""m = bf16[5] parameter(0)
+        x = f32[5] parameter(1)
+        none = s32[] constant(0)
+        k = s32[5] broadcast(none), dimensions={}""",
+    )
+
+
+MODULES = {
+    "sum": (_sum(), [np.abs(_numbers(40) / 8).astype(ml_dtypes.bfloat16)]),
+    "recurrence": (_recurrence(), [_numbers(4, 3), _numbers(3, 3, seed=1)]),
+    "counting": (_counting(), [_numbers(5).astype(ml_dtypes.bfloat16), np.abs(_numbers(5, seed=1)) / 4]),
+}
+
+
+class _Watching:
+    """Sees every instruction, so that no iterations are run together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_instruction(self, event: hloexec.Event) -> None:
+        self.count += 1
+
+
+def _by_place(found: ShadowRun) -> dict[tuple[str, str], Loss]:
+    return {(loss.computation, loss.instruction): loss for loss in found.losses}
+
+
+def require_alike(found: ShadowRun, expected: ShadowRun) -> None:
+    """Two runs say the same. Looked at alone, an error is kept in f32, and shares below 1e-5 are forgotten each time."""
+    assert (found.events, found.decisions, found.untold) == (expected.events, expected.decisions, expected.untold)
+    for ours, theirs in zip(found.outputs, expected.outputs, strict=True):
+        assert ours.relative_error == pytest.approx(theirs.relative_error, rel=1e-5)
+        assert (ours.worst_index, ours.lost, ours.unit) == (theirs.worst_index, theirs.lost, theirs.unit)
+        assert ours.digits == pytest.approx(theirs.digits, abs=1e-5)
+    places, others = _by_place(found), _by_place(expected)
+    for place in places.keys() | others.keys():
+        ours, theirs = places.get(place), others.get(place)
+        if ours is None or theirs is None:
+            assert (ours or theirs).share < 1e-3  # type: ignore[union-attr]
+            continue
+        assert (ours.kind, ours.runs, ours.affected) == (theirs.kind, theirs.runs, theirs.affected)
+        assert (ours.name, ours.iteration) == (theirs.name, theirs.iteration)
+        assert ours.share == pytest.approx(theirs.share, abs=1e-3)
+        assert ours.lost_share == pytest.approx(theirs.lost_share, abs=1e-3)
+        assert ours.added == pytest.approx(theirs.added, rel=1e-3, abs=1e-12)
+        assert ours.inherited == pytest.approx(theirs.inherited, rel=1e-3, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_iterations_together_say_what_they_say_one_by_one(name: str) -> None:
+    module, inputs = MODULES[name]
+    watching = _Watching()
+    alone = hloexec.shadow(module, inputs, observers=[watching])
+    together = hloexec.shadow(module, inputs)
+    assert watching.count == alone.events
+    assert together.losses
+    require_alike(together, alone)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_most_iterations_run_together(name: str) -> None:
+    module, inputs = MODULES[name]
+    seen = 0
+
+    class Counting(ShadowObserver):
+        def on_instruction(self, event: hloexec.Event) -> None:
+            nonlocal seen
+            seen += 1
+            super().on_instruction(event)
+
+    observer = Counting(module, None, topology_of(module))
+    expected = hloexec.run(module, *inputs)
+    (found,) = hloexec.run_devices(module, inputs, observers=[observer])
+    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+    assert seen < observer.events / 10
+
+
+def test_what_a_loop_carries_has_the_exact_sum_beside_it() -> None:
+    times = 1200
+    module = _sum(times)
+    x = np.abs(_numbers(times)).astype(ml_dtypes.bfloat16)
+    expected = [Fraction(1) + sum(exact_numbers(x))]
+    require_near(shadows_of(module, [x])[0, 0], expected, hloexec.run(module, x), 2.0**-20)
+    found = hloexec.shadow(module, [x])
+    assert found.culprit is not None
+    assert (found.culprit.instruction, found.culprit.kind) == ("t", "lost updates")
+    # The first sums may be exact.
+    assert times - 10 < found.culprit.runs <= times
+
+
+def _products(kind: str, start: str, factor: str, times: int, after: str) -> Module:
+    """x times a factor again and again, and then something of it."""
+    module = _loop(
+        f"{kind}[]",
+        f"""x = {kind}[] get-tuple-element(p), index=1
+        f = {kind}[] constant({factor})
+        y = {kind}[] multiply(x, f)""",
+        state="x",
+        root="y",
+        entry=f"x = {kind}[] constant({start})",
+        times=times,
+    )
+    text = hloexec.format(module).replace("ROOT %result", "%last").replace("ROOT result", "last")
+    end = text.rindex("}")
+    return hloexec.parse(f"{text[:end]}  ROOT %after = {kind}[] {after}(%last)\n}}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (_products("f16", "1.5", "2.5", 30, "negate"), "overflow"),
+        (_products("f16", "1.5", "0.125", 30, "log"), "underflow"),
+    ],
+    ids=["overflows", "vanishes"],
+)
+def test_a_number_that_a_loop_loses_is_told(module: Module, kind: str) -> None:
+    found = hloexec.shadow(module, [])
+    assert found.outputs[0].lost == 1
+    assert found.culprit is not None
+    assert (found.culprit.instruction, found.culprit.kind) == ("y", kind)
+    assert found.culprit.lost_share == pytest.approx(1)
+    require_alike(found, hloexec.shadow(module, [], observers=[_Watching()]))
+
+
+def test_a_loop_in_a_loop_is_accounted_for() -> None:
+    module, inputs = MODULES["sum"]
+    text = hloexec.format(module)
+    outer = text.replace("ENTRY ", "").replace("%main", "%inner").replace("main", "inner")
+    calls = """
+outer_body {
+  q = (s32[], bf16[40]) parameter(0)
+  j = s32[] get-tuple-element(q), index=0
+  ys = bf16[40] get-tuple-element(q), index=1
+  s = bf16[] call(ys), to_apply=inner
+  eighth = bf16[] constant(0.0078125)
+  t = bf16[] multiply(s, eighth)
+  ts = bf16[40] broadcast(t), dimensions={}
+  mixed = bf16[40] multiply(ts, ys)
+  step = s32[] constant(1)
+  k = s32[] add(j, step)
+  ROOT r = (s32[], bf16[40]) tuple(k, mixed)
+}
+outer_condition {
+  q = (s32[], bf16[40]) parameter(0)
+  j = s32[] get-tuple-element(q), index=0
+  n = s32[] constant(12)
+  ROOT again = pred[] compare(j, n), direction=LT
+}
+ENTRY main {
+  x = bf16[40] parameter(0)
+  zero = s32[] constant(0)
+  start = (s32[], bf16[40]) tuple(zero, x)
+  loop = (s32[], bf16[40]) while(start), condition=outer_condition, body=outer_body
+  ROOT y = bf16[40] get-tuple-element(loop), index=1
+}
+"""
+    nested = hloexec.parse(outer + calls)
+    require_alike(hloexec.shadow(nested, inputs), hloexec.shadow(nested, inputs, observers=[_Watching()]))
+
+
+def test_a_condition_on_floats_decides_and_is_told() -> None:
+    module = hloexec.parse("""HloModule m
+condition {
+  p = (bf16[], bf16[]) parameter(0)
+  x = bf16[] get-tuple-element(p), index=0
+  limit = bf16[] constant(30)
+  twice = bf16[] add(x, x)
+  ROOT again = pred[] compare(twice, limit), direction=LT
+}
+body {
+  p = (bf16[], bf16[]) parameter(0)
+  x = bf16[] get-tuple-element(p), index=0
+  h = bf16[] get-tuple-element(p), index=1
+  y = bf16[] add(x, h)
+  ROOT r = (bf16[], bf16[]) tuple(y, h)
+}
+ENTRY main {
+  x = bf16[] constant(1)
+  h = bf16[] constant(0.3)
+  start = (bf16[], bf16[]) tuple(x, h)
+  loop = (bf16[], bf16[]) while(start), condition=condition, body=body
+  ROOT y = bf16[] get-tuple-element(loop), index=0
+}
+""")
+    found = hloexec.shadow(module, [])
+    assert found.decisions
+    require_alike(found, hloexec.shadow(module, [], observers=[_Watching()]))
+
+
+def test_a_limit_of_iterations_holds() -> None:
+    module, inputs = MODULES["sum"]
+    with pytest.raises(ResourceError, match="max_iterations=20"):
+        hloexec.shadow(module, inputs, max_iterations=20)
