@@ -46,6 +46,8 @@ def shares_after(recording: Recording, runs: Mapping[int, Runs], before: Mapping
     for row, leaf in enumerate(leaves):
         for place, share in before.get(leaf, {}).items():
             shares[row, columns[place] - len(leaves)] = share
+    if not leaves:
+        return {}
     none = np.zeros((1, width))
     results = [found.get(program.results[leaf], none) for leaf in leaves]
     after = np.stack([np.broadcast_to(each, (recording.rows, width)) for each in results], 1)
