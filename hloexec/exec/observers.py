@@ -333,9 +333,11 @@ class Attached:
         """Whether the plan is one in which a value can be replaced."""
         self.see_instructions = bool(self._instruction or self._controllers)
         self.see_progress = bool(self._progress)
-        self.iterating = next(
-            (entry for entry in self._instruction if isinstance(entry, LoopObserver)), None
-        ) if len(self._instruction) == 1 and not self._controllers else None
+        self.iterating = (
+            next((entry for entry in self._instruction if isinstance(entry, LoopObserver)), None)
+            if len(self._instruction) == 1 and not self._controllers
+            else None
+        )
         """What may run iterations of loops."""
 
     def instruction(

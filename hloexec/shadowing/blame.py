@@ -18,7 +18,7 @@ from hloexec.precision import unit_roundoff
 from hloexec.shadowing.kinds import Losses
 from hloexec.shadowing.store import Blame, Shadow
 
-__all__ = ["add", "blamed", "kept", "largest", "merged", "with_vanished"]
+__all__ = ["add_shares", "blamed", "kept", "largest", "merged", "with_vanished"]
 
 _LEAST = 1e-5
 """Smaller shares are forgotten."""
@@ -34,28 +34,28 @@ def blamed(place: int, found: Losses, shadows: Sequence[Shadow | None], entry: E
     shares: dict[int, float] = {}
     lost: dict[int, float] = {}
     if total > 0:
-        add(shares, {place: 1.0}, own / total)
+        add_shares(shares, {place: 1.0}, own / total)
         rest = (found.inherited - cancelled) / total
         for shadow, weight, lost_weight in zip(shadows, found.weights, found.lost_weights, strict=False):
             if shadow is not None:
-                add(shares, shadow.blame.shares, rest * weight)
-                add(shares, shadow.blame.lost, rest * lost_weight)
+                add_shares(shares, shadow.blame.shares, rest * weight)
+                add_shares(shares, shadow.blame.lost, rest * lost_weight)
     if found.born:
         lost[place] = float(found.born)
     if found.passed:
         culprits = [shadow for shadow in shadows if shadow is not None and shadow.lost]
         for shadow in culprits:
-            add(lost, shadow.blame.lost, found.passed / len(culprits))
+            add_shares(lost, shadow.blame.lost, found.passed / len(culprits))
         zeros = {} if culprits else _vanished(shadows, found.pole_weights or ())
-        add(lost, zeros, found.passed / (sum(zeros.values()) or 1.0))
+        add_shares(lost, zeros, found.passed / (sum(zeros.values()) or 1.0))
         if not culprits and not zeros:
             # Other finite errors made it so: the logarithm of what has become negative.
             for shadow, weight in zip(shadows, _even(shadows, found.weights), strict=True):
                 if shadow is not None:
-                    add(lost, shadow.blame.shares, found.passed * weight)
+                    add_shares(lost, shadow.blame.shares, found.passed * weight)
     vanished = {place: float(found.vanished)} if found.vanished else {}
     if found.vanished_weights is not None:
-        add(vanished, _vanished(shadows, found.vanished_weights), 1.0)
+        add_shares(vanished, _vanished(shadows, found.vanished_weights), 1.0)
     units = [shadow.blame.unit for shadow in shadows if shadow is not None]
     if found.added > 0 or found.born:
         units.append(unit_roundoff(entry))
@@ -73,11 +73,11 @@ def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = N
     lost: dict[int, float] = {}
     for shadow, weight in zip(shadows, weights, strict=True):
         if shadow is not None:
-            add(shares, shadow.blame.shares, weight)
-            add(lost, shadow.blame.lost, float(shadow.lost))
+            add_shares(shares, shadow.blame.shares, weight)
+            add_shares(lost, shadow.blame.lost, float(shadow.lost))
     vanished: dict[int, float] = {}
     for shadow in known:
-        add(vanished, shadow.blame.vanished, 1.0)
+        add_shares(vanished, shadow.blame.vanished, 1.0)
     units = [shadow.blame.unit for shadow in known]
     return Blame(kept(shares), kept(lost), largest(vanished), max(units, default=0.0))
 
@@ -85,7 +85,7 @@ def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = N
 def with_vanished(blame: Blame, found: Blame) -> Blame:
     """A blame, and who has made zeros of further elements, as these say."""
     vanished = dict(blame.vanished)
-    add(vanished, found.vanished, 1.0)
+    add_shares(vanished, found.vanished, 1.0)
     return attrs.evolve(blame, vanished=largest(vanished))
 
 
@@ -95,7 +95,7 @@ def _vanished(shadows: Sequence[Shadow | None], weights: Sequence[int]) -> dict[
     for number, shadow in enumerate(shadows):
         if shadow is not None and shadow.blame.vanished:
             total = sum(shadow.blame.vanished.values())
-            add(found, shadow.blame.vanished, (weights[number] if weights else 1.0) / total)
+            add_shares(found, shadow.blame.vanished, (weights[number] if weights else 1.0) / total)
     return found
 
 
@@ -106,7 +106,7 @@ def _even(shadows: Sequence[Shadow | None], weights: Sequence[float]) -> list[fl
     return [0.0 if shadow is None else 1.0 / count for shadow in shadows]
 
 
-def add(target: dict[int, float], shares: Mapping[int, float], factor: float) -> None:
+def add_shares(target: dict[int, float], shares: Mapping[int, float], factor: float) -> None:
     """Add shares, as many times, to others."""
     if factor > 0:
         for place, share in shares.items():

@@ -112,7 +112,9 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             kinds["absorption"] = float(added[sample.absorbed].sum())
             counts["absorption"] = int(np.count_nonzero(sample.absorbed))
         if is_inheriting and traits.cancels and len(sample.operands) == 2:
-            _note("cancellation", cancelled(sample, max(unit, unit_roundoff(entry)), inherited), inherited, kinds, counts)
+            _note(
+                "cancellation", cancelled(sample, max(unit, unit_roundoff(entry)), inherited), inherited, kinds, counts
+            )
         sizes = np.abs(sample.value)
         # NaN where an element is NaN.
         least = np.minimum.reduce(sizes)
@@ -191,9 +193,7 @@ def squares(values: Array) -> Array:
     return found
 
 
-def _note(
-    kind: str, where: Array | None, energies: Array, kinds: dict[str, float], counts: dict[str, int]
-) -> None:
+def _note(kind: str, where: Array | None, energies: Array, kinds: dict[str, float], counts: dict[str, int]) -> None:
     if where is not None:
         kinds[kind] = float(energies[where].sum())
         counts[kind] = int(np.count_nonzero(where))

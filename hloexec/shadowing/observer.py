@@ -39,7 +39,9 @@ class ShadowObserver:
         self._exchanges = Exchanges(self._kernels, self._store, topology)
         self._evaluations: dict[tuple[str, str], tuple[Evaluation, int]] = {}
         self.places: list[Place] = []
-        self._loops = Loops(self._store, self.places, lambda step: self._evaluation(step.scope.computation, step.instruction))
+        self._loops = Loops(
+            self._store, self.places, lambda step: self._evaluation(step.scope.computation, step.instruction)
+        )
         self.outputs: list[LeafError] = []
         self._events = 0
         self.failing: dict[int, str] = {}

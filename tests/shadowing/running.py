@@ -25,7 +25,7 @@ class _Outputs(ShadowObserver):
         super().on_instruction(event)
         if event.path or event.instruction.name != event.computation.root_name:
             return
-        leaves = event.value if isinstance(event.value, tuple) else (event.value,)
+        leaves: Any = event.value if isinstance(event.value, tuple) else (event.value,)
         for number, leaf in enumerate(leaves):
             shadow = self._store.get(leaf)
             values = [Fraction(float(x)) for x in np.asarray(widen(leaf), np.float64).ravel()]

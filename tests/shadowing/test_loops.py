@@ -156,16 +156,16 @@ def require_alike(found: ShadowRun, expected: ShadowRun) -> None:
         assert ours.digits == pytest.approx(theirs.digits, abs=1e-5)
     places, others = _by_place(found), _by_place(expected)
     for place in places.keys() | others.keys():
-        ours, theirs = places.get(place), others.get(place)
-        if ours is None or theirs is None:
-            assert (ours or theirs).share < 1e-3  # type: ignore[union-attr]
+        if place not in places or place not in others:
+            assert (places.get(place) or others[place]).share < 1e-3
             continue
-        assert (ours.kind, ours.runs, ours.affected) == (theirs.kind, theirs.runs, theirs.affected)
-        assert (ours.name, ours.iteration) == (theirs.name, theirs.iteration)
-        assert ours.share == pytest.approx(theirs.share, abs=1e-3)
-        assert ours.lost_share == pytest.approx(theirs.lost_share, abs=1e-3)
-        assert ours.added == pytest.approx(theirs.added, rel=1e-3, abs=1e-12)
-        assert ours.inherited == pytest.approx(theirs.inherited, rel=1e-3, abs=1e-12)
+        one, other = places[place], others[place]
+        assert (one.kind, one.runs, one.affected) == (other.kind, other.runs, other.affected)
+        assert (one.name, one.iteration) == (other.name, other.iteration)
+        assert one.share == pytest.approx(other.share, abs=1e-3)
+        assert one.lost_share == pytest.approx(other.lost_share, abs=1e-3)
+        assert one.added == pytest.approx(other.added, rel=1e-3, abs=1e-12)
+        assert one.inherited == pytest.approx(other.inherited, rel=1e-3, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -83,9 +83,7 @@ def _complete(units: Units, recording: Recording, samples: Mapping[int, Sample])
         for number, node in enumerate(program.nodes):
             if node.result in recording.wrong.slots:
                 units[node.result] = max(own.get(number, 0.0), _inherited_unit(node, units))
-        for ours, theirs, result in zip(
-            program.parameters, program.condition_parameters, program.results, strict=True
-        ):
+        for ours, theirs, result in zip(program.parameters, program.condition_parameters, program.results, strict=True):
             units[ours] = units[theirs] = max(units.get(ours, 0.0), units.get(result, 0.0))
 
 
@@ -108,9 +106,7 @@ def _sampled(recording: Recording, node: Node) -> Sample:
     size = value.shape[1]
     given = [_spread(recording.values_of(slot), recording.rows, size) for slot in node.operands]
     known = [
-        _spread(recording.numbers_of(slot), recording.rows, size)
-        if slot in recording.wrong.slots
-        else None
+        _spread(recording.numbers_of(slot), recording.rows, size) if slot in recording.wrong.slots else None
         for slot in node.operands
     ]
     return Sample.of_elements(node.kernel, given, known, value.reshape(-1))
@@ -235,13 +231,15 @@ def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs
     energy = _added_up(squares(np.subtract(sample.exact, sample.value)), rows)
     named = sum((amount for kind, amount in kinds.items() if kind != "cancellation"), np.zeros(rows))
     kinds["rounding"] = np.maximum(0.0, totals[0] - named)
-    vanished, passed, passes = counts.get("absorption"), [], None
+    vanished = counts.get("absorption")
+    passed: list[Array] = []
+    passes: Array | None = None
     if not least > 0:
         new, before = zeros(sample, traits)
         vanished = _counted(new if sample.absorbed is None else new | sample.absorbed, rows)
         if before.any():
             passed = [_counted(each, rows) for each in vanished_before(sample, before)]
-            passes = before.reshape(rows, -1).any(axis=1)
+            passes = _counted(before, rows) > 0
     # What a run inherited and added are as large as its error.
     factor = _ratio(energy, totals[0] + totals[1])
     factor = np.where(factor > 0, factor, 1.0)
@@ -260,11 +258,11 @@ def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs
 
 
 def _added_up(array: Array, rows: int) -> Array:
-    return array.reshape(rows, -1).sum(axis=1)
+    return np.asarray(array.reshape(rows, -1).sum(axis=1))
 
 
 def _counted(mask: Array, rows: int) -> Array:
-    return np.count_nonzero(mask.reshape(rows, -1), axis=1)
+    return np.asarray(np.count_nonzero(mask.reshape(rows, -1), axis=1))
 
 
 def _ratio(part: Array, whole: Array) -> Array:

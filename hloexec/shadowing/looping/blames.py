@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.shadowing.blame import add, kept, largest
+from hloexec.shadowing.blame import add_shares, kept, largest
 from hloexec.shadowing.looping.accounts import Runs
 from hloexec.shadowing.looping.iterating import Recording
 from hloexec.shadowing.looping.program import Node
@@ -93,13 +93,14 @@ def _chosen(recording: Recording, node: Node, place: int) -> Array:
         if values.dtype == np.float64:
             values = recording.numbers_of(slot) - values if number == place else np.zeros((1, 1))
         given.append(np.broadcast_to(values, (recording.rows, size)).reshape(-1))
-    return np.square(np.asarray(kernel(*given))).reshape(recording.rows, size).sum(axis=1)
+    chosen = np.asarray(kernel(*given)).reshape(recording.rows, size)
+    return np.asarray(np.square(chosen).sum(axis=1))
 
 
 def _normal(rows: Array) -> Array:
     """Rows that add up to 1, those of zeros aside."""
     totals = rows.sum(axis=1, keepdims=True)
-    return np.divide(rows, totals, out=np.zeros(rows.shape), where=totals > 0)
+    return np.asarray(np.divide(rows, totals, out=np.zeros(rows.shape), where=totals > 0))
 
 
 def vanished_after(
@@ -140,7 +141,7 @@ def _counts(node: Node, runs: Runs | None, row: int, known: Mapping[int, dict[in
             counts = known.get(slot)
             if counts:
                 weight = float(runs.passed[number][row]) if runs.passed else 1.0
-                add(found, counts, weight / sum(counts.values()))
+                add_shares(found, counts, weight / sum(counts.values()))
     return found
 
 
@@ -151,5 +152,5 @@ def _joined(node: Node, known: Mapping[int, dict[int, float]]) -> dict[int, floa
         return brought[0]
     found: dict[int, float] = {}
     for counts in brought:
-        add(found, counts, 1.0)
+        add_shares(found, counts, 1.0)
     return found

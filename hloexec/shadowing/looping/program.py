@@ -1,7 +1,7 @@
 """What one iteration of a loop does, where many of them can be run before their errors are accounted for.
 
-The steps are those of the loop's condition and of its body, as they are written, over one numbering of slots. Loops that
-hold other loops, conditionals, collectives, sorts, library calls or numbers of 64 bits have no such program: their
+The steps are those of the loop's condition and of its body, as they are written, over one numbering of slots. Loops
+that hold other loops, conditionals, collectives, sorts, library calls or numbers of 64 bits have no such program: their
 instructions are looked at one by one.
 """
 
@@ -140,7 +140,9 @@ class LoopProgram:
             for node in self.nodes:
                 if node.kind is not Kind.VALUE and (node.may_round or _wrong_operands(node, wrong)):
                     wrong.add(node.result)
-        asked, recorded, weighed = set(), set(), set()
+        asked: set[int] = set()
+        recorded: set[int] = set()
+        weighed: set[int] = set()
         for node in self.nodes:
             inherits = _wrong_operands(node, wrong)
             if node.result in wrong or inherits:
@@ -154,7 +156,7 @@ class LoopProgram:
             # What an iteration hands on unchanged is asked for as what it began as.
             asked.update(result for ours, theirs, result in carried if not (asked | wrong).isdisjoint((ours, theirs)))
         recorded -= self.invariant
-        elements = sum(self.array_shape(slot).element_count * (1 + (slot in wrong)) for slot in recorded)
+        elements = sum(self.array_shape(slot).element_count * (2 if slot in wrong else 1) for slot in recorded)
         return Wrong(frozenset(wrong), frozenset(asked), frozenset(recorded), frozenset(weighed), elements)
 
 
@@ -179,7 +181,7 @@ def program_of(flow: While, evaluations: Evaluations) -> LoopProgram | None:
         results=flow.body.results,
         constants=constants,
         shapes=(*flow.body.slot_shapes, *flow.condition.slot_shapes),
-        events=sum(not step.is_silent for plan in (flow.condition, flow.body) for step in plan.program),
+        events=sum(1 for plan in (flow.condition, flow.body) for step in plan.program if not step.is_silent),
     )
 
 
