@@ -222,13 +222,23 @@ def sampled(difference: Difference, value: Array) -> Array | None:
         block = np.arange(difference.heaviest, min(size, difference.heaviest + PART))
         places = difference.heaviest + heaviest_of(_errors(difference, value, block))
     vanished = difference.vanished
+    if vanished is None or difference.is_whole:
+        flat, data = row_by_row(value), row_by_row(difference.data)
     if vanished is None:
-        zero = value == 0
-        vanished = np.flatnonzero(zero & (difference.data != 0))[:FEW] if zero.any() else NOWHERE
+        vanished = _first(lambda where: (flat[where] == 0) & (data[where] != 0), size, FEW)
     if difference.is_whole:
-        lost = np.flatnonzero(~np.isfinite(value))[:SAMPLE]
-        vanished = np.union1d(vanished, lost)
+        vanished = np.union1d(vanished, _first(lambda where: ~np.isfinite(flat[where]), size, SAMPLE))
     return np.union1d(places, vanished) if vanished.size else places
+
+
+def _first(holds: Callable[[slice], Array], size: int, most: int) -> Array:
+    """The first places of a flat array where something holds, of which it is asked for a range at a time."""
+    found = NOWHERE
+    for start in range(0, size, BLOCK):
+        found = np.concatenate([found, start + np.flatnonzero(holds(slice(start, start + BLOCK)))])
+        if found.size >= most:
+            break
+    return found[:most]
 
 
 def heaviest_of(errors: Array) -> Array:
