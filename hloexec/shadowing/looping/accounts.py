@@ -203,11 +203,13 @@ def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dic
 
 def _before(node: Node, masks: Mapping[int, Array], rows: int) -> Array | None:
     """Where the error of an operand comes from absorption."""
-    size = node.shape.element_count
-    its = [_spread(masks[slot], rows, size) for slot in node.operands if slot in masks]
-    if node.kind is not Kind.ELEMENTWISE or not its:
+    known = [slot for slot in node.operands if slot in masks]
+    if node.kind is not Kind.ELEMENTWISE or not known:
         return None
-    return np.broadcast_to(np.logical_or.reduce(its) if len(its) > 1 else its[0], rows * size)
+    size = node.shape.element_count
+    found = np.logical_or.reduce([np.broadcast_to(masks[slot], (rows, size)) for slot in known])
+    return np.asarray(found.reshape(-1))
+
 
 
 def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs:
