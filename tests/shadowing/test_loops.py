@@ -103,7 +103,7 @@ def _recurrence() -> Module:
 
 
 def _counting() -> Module:
-    """What is converted to integers, compared, and added up in bf16 of products in f32."""
+    """What is converted to integers, compared, and added up in bf16 of products in f32, where it absorbs them."""
     return _loop(
         "bf16[5], f32[5], s32[5]",
         """m = bf16[5] get-tuple-element(p), index=1
@@ -116,7 +116,13 @@ def _counting() -> Module:
         whole = s32[5] convert(sum)
         l = s32[5] add(k, whole)
         distance = f32[5] subtract(sum, wide)
-        z = f32[5] maximum(distance, x)""",
+        largest = f32[5] maximum(distance, x)
+        nothing = f32[] constant(0)
+        total = f32[] reduce(wide, nothing), dimensions={0}, to_apply=add
+        small = f32[] constant(1e-4)
+        part = f32[] multiply(total, small)
+        parts = f32[5] broadcast(part), dimensions={}
+        z = f32[5] add(largest, parts)""",
         state="m, x, k",
         root="narrow, z, l",
         entry="""m = bf16[5] parameter(0)

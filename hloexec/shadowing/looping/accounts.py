@@ -211,7 +211,6 @@ def _before(node: Node, masks: Mapping[int, Array], rows: int) -> Array | None:
     return np.asarray(found.reshape(-1))
 
 
-
 def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs:
     rows, entry, traits = recording.rows, node.shape.element_type, node.evaluation.traits
     is_inheriting = _inherits(recording, node)
