@@ -283,8 +283,9 @@ def _in_strips(
 
 def _is_ready(operand: Array, result_type: ElementType, multiplier: Multiplier) -> bool:
     """Whether BLAS multiplies this operand as it is, and gives the result as it is wanted."""
-    in_floats = isinstance(multiplier, FloatMultiplier)
-    return in_floats and multiplier.is_plain(operand.dtype) and multiplier.gives(result_type.storage)
+    if not isinstance(multiplier, FloatMultiplier):
+        return False
+    return multiplier.is_plain(operand.dtype) and multiplier.gives(result_type.storage)
 
 
 def _multiply_prepared(
