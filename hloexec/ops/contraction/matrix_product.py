@@ -22,7 +22,7 @@ from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, narrow_into, rounds_directly, widen
 from hloexec.ops.contraction.integer_products import integer_multiplier
 from hloexec.ops.contraction.plain_products import plain_matrix_product
-from hloexec.ops.contraction.product_blocks import batch_blocks, even_step
+from hloexec.ops.contraction.product_blocks import batch_blocks, blocks_of, even_step
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -261,8 +261,16 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
 def _in_strips(
     result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int, *, axis: int
 ) -> None:
-    """Some rows of lhs (axis 0) or columns of rhs (axis 1) at a time, times all of the other operand."""
+    """Some rows of lhs (axis 0) or columns of rhs (axis 1) at a time, times all of the other operand.
+
+    Where only the other operand needs preparing, the blocks are those of products that need none.
+    """
     whole = _prepare((rhs, lhs)[axis], multiplier)
+    if _is_ready((lhs, rhs)[axis], result_type, multiplier):
+        left, right = (whole[0], rhs) if axis else (lhs, whole[0])
+        blocks = blocks_of(*left.shape, right.shape[1])
+        blocks.on_all_cores(lambda rows, columns: matmul(left[rows], right[:, columns], result[rows, columns]))
+        return
 
     def multiply(start: int, stop: int) -> None:
         strip = (slice(None),) * axis + (slice(start, stop),)
@@ -271,6 +279,13 @@ def _in_strips(
         _multiply_prepared(result[strip], *operands, result_type, multiplier)
 
     in_blocks(multiply, result.shape[axis], step)
+
+
+def _is_ready(operand: Array, result_type: ElementType, multiplier: Multiplier) -> bool:
+    """Whether BLAS multiplies this operand as it is, and gives the result as it is wanted."""
+    if not isinstance(multiplier, FloatMultiplier):
+        return False
+    return multiplier.is_plain(operand.dtype) and multiplier.gives(result_type.storage)
 
 
 def _multiply_prepared(

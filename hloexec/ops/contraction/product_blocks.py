@@ -29,12 +29,11 @@ _LEAST_SIZE = 64
 _ALIGNMENT = 16
 _BLOCK_PRODUCTS, _MOST_WANTED = 1 << 25, 16
 """Number of multiplications of a block where the product is large enough for many, and how many are enough."""
-_BLOCK_ROWS = (512, 256, 128)
-"""The more rows, the less it takes BLAS per row to order the columns, which it does anew for each block."""
-_BLOCK_COLUMNS, _FEW_ROWS_COLUMNS = 1024, 512
-"""Of fewer columns, it takes longer, too, as they do not follow one another in memory; but where there are too few rows
-to divide, columns have to do."""
-_MOST_LINES = 2048
+_BLOCK_ROWS, _BLOCK_COLUMNS, _FEW_ROWS_COLUMNS = 128, 256, 512
+"""Copying fewer rows or columns for each block takes too long; more columns where there are too few rows to divide."""
+_BLOCK_ELEMENTS, _FEW_BLOCKS = 1 << 17, 4
+"""Larger blocks are faster by less than more blocks are on more cores; a few blocks may be smaller."""
+_MOST_LINES = 4096
 """Number of rows or columns of a block from which more do not help."""
 FEW_TERMS = 32
 """Products of so few terms take less time than their results take to go through memory."""
@@ -88,16 +87,26 @@ def blocks_of(rows: int, terms: int, columns: int) -> Blocks:
 
 
 def _large_steps(rows: int, columns: int, products: int) -> tuple[int, int]:
-    """The rows and columns of each block of a large product: rows are divided first, and columns where that does not
-    make enough blocks."""
+    """The rows and columns of each block of a large product.
+
+    BLAS copies the rows and the columns of each block into an order of its own. Of all divisions into as many blocks,
+    the one whose blocks are closest to squares copies least.
+    """
     wanted = min(max(2, products // _BLOCK_PRODUCTS), _MOST_WANTED)
     wanted += wanted % 2
-    across = max(1, columns // _BLOCK_COLUMNS)
-    least = next((least for least in _BLOCK_ROWS if rows // least * across >= wanted), _BLOCK_ROWS[-1])
-    down = min(wanted, rows // least) // 2 * 2 or min(2, rows // _LEAST_SIZE) // 2 * 2 or 1
-    if down == 1:
+    if rows < 2 * _LEAST_SIZE:
         across = max(columns // _FEW_ROWS_COLUMNS, min(2, columns // _LEAST_SIZE))
-    return _in_even_parts(rows, down), _in_even_parts(columns, min(across, -(-wanted // down)))
+        return max(1, rows), _in_even_parts(columns, min(across, wanted))
+    wanted = min(wanted, max(_FEW_BLOCKS, rows * columns // _BLOCK_ELEMENTS))
+    most_down, most_across = max(2, rows // _BLOCK_ROWS), max(1, columns // _BLOCK_COLUMNS)
+
+    def order(division: tuple[int, int]) -> tuple[int, float, int]:
+        down, across = division
+        return -(down * across // 2), down / rows + across / columns, across
+
+    divisions = [(down, min(most_across, wanted // down)) for down in range(1, min(most_down, wanted) + 1)]
+    down, across = min(divisions, key=order)
+    return _in_even_parts(rows, down), _in_even_parts(columns, across)
 
 
 def _in_even_parts(size: int, parts: int) -> int:

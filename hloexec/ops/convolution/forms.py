@@ -29,8 +29,10 @@ __all__ = ["convolve"]
 
 _BLOCK_BYTES = 1 << 20
 """Patches of one block: they stay in a core's own cache until they are multiplied."""
-_BLOCK_ROWS = 192
-"""Rows that keep BLAS busy, even if their patches take more."""
+_BLOCK_ROWS, _LARGE_BLOCK_ROWS = 192, 256
+"""Rows that keep BLAS busy, even if their patches take more; more where it copies more of the kernel for each block."""
+_COPIED_ELEMENTS = 1 << 16
+"""Elements of the kernel that are more."""
 _BLOCK_COLUMNS = 256
 """Columns that do, where there are too few rows for several blocks."""
 _LARGE_KERNEL = 1 << 20
@@ -133,7 +135,8 @@ def _by_patches(work: ConvolutionViews) -> None:
             patches = seen.transpose(order).reshape(groups, length, rows).swapaxes(-1, -2)
         store(patches, weights[..., columns], target, work.result_type)
 
-    for_each(multiply, _blocks(work, max(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes)))
+    least = _LARGE_BLOCK_ROWS if length * outputs >= _COPIED_ELEMENTS else _BLOCK_ROWS
+    for_each(multiply, _blocks(work, max(least, _BLOCK_BYTES // row_bytes)))
 
 
 def _blocks(work: ConvolutionViews, rows: int) -> list[tuple[slice, range, slice]]:

@@ -112,6 +112,28 @@ def test_blocks_of_products_are_even_and_cover_all():
     assert len(blocks) == 30
 
 
+def test_no_other_division_into_as_many_blocks_copies_much_less():
+    """Each block copies its rows and its columns, so that per element of the result 1/rows + 1/columns are copied."""
+    for rows, terms, columns in ((1024, 1024, 1024), (512, 256, 1024), (2048, 512, 512), (16384, 4096, 4096),
+                                 (4096, 1024, 300), (777, 1001, 1300)):  # fmt: skip
+        blocks = product_blocks.blocks_of(rows, terms, columns)
+        count = -(-rows // blocks.row_step) * -(-columns // blocks.column_step)
+        least = min(down / rows + (count // down) / columns for down in range(1, count + 1) if count % down == 0)
+        assert 1 / blocks.row_step + 1 / blocks.column_step <= 1.25 * least
+
+
+def test_a_product_with_one_narrow_operand_has_the_bits_of_the_wide_one():
+    """bf16 numbers are f32 numbers: the same blocks give BLAS the same products."""
+    rng = np.random.default_rng(0)
+    lhs = rng.standard_normal((700, 300), np.float32)
+    rhs = rng.standard_normal((300, 500), np.float32).astype(ml_dtypes.bfloat16)
+    for order in "CF":
+        narrow = np.asarray(rhs, order=order)
+        wide = np.asarray(rhs.astype(np.float32), order=order)
+        assert dot(lhs, narrow, "f32").tobytes() == dot(lhs, wide, "f32").tobytes()
+        assert dot(narrow.T, lhs.T, "f32").tobytes() == dot(wide.T, lhs.T, "f32").tobytes()
+
+
 @pytest.mark.parametrize("rows", [1, 2, 16, 32, 33])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
 def test_few_rows_times_a_transposed_matrix_give_the_exact_sums_in_row_major_order(rows, dtype):
