@@ -106,6 +106,7 @@ class Region:
         self._buffers = program.places.buffers
         self._places = program.places.in_buffers
         self.output_places = program.output_places
+        self.output_sizes = [(rows, *behind_prefix(shape.dimensions, rows)) for shape in self._shapes]
         self.overwrites = overwritten if overwritten is not None and program.may_overwrite(overwritten) else None
         """The input whose rows the first output may take."""
         live = program.places.packed(self._buffers)[1] + sum(
@@ -129,6 +130,8 @@ class Region:
         self.block = block if blocks == 1 else -(-rows // (blocks + blocks % 2))
         sizes = [-(-size * self.block // _ALIGNMENT) * _ALIGNMENT + _SKEW for size in self._buffers]
         starts, end = program.places.packed(sizes)
+        self._placed: dict[int, tuple[Array, int, list[tuple[int, Array]]]] = {}
+        """By thread: what scratch was in its places for how many rows, and the arrays there."""
         self._offsets = [_SKEW + start for start in starts]
         # A whole number of cache lines, so that two threads share none.
         self._arena_bytes = _SKEW + -(-end // _ALIGNMENT) * _ALIGNMENT
@@ -178,7 +181,7 @@ class Region:
     def inputs_by_rows(self, operands: Sequence[Array]) -> list[tuple[int, _Rows]]:
         """The places of the operands that are taken by rows, each with its rows."""
         return [
-            (place, _Rows(operand, self._lengths[place], self.rows, is_transposed=not lies_in_order(operand)))
+            (place, _Rows(operand, self._lengths[place], self.rows, is_transposed=not _lies_in_order(operand)))
             for place, operand in enumerate(operands)
             if not self._is_whole[place]
         ]
@@ -192,7 +195,21 @@ class Region:
 
     def place_buffers(self, values: list[Any], count: int, scratch: Array | None) -> None:
         """Put scratch for a block of so many rows into its places, and the views of it."""
-        arena = _kept(self._arena_bytes) if scratch is None else scratch
+        if scratch is None:
+            # A loop runs a small region again and again, in the same memory.
+            arena, thread = _kept(self._arena_bytes), threading.get_ident()
+            known = self._placed.get(thread)
+            if known is None or known[0] is not arena or known[1] != count:
+                self._place_buffers_in(arena, values, count)
+                places = [*(place for place, _, _ in self._places), *(view.target for view in self._views)]
+                self._placed[thread] = arena, count, [(place, values[place]) for place in places]
+            else:
+                for place, part in known[2]:
+                    values[place] = part
+        else:
+            self._place_buffers_in(scratch, values, count)
+
+    def _place_buffers_in(self, arena: Array, values: list[Any], count: int) -> None:
         for place, buffer, value in self._places:
             start = self._offsets[buffer]
             part = arena[start : start + count * value.row_bytes]
@@ -228,8 +245,7 @@ class _Run:
         self._region = region
         self._template = region.template(operands)
         self._inputs = region.inputs_by_rows(operands)
-        rows = region.rows
-        outputs = [result.reshape((rows, *behind_prefix(result.shape, rows))) for result in results]
+        outputs = [result.reshape(sizes) for result, sizes in zip(results, region.output_sizes, strict=True)]
         self._outputs = list(zip(region.output_places, outputs, strict=True))
         self._values: dict[tuple[int, int], list[Any]] = {}
         """The places of each thread, for each size of blocks."""
@@ -278,6 +294,10 @@ class RegionKernel(Kernel):
         return cls(region, region.overwrites, region)
 
 
+def _lies_in_order(array: Array) -> bool:
+    return array.flags.c_contiguous or lies_in_order(array)
+
+
 def _in_order(block: Array) -> Array:
     """A copy in row-major order."""
     result = np.empty(block.shape, block.dtype)
@@ -304,6 +324,9 @@ class _Rows:
 
 def _merged(array: Array, length: int, rows: int) -> Array | None:
     """The array with its first dimensions merged into one, where that is a view."""
+    sizes = (rows, *array.shape[length:])
+    if array.flags.c_contiguous:
+        return array.reshape(sizes)
     expected = None
     stride = 0
     for size, step in zip(reversed(array.shape[:length]), reversed(array.strides[:length]), strict=True):
@@ -314,7 +337,6 @@ def _merged(array: Array, length: int, rows: int) -> Array | None:
         elif step != expected:
             return None
         expected = step * size
-    sizes = (rows, *array.shape[length:])
     return np.lib.stride_tricks.as_strided(array, sizes, (stride, *array.strides[length:]), writeable=False)
 
 
