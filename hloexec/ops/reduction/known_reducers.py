@@ -47,6 +47,8 @@ _FEW_NEIGHBOURS = 32
 _MANY_ROWS = 64
 _MOST_COLUMNS = 64
 """So many neighbours that lie apart are added column by column, at most."""
+_REGISTER_BYTES = 16
+"""What NumPy's einsum adds at once, as long as NumPy is built for all processors of a kind."""
 
 
 @attrs.frozen
@@ -227,9 +229,6 @@ def _extremum_of_few(rows: Array, reducer: KnownReducer) -> Array:
     return total
 
 
-_REGISTER_BYTES = 16
-
-
 def _sum_of_neighbours(array: Array) -> Array:
     """Floats added along the last axis, as einsum does, in half to a third of the time of NumPy's own sum."""
     rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
@@ -282,16 +281,18 @@ def _sum_in_lanes(array: Array) -> Array:
         total[: len(group)] += group
     while len(total) > 1:
         total = total[::2] + total[1::2]
-    return total[0]
+    first: Array = total[0]
+    return first
 
 
 @cache
 def _adds_in_lanes(length: int, dtype: DType) -> bool:
-    """Whether einsum adds so many neighbours of a type as `_sum_in_lanes` does, which depends on how NumPy was built."""
+    """Whether einsum adds so many neighbours of a type as `_sum_in_lanes` does; how NumPy was built decides that."""
     if not _SHORT_ROW < length <= _MOST_COLUMNS:
         return False
     numbers = np.sin(np.arange(1.0, 1 + _MANY_ROWS * length)).reshape(length, _MANY_ROWS).T.astype(dtype)
-    return _sum_in_lanes(numbers).tobytes() == np.einsum("ij->i", np.ascontiguousarray(numbers)).tobytes()
+    expected: Array = np.einsum("ij->i", np.ascontiguousarray(numbers))
+    return _sum_in_lanes(numbers).tobytes() == expected.tobytes()
 
 
 def _slice(array: Array, axis: int, start: int, stop: int) -> Array:

@@ -40,9 +40,9 @@ _BLOCKS = 8
 _SMALL_BLOCK_BYTES = 1 << 19
 """What such a block takes in one array."""
 _COLUMNS_BYTES = 1 << 21
-"""The same for blocks that lie column by column: many of their values are of few columns, so that more calls are over
-soon. Where this would leave a thread without work, one thread computes blocks of half the size, in as little memory as
-two would need: 15200 calls of 11 µs take two threads longer than one.
+"""The same for blocks that lie column by column: many of their values are of few columns, so that calls are over soon.
+Where this would leave a thread without work, one thread computes blocks of half the size, in as little memory as two
+would need: where other processes keep half of a core busy, two threads take 1.2 times as long for calls of 11 µs.
 """
 _LITTLE_WORK = 1 << 22
 """Where all parts together make no more bytes, dispatching blocks to other threads takes longer than computing them."""
@@ -65,6 +65,14 @@ def _kept(size: int) -> Array:
     if arena is None or arena.nbytes < size:
         arena = _here.arena = np.empty(size, np.uint8)
     return arena
+
+
+def _block_rows(rows: int, most: int, least: int) -> int:
+    """How many rows a block has: so many at most, and not fewer than so many for an even distribution."""
+    block = max(1, min(most, max(-(-rows // _BLOCKS), least), rows))
+    blocks = -(-rows // block)
+    # Of an odd number of blocks, one is left over when two cores have computed the others.
+    return block if blocks == 1 else -(-rows // (blocks + blocks % 2))
 
 
 class Region:
@@ -116,18 +124,14 @@ class Region:
         )
         usual = program.usual_row_bytes()
         weight = _ROUNDING if program.is_rounded else 1
-        value_bytes, small_bytes = _VALUE_BYTES, _SMALL_BLOCK_BYTES // weight
-        is_shared = True
-        if self.is_by_columns:
-            is_shared = rows * usual >= 2 * _COLUMNS_BYTES
-            value_bytes = small_bytes = _COLUMNS_BYTES if is_shared else _COLUMNS_BYTES // 2
-        block = min(_BLOCK_BYTES // max(live, 1), value_bytes // usual)
-        even = max(-(-rows // _BLOCKS), small_bytes // usual)
         work = weight * sum(shapes[part.step.result].byte_size for part in parts)
-        block = max(1, min(block, even if work > _LITTLE_WORK else rows, rows))
-        blocks = -(-rows // block)
-        # Of an odd number of blocks, one is left over when two cores have computed the others.
-        self.block = block if blocks == 1 else -(-rows // (blocks + blocks % 2))
+        is_shared = not self.is_by_columns or rows * usual >= 2 * _COLUMNS_BYTES
+        if self.is_by_columns:
+            value_bytes = small_bytes = _COLUMNS_BYTES if is_shared else _COLUMNS_BYTES // 2
+        else:
+            value_bytes, small_bytes = _VALUE_BYTES, _SMALL_BLOCK_BYTES // weight
+        most = min(_BLOCK_BYTES // max(live, 1), value_bytes // usual)
+        self.block = _block_rows(rows, most, small_bytes // usual if work > _LITTLE_WORK else rows)
         sizes = [-(-size * self.block // _ALIGNMENT) * _ALIGNMENT + _SKEW for size in self._buffers]
         starts, end = program.places.packed(sizes)
         self._placed: dict[int, tuple[Array, int, list[tuple[int, Array]]]] = {}
