@@ -60,14 +60,15 @@ def _quota() -> int:
         return 1 << 16
 
 
-def in_blocks(function: Callable[[int, int], object], count: int, block: int) -> None:
+def in_blocks(function: Callable[[int, int], object], count: int, block: int, *, threads: int | None = None) -> None:
     """Call `function(start, stop)` for ranges of up to `block` numbers that together are `range(count)`.
 
-    In any order, and on all cores, which runs that work at the same time share; context variables (NumPy's error state
-    among them) are the caller's. What a call raises is raised here, after all threads have stopped.
+    In any order, and on all cores (on so many `threads` at most), which runs that work at the same time share; context
+    variables (NumPy's error state among them) are the caller's. What a call raises is raised here, after all threads
+    have stopped.
     """
     starts = range(0, count, block)
-    threads = min(-(-core_count() // (1 + len(_callers))), len(starts))
+    threads = min(-(-core_count() // (1 + len(_callers))), len(starts), threads or len(starts))
     if threads < 2 or getattr(_here, "is_busy", False):
         for start in starts:
             function(start, min(start + block, count))

@@ -35,6 +35,12 @@ def test_blocks_cover_a_range_once(cores: int, count: int, block: int) -> None:
     assert max(sizes, default=0) <= block
 
 
+def test_work_for_one_thread_stays_on_that_of_the_caller(cores: int) -> None:
+    found: set[int] = set()
+    in_blocks(lambda start, stop: found.add(threading.get_ident()), 40, 1, threads=1)
+    assert found == {threading.get_ident()}
+
+
 def test_blocks_within_blocks_finish(cores: int) -> None:
     times = np.zeros((20, 20), np.int64)
 

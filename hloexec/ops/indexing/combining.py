@@ -48,6 +48,8 @@ def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Ca
 _LONG_ROW = 16
 _FEWEST_KEYS = 16
 _BLOCK_ELEMENTS = 1 << 16
+_LONG_FOLD_ELEMENTS = 1 << 17
+"""With fewer for each key, threads would wait for each other more than they compute."""
 
 
 def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
@@ -178,7 +180,8 @@ def _fold_rows(step: np.ufunc, target: Array, keys: Array, pieces: Array, ordere
         np.take(pieces, numbers, axis=0, mode="clip", out=rows[1:])
         target[key] = step.reduce(rows.reshape(len(rows), -1), axis=0, initial=initial).reshape(rows.shape[1:])
 
-    in_blocks(fold, len(begins), 1)
+    is_long = len(ordered) * prod(pieces.shape[1:]) >= _LONG_FOLD_ELEMENTS * len(begins)
+    in_blocks(fold, len(begins), 1, threads=None if is_long else 1)
 
 
 def _rows(array: Array, numbers: Array) -> Array:

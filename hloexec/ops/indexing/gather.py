@@ -201,7 +201,9 @@ def _rows_at(
     table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
     # The positions are in range: `wrap` is what NumPy does fastest.
     taken = empty((len(table), *batch, table.shape[2]), table.dtype)
-    table.take(np.broadcast_to(position, batch), axis=1, mode="wrap", out=taken)
+    if position.shape != batch:
+        position = np.broadcast_to(position, batch)
+    table.take(position, axis=1, mode="wrap", out=taken)
     taken = taken.reshape((*leading, *batch, *trailing))
     order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
     return taken.transpose(order).reshape((*batch, *sizes))

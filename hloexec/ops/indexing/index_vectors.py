@@ -47,7 +47,8 @@ def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tupl
     if indices.dtype == np.uint64:
         # What is beyond int64's range becomes its maximum.
         indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
-    vectors = np.moveaxis(indices.astype(np.int64, copy=False), index_vector_dim, 0)
+    order = (index_vector_dim, *(axis for axis in range(indices.ndim) if axis != index_vector_dim))
+    vectors = indices.astype(np.int64, copy=False).transpose(order)
     batch = vectors.shape[1:]
     starts = dict(zip(getattr(attributes, names.index_map), vectors, strict=True))
     pairs = getattr(attributes, names.operand_batching), getattr(attributes, names.indices_batching)

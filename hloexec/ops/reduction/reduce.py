@@ -194,7 +194,7 @@ class Reduce:
                     total = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
                     return total.reshape((block.shape[0], *kept))
                 rows = block.size // length
-                if block.dtype == init_value.dtype and reduces_columns(rows, length, reducer):
+                if block.dtype == init_value.dtype and reduces_columns(rows, length, reducer, block.dtype):
                     terms = block.reshape((block.shape[0], *kept, length))
                     total = reducer.combine(init_value, reduce_axis(terms, terms.ndim - 1, reducer))
                     return total

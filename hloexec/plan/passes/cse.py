@@ -20,7 +20,7 @@ from hloexec.plan.trees import map_tree
 
 __all__ = ["Numbering", "with_values_shared"]
 
-_SHARED_BYTES = 1 << 16
+_SHARED_BYTES = 1 << 17
 _LITTLE_BYTES = 1 << 12
 """Constants of so few bytes are compared by value."""
 

@@ -22,6 +22,7 @@ from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, behind_prefix, same
 from hloexec.plan.kernels import InstructionKernel
+from hloexec.plan.regions.long_rows import has_long_rows, row_by_row
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
 from hloexec.plan.regions.short_rows import by_columns, has_few_columns, has_short_rows, spread_out
@@ -161,6 +162,8 @@ class BlockProgram:
             is_ufunc = isinstance(function, np.ufunc)
             if is_ufunc and not self.is_by_columns and has_short_rows(self.places.values[target].row):
                 function = by_columns(function)
+            elif function in _ARITHMETIC and has_long_rows(self.places.values[target].row):
+                function = row_by_row(function)
         if self.is_by_columns and _is_approximated(step):
             function = spread_out(function)
         self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
@@ -291,6 +294,7 @@ def _minimum_into(lhs: Array, rhs: Array, out: Array) -> None:
     np.minimum(lhs, rhs, out=out)
 
 
+_ARITHMETIC = frozenset({np.add, np.subtract, np.multiply, np.divide})
 _NAMED_OUT: dict[Any, Any] = {np.maximum: _maximum_into, np.minimum: _minimum_into}
 """For functions of NumPy that do not take a third argument by its place."""
 

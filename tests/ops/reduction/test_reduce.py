@@ -18,7 +18,7 @@ from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.elementwise.map import Map, MapAttributes
 from hloexec.ops.reduction import known_reducers, window_reductions
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_known
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
 from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
 from hloexec.ops.reduction.window_reductions import reduce_windows_known
@@ -197,6 +197,22 @@ def test_sums_of_neighbours_do_not_depend_on_where_they_lie(length):
         moved[...] = values
         value = reduce_known(moved, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
         assert value.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("length", [9, 16, 23, 64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_neighbours_that_lie_apart_are_those_of_neighbours_side_by_side(length, dtype):
+    """Numbers that round, zeros of both signs, infinities, and NaNs of two kinds, whichever of them NumPy chooses."""
+    apart = np.moveaxis(random_array(7, (length, 5, 60), dtype), 0, -1)
+    apart[0, :20], apart[1, :20, : length // 2], apart[1, :20, length // 2 :] = -0.0, -0.0, 0.0
+    nans = np.array([0x7FC00001, 0xFFC00002], np.uint32).view(np.float32)
+    for place in range(length):
+        apart[2, place % 60, place], apart[2, place % 60, place - 3] = nans
+        apart[3, place % 60, place], apart[3, place % 60, place - 2] = np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        value = reduce_axis(apart, 2, KNOWN_REDUCERS["add"])
+        expected = reduce_axis(np.ascontiguousarray(apart), 2, KNOWN_REDUCERS["add"])
+    assert value.tobytes() == expected.tobytes()
 
 
 def test_narrow_sums_accumulate_in_f32_and_round_once():

@@ -128,6 +128,15 @@ PROGRAMS = {
         "  y = f32[6000,8] broadcast(p2), dimensions={0}\n  z = f32[6000,8] power(x, y)\n"
         "  r = (f32[6000,8,3], f32[6000,8], f32[6000,8], f32[6000], f32[6000]) tuple(s, t, z, u, v)",
     ),
+    "a number for each of many long rows, and a row for all": (
+        ["f32[300,640]", "f32[300]", "f32[640]"],
+        "l = f32[300] log(p1)\n  a = f32[300,640] broadcast(l), dimensions={0}\n"
+        "  b = f32[300,640] broadcast(p2), dimensions={1}\n  n = f32[300,640] negate(p0)\n"
+        "  k = f32[300,640] log(n)\n  c = f32[300,640] subtract(p0, a)\n  d = f32[300,640] add(a, k)\n"
+        "  e = f32[300,640] multiply(k, b)\n  f = f32[300,640] divide(b, n)\n  g = f32[300,640] multiply(c, a)\n"
+        "  h = f32[300,640] add(f, g)\n  i = f32[300,640] subtract(b, h)\n  j = f32[300,640] add(a, b)\n"
+        "  r = (f32[300,640], f32[300,640], f32[300,640], f32[300,640]) tuple(d, e, i, j)",
+    ),
     "short rows of bf16, column by column": (
         ["bf16[6000,3]", "bf16[8,3]"],
         _SHORT_ROWS.replace("T[", "bf16[") + "  r = bf16[6000,8,3] add(s, c)",
