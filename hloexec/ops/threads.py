@@ -20,7 +20,7 @@ from hloexec.ops.arena import empty
 from hloexec.values import Array
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+    from queue import SimpleQueue
 
 __all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
@@ -90,17 +90,17 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
             _here.is_busy = False
 
     _callers.append(None)
-    others: list[Future[None]] = []
+    others: list[_Job] = []
     try:
         with suppress(RuntimeError):  # No thread can be started: the process is about to end, or has its limit of them.
             for _ in range(threads - 1):
-                others.append(_pool().submit(copy_context().run, work))
+                others.append(_pool().submit(work))
         work()
     finally:
         _callers.pop()
         # A call that has not begun, as the pool works for other runs, is not waited for: nothing is left for it to do.
         # The others are, even where this thread failed: nothing may write to the caller's arrays after its return.
-        errors = [other.exception() for other in others if not other.cancel()]
+        errors = [other.finished() for other in others]
         # A thread may hold its work for a moment longer, and with it the arrays that the function refers to, which
         # would look as if somebody else needed them.
         function = _nothing
@@ -137,12 +137,69 @@ def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piec
     return result.reshape(sizes)
 
 
-@cache
-def _pool() -> Executor:
-    # Imported late: most programs that import hloexec never need it.
-    from concurrent.futures import ThreadPoolExecutor
+class _Job:
+    """Work for another thread, as long as it is wanted."""
 
-    return ThreadPoolExecutor(max(1, core_count() - 1), thread_name_prefix="hloexec")
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] = work
+        self._context = copy_context()
+        self._claims = counting()
+        """The first to take a number decides: to run the work, or that it is not wanted any more."""
+        self._is_running = threading.Lock()
+        self._is_running.acquire()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        if next(self._claims):
+            return
+        try:
+            self._context.run(self._work)
+        except BaseException as error:
+            self._error = error
+        self._is_running.release()
+
+    def finished(self) -> BaseException | None:
+        """What the work raised, once it has ended; None without waiting if it has not begun, and it never will."""
+        if next(self._claims):
+            self._is_running.acquire()
+        return self._error
+
+
+class _Pool:
+    """Threads that wait for jobs. `concurrent.futures` would take 5 ms to import and most of a megabyte."""
+
+    def __init__(self, most: int) -> None:
+        # Imported late: most programs that import hloexec never need it.
+        from queue import SimpleQueue
+
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._most = most
+        self._started = 0
+
+    def submit(self, work: Callable[[], object]) -> _Job:
+        if self._started < self._most:
+            # They end with the process: nobody waits for what they do then.
+            threading.Thread(target=_work_off, args=(self._jobs,), name="hloexec", daemon=True).start()
+            self._started += 1
+        job = _Job(work)
+        self._jobs.put(job)
+        return job
+
+    def __del__(self) -> None:
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+
+def _work_off(jobs: SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job.run()
+        # What it refers to shall not wait for the next one.
+        del job
+
+
+@cache
+def _pool() -> _Pool:
+    return _Pool(max(1, core_count() - 1))
 
 
 if hasattr(os, "register_at_fork"):

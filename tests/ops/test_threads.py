@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -17,7 +19,6 @@ def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     monkeypatch.setattr(threads, "core_count", lambda: request.param)
     threads._pool.cache_clear()
     yield request.param
-    threads._pool().shutdown()
     threads._pool.cache_clear()
 
 
@@ -86,13 +87,35 @@ def test_a_run_does_not_wait_for_threads_that_work_for_another(cores: int) -> No
         other.join()
 
 
-def test_blocks_are_worked_through_where_no_thread_can_be_started(cores: int) -> None:
-    in_blocks(lambda start, stop: None, 10, 1)
-    threads._pool().shutdown()
+def test_blocks_are_worked_through_where_no_thread_can_be_started(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
     in_blocks(lambda start, stop: done.append(start), 100, 1)
     assert sorted(done) == list(range(100))
     assert not threads._callers
+
+
+def test_the_threads_of_a_pool_end_with_it(cores: int) -> None:
+    before = set(threading.enumerate())
+    in_blocks(lambda start, stop: None, 100, 1)
+    started = set(threading.enumerate()) - before
+    assert len(started) == max(0, cores - 1)
+    threads._pool.cache_clear()
+    for thread in started:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_work_on_blocks_does_not_import_what_it_can_do_without() -> None:
+    code = (
+        "import sys; from hloexec.ops import threads; threads.core_count = lambda: 2\n"
+        "threads.in_blocks(lambda start, stop: None, 10, 1); assert threads._pool()._started == 1\n"
+        "assert 'concurrent.futures' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
