@@ -518,7 +518,7 @@ def test_scratch_is_estimated_for_each_core_that_takes_rows(monkeypatch):
     scratch = []
     for count in (1, 2, 4):
         monkeypatch.setattr(region, "core_count", lambda count=count: count)
-        (step,) = plan_of(parsed(CHAIN.replace("250000", "4000000"))).steps
+        (step,) = plan_of(parsed(CHAIN.replace("250000", "1500000"))).steps
         scratch.append(step.extra_bytes)
     assert scratch == [scratch[0], 2 * scratch[0], 4 * scratch[0]] != [0, 0, 0]
 
