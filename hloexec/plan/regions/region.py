@@ -36,7 +36,9 @@ that the threads wait for Python's lock more than they compute: on two cores, a 
 in pieces of 128 kB, 55 ms in pieces of 256 kB, 48 ms in pieces of 512 kB and 54 ms in pieces of 1 MB.
 """
 _ROOMY_VALUE_BYTES = 1 << 20
-"""The same where scratch takes no memory of its own."""
+"""The same where scratch takes no memory of its own: on two cores, such a chain takes 22.8 ms in pieces of 1 MB and
+24.7 ms in pieces of 512 kB, a layer norm with a softmax 28 ms and 43 ms: its reductions need the lock more often.
+"""
 _ROOM = 12
 """How many times as large as scratch an array must be to have it in its last rows."""
 _LAST_PARTS = 8
