@@ -77,9 +77,10 @@ class _Arena:
         if hasattr(mmap, "MADV_HUGEPAGE") and needed >= _HUGE_PAGE:
             # None that is likely to be used in part only: all of it would count as memory of the process.
             self._map.madvise(mmap.MADV_HUGEPAGE, 0, needed // _HUGE_PAGE * _HUGE_PAGE)
-        # Once a large array has been freed, glibc keeps the memory of arrays up to its size, which NumPy's functions
-        # make for themselves. Without arenas that happens in the first run.
-        np.empty(min(pages, _MOST_RAISED), np.uint8)
+        # Once so much has been freed, glibc keeps the memory of arrays up to that size, which NumPy's functions make
+        # for themselves. Without arenas that happens in the first run. It is no array of NumPy's, which would have huge
+        # pages there, of which whatever comes later would take a whole one, however small it is.
+        bytes(min(pages, _MOST_RAISED))
         self._memory = np.ndarray.__new__(_Place, (pages,), np.uint8, self._map)
         self._places: list[_Place] = []
         """What is taken, in order; one place at an index of this and the next three lists."""

@@ -100,3 +100,30 @@ def test_a_sum_takes_no_more_pages_where_memory_is_kept() -> None:
     # 1 200 pages hold p; the broadcast, which would take 48 000, is never laid out.
     assert kept < 1200
     assert kept <= given_back + 100
+
+
+HUGE_PAGES = """
+import hloexec
+from hloexec.cli.allocator import keep_freed_memory
+keep_freed_memory()
+module = hloexec.parse('''HloModule m
+
+ENTRY main {
+  n = f32[4000000] iota(), iota_dimension=0
+  ROOT r = f32[4000000] cosine(n)
+}
+''')
+hloexec.run(module)
+mappings = open("/proc/self/smaps").read().split("VmFlags:")
+heap = [flags.partition("\\n")[0] for mapping, flags in zip(mappings, mappings[1:]) if "[heap]" in mapping]
+assert heap
+print(sum("hg" in flags.split() for flags in heap))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of the process")
+def test_no_huge_pages_are_asked_for_where_small_arrays_are_kept() -> None:
+    """The first small array that lies in one would take 2 MB."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "NUMPY_"))}
+    command = [sys.executable, "-c", HUGE_PAGES]
+    assert subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout == "0\n"

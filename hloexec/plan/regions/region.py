@@ -35,6 +35,14 @@ _VALUE_BYTES = 1 << 19
 that the threads wait for Python's lock more than they compute: on two cores, a chain of 17 calls on 64 MB takes 83 ms
 in pieces of 128 kB, 55 ms in pieces of 256 kB, 48 ms in pieces of 512 kB and 54 ms in pieces of 1 MB.
 """
+_ROOMY_VALUE_BYTES = 1 << 20
+"""The same where scratch takes no memory of its own: on two cores, such a chain takes 22.8 ms in pieces of 1 MB and
+24.7 ms in pieces of 512 kB, a layer norm with a softmax 28 ms and 43 ms: its reductions need the lock more often.
+"""
+_ROOM = 12
+"""How many times as large as scratch an array must be to have it in its last rows."""
+_LAST_PARTS = 8
+"""Blocks of these rows, which need scratch elsewhere, are so many times smaller."""
 _BLOCKS = 8
 """Minimum number of blocks, if there is enough work, for an even distribution."""
 _SMALL_BLOCK_BYTES = 1 << 19
@@ -67,12 +75,19 @@ def _kept(size: int) -> Array:
     return arena
 
 
-def _block_rows(rows: int, most: int, least: int) -> int:
-    """How many rows a block has: so many at most, and not fewer than so many for an even distribution."""
-    block = max(1, min(most, max(-(-rows // _BLOCKS), least), rows))
-    blocks = -(-rows // block)
-    # Of an odd number of blocks, one is left over when two cores have computed the others.
-    return block if blocks == 1 else -(-rows // (blocks + blocks % 2))
+@attrs.frozen
+class _Layout:
+    """How many rows a block has, and where its buffers begin in the scratch of a thread."""
+
+    block: int
+    offsets: Sequence[int]
+    bytes: int
+    """What scratch takes for each thread."""
+    threads: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.bytes * self.threads
 
 
 class Region:
@@ -126,21 +141,47 @@ class Region:
         weight = _ROUNDING if program.is_rounded else 1
         work = weight * sum(shapes[part.step.result].byte_size for part in parts)
         is_shared = not self.is_by_columns or rows * usual >= 2 * _COLUMNS_BYTES
+        self._threads = core_count() if is_shared else 1
         if self.is_by_columns:
             value_bytes = small_bytes = _COLUMNS_BYTES if is_shared else _COLUMNS_BYTES // 2
         else:
             value_bytes, small_bytes = _VALUE_BYTES, _SMALL_BLOCK_BYTES // weight
-        most = min(_BLOCK_BYTES // max(live, 1), value_bytes // usual)
-        self.block = _block_rows(rows, most, small_bytes // usual if work > _LITTLE_WORK else rows)
-        sizes = [-(-size * self.block // _ALIGNMENT) * _ALIGNMENT + _SKEW for size in self._buffers]
-        starts, end = program.places.packed(sizes)
-        self._placed: dict[int, tuple[Array, int, list[tuple[int, Array]]]] = {}
+        least = small_bytes // usual if work > _LITTLE_WORK else rows
+        most = min(_BLOCK_BYTES // max(live, 1), max(-(-rows // _BLOCKS), least), rows)
+        self._usual = self._laid_out(program, min(most, value_bytes // usual))
+        self.block = self._usual.block
+        self.scratch_bytes = self._usual.scratch_bytes
+        self._placed: dict[int, tuple[Array, _Layout, int, list[tuple[int, Array]]]] = {}
         """By thread: what scratch was in its places for how many rows, and the arrays there."""
-        self._offsets = [_SKEW + start for start in starts]
+        self._roomy = None if self.is_by_columns else self._with_room(program, min(most, _ROOMY_VALUE_BYTES // usual))
+        if self._roomy is not None:
+            # Where an input is overwritten instead, the output takes no memory of its own, which is more.
+            self.scratch_bytes = self._roomy[-1].scratch_bytes
+
+    def _laid_out(self, program: BlockProgram, most: int) -> _Layout:
+        """Blocks of about so many rows."""
+        block = max(1, most)
+        blocks = -(-self.rows // block)
+        # Of an odd number of blocks, one is left over when two cores have computed the others.
+        block = block if blocks == 1 else -(-self.rows // (blocks + blocks % 2))
+        sizes = [-(-size * block // _ALIGNMENT) * _ALIGNMENT + _SKEW for size in self._buffers]
+        starts, end = program.places.packed(sizes)
         # A whole number of cache lines, so that two threads share none.
-        self._arena_bytes = _SKEW + -(-end // _ALIGNMENT) * _ALIGNMENT
-        self._threads = min(core_count(), -(-rows // self.block)) if is_shared else 1
-        self.scratch_bytes = self._arena_bytes * self._threads
+        taken = _SKEW + -(-end // _ALIGNMENT) * _ALIGNMENT
+        threads = min(self._threads, -(-self.rows // block))
+        return _Layout(block, [_SKEW + start for start in starts], taken, threads)
+
+    def _with_room(self, program: BlockProgram, most: int) -> tuple[int, int, _Layout, _Layout] | None:
+        """Which output is so large that its last rows can be scratch until all others are computed, how many rows these
+        are, and the blocks before and after that; None where there is none, or so little scratch that threads keep it.
+        """
+        sizes = [shape.byte_size for shape in self._shapes]
+        first = self._laid_out(program, most)
+        needed = first.scratch_bytes + _ALIGNMENT
+        if self.scratch_bytes < LEAST_BYTES or max(sizes) < _ROOM * needed:
+            return None
+        rows = -(-needed * self.rows // max(sizes))
+        return sizes.index(max(sizes)), rows, first, self._laid_out(program, first.block // _LAST_PARTS)
 
     def __call__(self, *operands: Array, out: Array | None = None) -> Any:
         """The outputs; the first may take the place of the operand that is overwritten."""
@@ -169,8 +210,29 @@ class Region:
             target if has_target and not number else empty(shape.dimensions, shape.element_type.storage)
             for number, shape in enumerate(self._shapes)
         ]
-        in_blocks(_Run(self, operands, results).block, self.rows, self.block, threads=self._threads)
+        if self._roomy is None or (has_target and not self._roomy[0]):
+            self._in_blocks(operands, results, self._usual, self.rows)
+        else:
+            number, last_rows, *layouts = self._roomy
+            rows = self.rows - last_rows
+            largest: Any = results[number]
+            unused = largest.reshape(self.rows, -1)[rows:].reshape(-1).view(np.uint8)
+            self._in_blocks(operands, results, layouts[0], rows, unused)
+            self._in_blocks(operands, results, layouts[1], last_rows, first=rows)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _in_blocks(
+        self,
+        operands: Sequence[Array],
+        results: Sequence[Any],
+        layout: _Layout,
+        rows: int,
+        unused: Array | None = None,
+        first: int = 0,
+    ) -> None:
+        """Compute so many rows."""
+        run = _Run(self, operands, results, layout, unused, first)
+        in_blocks(run.block, rows, layout.block, threads=layout.threads)
 
     def template(self, operands: Sequence[Array]) -> list[Any]:
         """The contents of places that are the same for all blocks, except scratch."""
@@ -190,32 +252,25 @@ class Region:
             if not self._is_whole[place]
         ]
 
-    def scratch(self) -> list[Array]:
-        """Scratch of one run for each thread, where the other arrays are; none where it is so little that threads keep
-        it for the next region."""
-        if self.scratch_bytes < LEAST_BYTES:
-            return []
-        return list(empty((self._threads, self._arena_bytes), np.uint8))
-
-    def place_buffers(self, values: list[Any], count: int, scratch: Array | None) -> None:
+    def place_buffers(self, values: list[Any], count: int, layout: _Layout, scratch: Array | None) -> None:
         """Put scratch for a block of so many rows into its places, and the views of it."""
         if scratch is None:
             # A loop runs a small region again and again, in the same memory.
-            arena, thread = _kept(self._arena_bytes), threading.get_ident()
+            arena, thread = _kept(layout.bytes), threading.get_ident()
             known = self._placed.get(thread)
-            if known is None or known[0] is not arena or known[1] != count:
-                self._place_buffers_in(arena, values, count)
+            if known is None or known[0] is not arena or known[1] is not layout or known[2] != count:
+                self._place_buffers_in(arena, values, count, layout)
                 places = [*(place for place, _, _ in self._places), *(view.target for view in self._views)]
-                self._placed[thread] = arena, count, [(place, values[place]) for place in places]
+                self._placed[thread] = arena, layout, count, [(place, values[place]) for place in places]
             else:
-                for place, part in known[2]:
+                for place, part in known[3]:
                     values[place] = part
         else:
-            self._place_buffers_in(scratch, values, count)
+            self._place_buffers_in(scratch, values, count, layout)
 
-    def _place_buffers_in(self, arena: Array, values: list[Any], count: int) -> None:
+    def _place_buffers_in(self, arena: Array, values: list[Any], count: int, layout: _Layout) -> None:
         for place, buffer, value in self._places:
-            start = self._offsets[buffer]
+            start = layout.offsets[buffer]
             part = arena[start : start + count * value.row_bytes]
             if self.is_by_columns:
                 values[place] = laid_in_columns(part, count, value.row, value.dtype)
@@ -242,23 +297,45 @@ class Region:
         return values
 
 
-class _Run:
-    """One run of a region."""
+def _scratch(layout: _Layout, unused: Array | None) -> list[Array]:
+    """Scratch of one run for each thread: bytes that are unused, or where the other arrays are; none where it is so
+    little that threads keep it for the next region."""
+    if layout.scratch_bytes < LEAST_BYTES:
+        return []
+    if unused is None:
+        return list(empty((layout.threads, layout.bytes), np.uint8))
+    start = -unused.ctypes.data % _ALIGNMENT
+    return list(unused[start : start + layout.scratch_bytes].reshape(layout.threads, layout.bytes))
 
-    def __init__(self, region: Region, operands: Sequence[Array], results: Sequence[Any]) -> None:
+
+class _Run:
+    """One run of a region, or of its rows from the `first` on."""
+
+    def __init__(
+        self,
+        region: Region,
+        operands: Sequence[Array],
+        results: Sequence[Any],
+        layout: _Layout,
+        unused: Array | None = None,
+        first: int = 0,
+    ) -> None:
         self._region = region
+        self._layout = layout
+        self._first = first
         self._template = region.template(operands)
         self._inputs = region.inputs_by_rows(operands)
         outputs = [result.reshape(sizes) for result, sizes in zip(results, region.output_sizes, strict=True)]
         self._outputs = list(zip(region.output_places, outputs, strict=True))
         self._values: dict[tuple[int, int], list[Any]] = {}
         """The places of each thread, for each size of blocks."""
-        self._unused_scratch = region.scratch()
+        self._unused_scratch = _scratch(layout, unused)
         self._scratch: dict[int, Array] = {}
         """That of each thread, where it is of this run."""
 
     def block(self, start: int, stop: int) -> None:
         """Compute some rows."""
+        start, stop = start + self._first, stop + self._first
         thread = threading.get_ident()
         key = thread, stop - start
         values = self._values.get(key)
@@ -266,7 +343,7 @@ class _Run:
             if self._unused_scratch and thread not in self._scratch:
                 self._scratch[thread] = self._unused_scratch.pop()
             values = self._values[key] = self._template.copy()
-            self._region.place_buffers(values, stop - start, self._scratch.get(thread))
+            self._region.place_buffers(values, stop - start, self._layout, self._scratch.get(thread))
         if self._region.bounds is not None:
             values[self._region.bounds] = start, stop
         for place, rows in self._inputs:

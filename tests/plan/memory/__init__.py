@@ -1,0 +1,1 @@
+"""Estimates, limits and counts of memory."""
