@@ -465,6 +465,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
         monkeypatch.setattr(threads, "core_count", lambda count=count: count)
         threads._pool.cache_clear()
         found.add(hloexec.run(module, x).tobytes())
+        threads._pool().shutdown()
     threads._pool.cache_clear()
     assert len(found) == 1
 
