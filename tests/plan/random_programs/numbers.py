@@ -19,6 +19,7 @@ _FUNCTIONS = (
     "acos", "acosh", "asin", "asinh", "atanh", "cbrt", "cosh", "erf", "exponential-minus-one", "log", "rsqrt", "sinh",
     "tan", "log-plus-one", "round-nearest-afz",
 )  # fmt: skip
+_MULHI = ("s32", "u32", "s8", "u8")
 _COMPLEX = (
     "negate", "exponential", "log", "sqrt", "tanh", "sine", "cosine", "rsqrt", "sign", "log-plus-one",
     "exponential-minus-one", "logistic", "tan",
@@ -124,7 +125,7 @@ def rarer_function(writer: Writer, body: Body) -> None:
     value = writer.pick(found)
     if value.kind in FLOATS:
         body.emit(value.kind, value.dims, f"{writer.pick(_FUNCTIONS)}({value.name})")
-    elif value.kind in ("s32", "u32", "s8", "u8"):
+    elif value.kind in _MULHI:
         partners = [other for other in found if (other.kind, other.dims) == (value.kind, value.dims)]
         body.emit(value.kind, value.dims, f"mulhi({value.name}, {writer.pick(partners).name})")
 

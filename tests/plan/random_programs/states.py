@@ -351,7 +351,7 @@ def random_bits(writer: Writer, body: Body) -> None:
     if algorithm == "rng_philox":
         state = body.emit("u64", (3,), "constant({7, 18446744073709551615, 5})", layout="", keep=False)
     for _ in range(2):
-        like = Value("", writer.pick(["u32", "u32", "u8", "s32"]), writer.pick([(), (5,), (3, 4), (70, 33)]))
+        like = Value("", writer.pick(["u32", "u32", "u8"]), writer.pick([(), (5,), (3, 4), (70, 33)]))
         both = writer.fresh()
         body.line(f"{both} = ({state.shape}, {like.shape}) rng-bit-generator({state.name}), algorithm={algorithm}")
         state = body.emit("u64", state.dims, f"get-tuple-element({both}), index=0", layout="", keep=False)
