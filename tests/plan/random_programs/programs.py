@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.plan.random_programs import (
     arithmetic,
+    callees,
     control_flow,
     exchanges,
     fusions,
@@ -53,7 +54,8 @@ _OPTIMIZED: list[Maker] = [
     rarities.barrier, *[numbers.edge] * 3, *[numbers.convert_chain] * 2, numbers.complex_chain, *[numbers.rarer_function] * 2,
     *[numbers.indices] * 2, numbers.long_chain, states.mapped, states.reduce_many, states.sort_keys, states.random_bits,
     libraries.gemm, libraries.largest, libraries.library_sort, libraries.annotation, libraries.transform,
-    libraries.factors, libraries.normalise, libraries.scan,
+    libraries.factors, libraries.normalise, libraries.scan, *[callees.reduce_by] * 2, callees.sort_by,
+    callees.dot_as_asked, callees.groups,
 ]  # fmt: skip
 """What programs have besides that look like optimized dumps."""
 

@@ -245,12 +245,13 @@ def rows_of_a_loop(writer: Writer, body: Body) -> None:
 
 def mapped(writer: Writer, body: Body) -> None:
     """A computation of several instructions for every element, with numbers of its own."""
-    found = [value for value in body.values if value.dims and value.kind in (*FLOATS, *INTEGERS)]
+    # An audit asks the computation of each element by itself.
+    most = 40 if writer.depth else 1000
+    found = [v for v in body.values if v.dims and prod(v.dims) <= most and v.kind in (*FLOATS, *INTEGERS)]
     if not found:
         return
     value = writer.pick(found)
-    partners = [other for other in found if other.dims == value.dims]
-    other = writer.pick(partners)
+    other = writer.pick([v for v in found if v.dims == value.dims])
     kind, name = value.kind, f"computation_{writer.fresh()}"
     first, second = (writer.pick(["add", "multiply", "subtract", "maximum", "divide"]) for _ in range(2))
     result = writer.pick([kind, "f32", "s32"])
