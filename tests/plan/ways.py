@@ -55,7 +55,7 @@ class Values:
     that keeps excess precision, an operand may be shown before it is rounded.
     """
 
-    def __init__(self, module: Module, numerics: str) -> None:
+    def __init__(self, module: Module, numerics: str = "reference") -> None:
         self._module = module
         self._keeps_excess = numerics_policy(numerics).keeps_excess
         self.seen: dict[tuple[str, int], Any] = {}
