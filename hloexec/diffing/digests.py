@@ -4,11 +4,16 @@ only slightly.
 A digest depends on numbers, not on bits: a bf16 array and the same numbers in f32 have the same digest, both zeros are
 equal, and so are all NaNs. `in_order` depends on the row-major order of the elements, but not on dimensions;
 `in_any_order` depends on neither.
+
+Both are sums of the elements' words, mixed, modulo 2⁶⁴; `in_order` with a weight for each place. The weights are at
+random: with weights in an arithmetic progression, all masks with as many true elements, at places with the same sum,
+would have one digest, and so would all one-hot rows of a permutation.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import attrs
@@ -81,7 +86,7 @@ def digest_of(array: Array) -> Digest:
             if not start:
                 first = words[0]
             is_uniform = is_uniform and bool((words == first).all())
-            sums.add(values, words, np.arange(2 * start + 1, 2 * (start + words.size) + 1, 2, dtype=np.uint64))
+            sums.add(values, words, _block_weights()[: words.size], _block_factor(start // _BLOCK))
     return sums.digest(flat.size, family, is_uniform)
 
 
@@ -110,7 +115,7 @@ def digest_with(digest: Digest, shape: tuple[int, ...], window: tuple[slice, ...
     places = np.zeros((), np.uint64)
     for part, stride in zip(window, strides, strict=True):
         places = np.add.outer(places, np.arange(part.start, part.stop, dtype=np.uint64) * np.uint64(stride))
-    weights = 2 * places.reshape(-1) + 1
+    weights = _weights(places.reshape(-1))
     removed, added = _Sums(), _Sums()
     word = None
     with np.errstate(all="ignore"):
@@ -123,8 +128,8 @@ def digest_with(digest: Digest, shape: tuple[int, ...], window: tuple[slice, ...
         in_order = digest.in_order + added.in_order - removed.in_order
         in_any_order = digest.in_any_order + added.in_any_order - removed.in_any_order
         mixed = 0 if word is None else int(_mixed(word)[0])
-    # Of n equal elements, the weights 1, 3, 5 … add up to n².
-    is_uniform = (in_any_order - size * mixed) % _WORDS == 0 and (in_order - size * size * mixed) % _WORDS == 0
+    of_equal = size * mixed, _sum_of_weights(size) * mixed
+    is_uniform = (in_any_order - of_equal[0]) % _WORDS == 0 and (in_order - of_equal[1]) % _WORDS == 0
     floats = zip((digest.total, digest.magnitude, digest.squares), added.floats, removed.floats, strict=True)
     nonfinite = zip(digest.nonfinite, added.nonfinite, removed.nonfinite, strict=True)
     made = _Sums(in_order, in_any_order, [a + b - c for a, b, c in floats], [a + b - c for a, b, c in nonfinite])
@@ -149,11 +154,11 @@ class _Sums:
     floats: list[float] = attrs.field(factory=lambda: [0.0, 0.0, 0.0])
     nonfinite: list[int] = attrs.field(factory=lambda: [0, 0, 0])
 
-    def add(self, values: Array, words: Array, weights: Array) -> None:
-        """Add elements, the one at the row-major place n with weight 2 n + 1."""
+    def add(self, values: Array, words: Array, weights: Array, factor: int = 1) -> None:
+        """Add elements with the weights of their places, all of which are multiplied by `factor`."""
         mixed = _mixed(words)
         self.in_any_order += int(mixed.sum())
-        self.in_order += int((mixed * weights).sum())
+        self.in_order += int((mixed * weights).sum()) * factor
         total = float(values.sum())
         if not math.isfinite(total):
             counts = np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()
@@ -169,6 +174,36 @@ class _Sums:
         ordered, unordered = self.in_order % _WORDS, self.in_any_order % _WORDS
         bad = nans, above, below
         return Digest(count, family, ordered, unordered, total, magnitude, squares, bad, is_uniform)
+
+
+@cache
+def _block_weights() -> Array:
+    """The weights of the places of the first block; 1 for the first one, so that both digests of one element are the
+    same."""
+    weights = _mixed(np.arange(_BLOCK, dtype=np.uint64)) | np.uint64(1)
+    weights[0] = 1
+    return weights
+
+
+def _block_factor(block: int) -> int:
+    """By what the weights of a block are those of the first one."""
+    return int(_mixed(np.full(1, _BLOCK + block, np.uint64))[0] | np.uint64(1)) if block else 1
+
+
+def _weights(places: Array) -> Array:
+    """The weights of row-major places."""
+    blocks, within = np.divmod(places, np.uint64(_BLOCK))
+    factors = _mixed(blocks + np.uint64(_BLOCK)) | np.uint64(1)
+    factors[blocks == 0] = 1
+    return np.asarray(factors * _block_weights()[within])
+
+
+def _sum_of_weights(size: int) -> int:
+    """The sum of the weights of the first places, modulo 2⁶⁴ or not."""
+    weights = _block_weights()
+    blocks, rest = divmod(size, _BLOCK)
+    factors = sum(map(_block_factor, range(blocks)))
+    return factors * int(weights.sum()) + _block_factor(blocks) * int(weights[:rest].sum())
 
 
 def _numbers(block: Array, family: str) -> tuple[Array, Array]:

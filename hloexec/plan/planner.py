@@ -24,7 +24,7 @@ from hloexec.ops.registry import OPCODES, Role, role_of
 from hloexec.plan.callee import PlanCallee
 from hloexec.plan.float_widths import needs_conversion
 from hloexec.plan.kernels import InstructionKernel
-from hloexec.plan.lowering import Lowering
+from hloexec.plan.lowering.computation import Lowering
 from hloexec.plan.pipeline import Options, run_passes
 from hloexec.plan.program import Program, called_computation, require_supported
 from hloexec.plan.steps import Plan, Step

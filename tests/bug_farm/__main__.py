@@ -30,7 +30,7 @@ _SECONDS = 300
 """What a process may take for one pair, drawing it included."""
 _MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}
 """Without pools of Python's own, what is freed goes back to the system, and the peak of each run can be told."""
-_HALVES = ("seen", "held", "reserve")
+_HALVES = ("seen", "held", "reserve", "fresh")
 Record = dict[str, Any]
 
 
@@ -45,7 +45,7 @@ def chosen(
 ) -> list[Pair]:
     """The pairs whose names have `only` in them, of one half or both; `limit` of them, spread evenly.
 
-    Those in reserve are chosen only where `half` asks for them, so that nobody sees them by chance.
+    Those of later sets are chosen only where `half` asks for them, so that nobody sees them by chance.
     """
     halves = (half,) if half else ("seen", "held")
     found = [
@@ -172,7 +172,7 @@ def main() -> None:
     """Measure what the arguments ask for."""
     parser = argparse.ArgumentParser(prog="python -m tests.bug_farm", description=__doc__)
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="pairs whose name contains it")
-    parser.add_argument("--half", default="", choices=_HALVES, help="one half of the programs, or the reserve")
+    parser.add_argument("--half", default="", choices=_HALVES, help="one half of the programs, or a later set")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--clean", action="store_true", help="pairs without a fault only")
     kinds.add_argument("--faults", action="store_true", help="pairs with a fault only")

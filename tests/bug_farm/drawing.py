@@ -21,7 +21,7 @@ from tests.bug_farm.kinds import KINDS, Kind, flow, places
 from tests.bug_farm.lowering import lowered
 from tests.bug_farm.outliers import VARIANTS, Reference, reference
 from tests.bug_farm.planting import Planted, plant, without_calls
-from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
+from tests.bug_farm.programs import FRESH, HELD, PROGRAMS, RESERVE
 
 __all__ = ["NUMBERS", "Drawn", "Pair", "draw", "pairs"]
 
@@ -65,7 +65,9 @@ class Pair:
 
     @property
     def half(self) -> str:
-        """`seen`, `held`, or `reserve`, a third set beside the two."""
+        """`seen`, `held`, or one of the later sets, `reserve` and `fresh`."""
+        if self.program in FRESH:
+            return "fresh"
         if self.program in RESERVE:
             return "reserve"
         return "held" if self.program in HELD else "seen"

@@ -10,7 +10,7 @@ from tests.bug_farm.__main__ import chosen, measure
 from tests.bug_farm.dataflow import DataFlow
 from tests.bug_farm.drawing import Pair, draw, pairs
 from tests.bug_farm.editing import Draft
-from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
+from tests.bug_farm.programs import FRESH, HELD, PROGRAMS, RESERVE
 
 pytest.importorskip("jax")
 
@@ -68,23 +68,24 @@ def test_most_of_a_sample_is_right_and_nothing_fails() -> None:
 def test_there_are_enough_pairs_and_both_halves_have_as_many() -> None:
     assert sum(not pair.is_clean for pair in pairs()) >= 400
     assert sum(pair.is_clean for pair in pairs()) >= 200
-    assert 0.4 < len(HELD) / len(PROGRAMS.keys() - RESERVE) < 0.6
+    assert 0.4 < len(HELD) / len(PROGRAMS.keys() - RESERVE - FRESH) < 0.6
     assert not HELD - PROGRAMS.keys()
-    assert not HELD & RESERVE
+    assert not HELD & RESERVE and not (HELD | RESERVE) & FRESH
     assert sum(program.is_bf16 for program in PROGRAMS.values()) >= 5
     assert sum(program.devices == 8 for program in PROGRAMS.values()) >= 4
 
 
 def test_a_limit_takes_pairs_of_all_programs() -> None:
-    both = PROGRAMS.keys() - RESERVE
+    both = PROGRAMS.keys() - RESERVE - FRESH
     assert {pair.program for pair in chosen(limit=len(both), clean=False)} == both
     assert chosen(only="u_net/03") == [Pair("u_net", 3)]
 
 
-def test_the_reserve_is_chosen_only_where_it_is_asked_for() -> None:
+@pytest.mark.parametrize(("half", "programs"), [("reserve", RESERVE), ("fresh", FRESH)])
+def test_later_sets_are_chosen_only_where_they_are_asked_for(half: str, programs: frozenset[str]) -> None:
     assert {pair.half for pair in chosen()} == {"seen", "held"}
-    assert {pair.program for pair in chosen(half="reserve")} == RESERVE
-    assert len(chosen(half="reserve")) == 15 * len(RESERVE)
+    assert {pair.program for pair in chosen(half=half)} == programs
+    assert len(chosen(half=half)) == 15 * len(programs)
 
 
 def test_other_numbers_are_other_pairs() -> None:

@@ -41,6 +41,17 @@ def test_diff_names_the_planted_instruction(file: str, right: str, wrong: str, i
     assert _planted(file, right, wrong)[1] == instruction
 
 
+@pytest.mark.parametrize(
+    ("shape", "right", "wrong"),
+    [("pred[4]", "{1,0,0,1}", "{0,1,1,0}"), ("s32[6]", "{1,2,2,1,5,5}", "{2,1,1,2,5,5}")],
+)
+def test_few_numbers_in_another_order_are_others(shape: str, right: str, wrong: str) -> None:
+    """Each has the same elements, as often, at places with the same sum."""
+    text = f"HloModule m\nENTRY e {{ k = {shape} constant({right})\n ROOT r = {shape} or(k, k) }}\n"
+    found = hloexec.diff(hloexec.parse(text), hloexec.parse(text.replace(right, wrong)))
+    assert [finding.after.instruction for finding in found.findings] == ["k"]
+
+
 @pytest.mark.parametrize(("module", "limit"), [(trials, "tries"), (patches, "patience")])
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch

@@ -318,6 +318,14 @@ ENTRY main {
 """
 
 
+def test_a_loop_that_never_runs_is_found_where_its_constants_are_used() -> None:
+    before = _RECURRENCE.replace(
+        "ROOT r = (f32[8], f32[6]) tuple(last, noted)", "ROOT r = f32[6] multiply(noted, noted)"
+    )
+    after = before.replace("direction=LT", "direction=GT")
+    assert _first(before, after, _X, _Y) == "loop[0]:condition/goes_on"
+
+
 def test_a_loop_that_shifts_what_it_was_given_wrong_is_not_to_blame() -> None:
     """One value moves to the place of another in each iteration, as it should; but it is wrong from the start."""
     after = _RECURRENCE.replace("first = f32[8] multiply(x, y)", "first = f32[8] add(x, y)")

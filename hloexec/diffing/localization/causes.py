@@ -186,16 +186,18 @@ class Causes:
         for entry in sorted(different, key=lambda entry: entry.ours.number):
             if (suspect := self._misuses.already(pair, entry)) is not None:
                 suspects.append(suspect)
-            if (suspect := self._misuses.constant(pair, entry)) is not None:
+            behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+            is_decided = any(cause.decision for cause in behind)
+            # What a loop that never went round was given may be a constant.
+            if not is_decided and (suspect := self._misuses.constant(pair, entry)) is not None:
                 if len(different) > 1 and _are_filled(entry):
                     otherwise = suspect
                 else:
                     suspects.append(suspect)
                 continue
-            behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += behind
             other = self._relations.is_another(entry.ours, entry.theirs)
-            if other is None or any(cause.decision for cause in behind):
+            if other is None or is_decided:
                 continue
             if len(different) > 1 and (is_made_of(entry.theirs, other) or is_made_of(other, entry.theirs)):
                 # `after` takes its steps in another order.

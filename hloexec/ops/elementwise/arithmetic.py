@@ -12,6 +12,7 @@ import numpy as np
 from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, elementwise
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
+from hloexec.ops.elementwise.powers import power
 from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Pole, finite_and_not_zero
@@ -56,24 +57,6 @@ def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any, out: Array | No
             bits = f"u{result.dtype.itemsize}"
             left, right = (operand.astype(result.dtype, copy=False).view(bits) for operand in (lhs, rhs))
             combine(left, right, out=result.view(bits), where=ties)
-    return result
-
-
-def _power(base: Array, exponent: Array) -> Array:
-    """base to the power exponent, squares rounded once.
-
-    NumPy has other formulas for an exponent that is repeated by strides of 0, which are right for squares alone (√x is
-    not x to the power ½ at −0 and −∞), and round otherwise than its general one. Here each element uses its own.
-    """
-    if exponent.size and not any(exponent.strides):
-        if exponent.item(0) == 2:
-            return np.asarray(np.multiply(base, base))
-        exponent = np.full(np.broadcast_shapes(base.shape, exponent.shape), exponent[(0,) * exponent.ndim])
-        return np.asarray(np.power(base, exponent))
-    result = np.asarray(np.power(base, exponent))
-    squares = exponent == 2
-    if squares.any():
-        np.multiply(base, base, out=result, where=squares)
     return result
 
 
@@ -150,7 +133,7 @@ _of_two(
 )
 _of_two(
     "power",
-    ByKind(_power, integer_power, complex_numbers.power),
+    ByKind(power, integer_power, complex_numbers.power),
     "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
     "bases ±1 (XLA: Pow; StableHLO: power).",
     kinds=NUMBER,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hloexec.ops.elementwise.powers import power
 from hloexec.values import Array
 
 __all__ = ["FAST_FUNCTIONS"]
@@ -45,7 +46,7 @@ def _divided(dividend: Array | np.float32, divisor: Array) -> Array:
 
 def _power(base: Array, exponent: Array) -> Array:
     """Of bases that are not positive as ever: the instructions are for others."""
-    return np.where(base > 0, _ex2(exponent * _lg2(base)), np.power(base, exponent))
+    return np.where(base > 0, _ex2(exponent * _lg2(base)), power(base, exponent))
 
 
 def _root(operand: Array) -> Array:

@@ -22,7 +22,7 @@ from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Callee, Opcode, Role, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.callee import PlanCallee
-from hloexec.plan.kernels import bound
+from hloexec.plan.lowering.binding import bound
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.schedule import callees_first
@@ -68,7 +68,7 @@ def library_entry(instruction: Instruction) -> CustomCall | None:
 
 @attrs.frozen(eq=False)
 class _Context:
-    """What kernels ask for when they are bound (`hloexec.plan.kernels.KernelContext`)."""
+    """What kernels ask for when they are bound (`hloexec.plan.lowering.binding.KernelContext`)."""
 
     kernels: Kernels
     floats: Floats

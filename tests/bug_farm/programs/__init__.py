@@ -1,12 +1,13 @@
 """Programs in the style of real ones, lowered by JAX and compiled by XLA:CPU, in which faults are planted at random.
 
 The modules here hold the programs; `HELD` says which of them are not looked at while `diff` is worked on, so that what
-is measured on them is measured once; `RESERVE`, which of them came later and are not looked at before that.
+is measured on them is measured once; `RESERVE` and `FRESH`, which of them came later and are not looked at before that.
 """
 
 from tests.bug_farm.programs import (
     decisions,
     devices,
+    fresh,
     learning,
     loops,
     numeric,
@@ -17,13 +18,15 @@ from tests.bug_farm.programs import (
 )
 from tests.bug_farm.programs.program import Program
 
-__all__ = ["HELD", "PROGRAMS", "RESERVE", "Program"]
+__all__ = ["FRESH", "HELD", "PROGRAMS", "RESERVE", "Program"]
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
-    for module in (learning, sequences, vision, numeric, loops, decisions, devices, reserve_learning, reserve_methods)
+    for module in (
+        learning, sequences, vision, numeric, loops, decisions, devices, reserve_learning, reserve_methods, fresh
+    )
     for program in module.PROGRAMS
-}
+}  # fmt: skip
 """All of them by name."""
 
 HELD = frozenset(
@@ -31,7 +34,10 @@ HELD = frozenset(
     "sampling_loop collatz quantized_matmul associative_scan gaussian_process top_k_sampling "
     "contrastive_bf16 line_search expert_parallel sharded_train_step graph_network event_machine".split()
 )
-"""The programs of the held half; all others that are not in reserve are of the seen one."""
+"""The programs of the held half; all others, those of later sets aside, are of the seen one."""
 
 RESERVE = frozenset(program.name for module in (reserve_learning, reserve_methods) for program in module.PROGRAMS)
 """Programs written after the search of `diff`, and not looked at until it is measured."""
+
+FRESH = frozenset(program.name for program in fresh.PROGRAMS)
+"""Programs written after that, in the same way."""

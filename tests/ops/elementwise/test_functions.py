@@ -13,8 +13,10 @@ import mpmath
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.elementwise.powers import power
 from tests.ops.against_xla import Case, evaluated, module_text
 from tests.ops.elements import FLOATS
 
@@ -149,3 +151,31 @@ def test_power_and_atan2_are_within_four_ulp(dtype: type) -> None:
     for opcode, reference in (("power", _mp.power), ("atan2", _mp.atan2)):
         expected = [reference(_mp.mpf(float(a)), _mp.mpf(float(b))) for a, b in zip(base, exponent, strict=True)]
         assert _worst_ulp(_results(opcode, base, exponent), expected) <= 4
+
+
+_EXPONENTS: dict[str, Callable[[Any], Any]] = {
+    "one number": lambda value: value.reshape(1),
+    "repeated by strides of 0": lambda value: np.broadcast_to(value, (20, 20)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("repeated", _EXPONENTS)
+@pytest.mark.parametrize("exponent", [-1, -0.5, 0, 0.5, 1, 2, 3])
+def test_powers_do_not_depend_on_how_the_exponent_lies_in_memory(exponent: float, repeated: str, dtype: type) -> None:
+    base = np.random.default_rng(11).random((20, 20)).astype(dtype)
+    found = power(base, _EXPONENTS[repeated](np.asarray(exponent, dtype)))
+    np.testing.assert_array_equal(found, power(base, np.full((20, 20), exponent, dtype)))
+
+
+@pytest.mark.parametrize("policy", ["reference", "exact", "fast-functions", "random-rounding:1"])
+@pytest.mark.parametrize("planner", [True, False])
+def test_the_power_one_half_is_that_of_c_where_the_root_is_not(policy: str, planner: bool) -> None:
+    """√−0 = −0 and √−∞ is no number, but C's pow(−0, ½) = +0 and pow(−∞, ½) = ∞."""
+    module = hloexec.parse(
+        "HloModule m\nENTRY e { x = f32[4] parameter(0)\n n = f32[4] negate(x)\n c = f32[] constant(0.5)\n"
+        " b = f32[4] broadcast(c), dimensions={}\n ROOT p = f32[4] power(n, b) }\n"
+    )
+    found = hloexec.run(module, np.array([0, np.inf, -0.0, -np.inf], np.float32), numerics=policy, planner=planner)
+    np.testing.assert_array_equal(found, np.array([0, np.inf, 0, np.inf], np.float32))
+    assert not np.signbit(found).any()

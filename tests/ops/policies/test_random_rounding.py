@@ -336,6 +336,18 @@ def test_updates_added_to_a_computed_array_run_as_planned():
     assert differences(RandomProgram(text, [inputs]), numerics="random-rounding:3") == []
 
 
+@pytest.mark.parametrize("exponent", ["0.5", "-1"])
+def test_powers_with_one_exponent_run_as_planned(exponent):
+    """In a fusion the exponent is a single number, for which NumPy has other formulas."""
+    program = RandomProgram(
+        "HloModule m\nENTRY e { a = f32[60,50] parameter(0)\n s = f32[60,50] sine(a)\n"
+        f" c = f32[] constant({exponent})\n b = f32[60,50] broadcast(c), dimensions={{}}\n"
+        " ROOT p = f32[60,50] power(s, b) }",
+        [[random(60, 50).astype(np.float32)]],
+    )
+    assert differences(program, numerics="random-rounding:3") == []
+
+
 @pytest.mark.parametrize(
     "name",
     ["random-rounding", "random-rounding:", "random-rounding:-1", "random-rounding:1.5", "random-rounding:x",

@@ -1,8 +1,7 @@
-"""Lowering: a computation's instructions become the steps of a plan, one by one, in the order in which they run.
+"""A computation's instructions become the steps of a plan, one by one, in the order in which they run.
 
-Tuples become trees of slots, kernels are bound, calls become steps that run another plan. Control flow, and
-communication with other devices, are lowered in `lowering_flow` and `lowering_exchange`. Nothing here recurses, because
-chains of instructions may be very long.
+Tuples become trees of slots, kernels are bound, calls become steps that run another plan. Nothing here recurses,
+because chains of instructions may be very long.
 
 Lowering also assigns a memory order (an order of dimensions) to each value: row-major, except for views that permute
 dimensions. Kernels whose bits depend on that order receive their operands in it, however the arrays are stored.
@@ -27,9 +26,10 @@ from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
-from hloexec.plan.kernels import Conversion, Forward, InstructionKernel, Kernel, instruction_kernel, library_kernel
-from hloexec.plan.lowering_exchange import boundary, copy_start, device_number, exchange, part
-from hloexec.plan.lowering_flow import conditional, invocation, while_loop
+from hloexec.plan.kernels import Conversion, Forward, InstructionKernel, Kernel
+from hloexec.plan.lowering.binding import instruction_kernel, library_kernel
+from hloexec.plan.lowering.exchange import boundary, copy_start, device_number, exchange, part
+from hloexec.plan.lowering.flow import conditional, invocation, while_loop
 from hloexec.plan.program import Program, call_reason
 from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.plan.synthesis import zeros

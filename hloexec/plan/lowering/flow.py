@@ -16,7 +16,7 @@ from hloexec.plan.steps import Branch, Conditional, Invocation, Plan, Step, Whil
 from hloexec.plan.trees import SlotTree, leaves, map_shape
 
 if TYPE_CHECKING:
-    from hloexec.plan.lowering import Lowering
+    from hloexec.plan.lowering.computation import Lowering
 
 __all__ = ["conditional", "invocation", "while_loop"]
 

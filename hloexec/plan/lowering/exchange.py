@@ -14,13 +14,13 @@ from hloexec.errors import VerificationError
 from hloexec.ir import Instruction, TupleShape
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 from hloexec.plan.float_widths import float_types
-from hloexec.plan.kernels import bound
+from hloexec.plan.lowering.binding import bound
 from hloexec.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.plan.trees import SlotTree, map_shape
 
 if TYPE_CHECKING:
     from hloexec.devices.manual_regions import Crossing
-    from hloexec.plan.lowering import Lowering
+    from hloexec.plan.lowering.computation import Lowering
 
 __all__ = ["boundary", "copy_start", "device_number", "exchange", "part"]
 
