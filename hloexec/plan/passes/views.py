@@ -88,7 +88,7 @@ def _one_after_the_other(first: Iterable[Any], then: Iterable[Any]) -> tuple[Any
                 return None
             found += [] if isinstance(entry, int) else [None]
         elif isinstance(entry, int):
-            found.append(old.start or 0)
+            found.append((old.start or 0) + entry * (old.step or 1))
         elif old == slice(None):
             found.append(entry)
         else:
