@@ -34,6 +34,7 @@ __all__ = [
     "same_dimensions",
     "same_type_ignoring_float_width",
     "shape_of",
+    "strided",
     "values_of_patterns",
     "wide",
     "widen",
@@ -122,6 +123,17 @@ def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: st
 def braced(dimensions: tuple[int, ...]) -> str:
     """Dimensions as HLO text has them, e.g. `{0,2}`."""
     return f"{{{','.join(map(str, dimensions))}}}"
+
+
+def strided(array: Array, dimensions: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view of an array's memory, from its first element on, that must not be written to.
+
+    NumPy makes such views by the name of a type, which types that it lacks do not survive.
+    """
+    own = array.dtype.isbuiltin == 1
+    raw = array if own else array.view(f"u{array.itemsize}")
+    view = np.lib.stride_tricks.as_strided(raw, dimensions, strides, writeable=False)
+    return view if own else view.view(array.dtype)
 
 
 def widen(array: Array) -> Array:

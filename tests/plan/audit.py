@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
@@ -33,13 +34,15 @@ _FORWARDED = {
 
 @attrs.frozen
 class _Callee:
-    """A called computation, evaluated element by element."""
+    """A called computation, evaluated element by element where it is one of scalars."""
 
     module: Module
     computation: Computation
     numerics: str
 
     def __call__(self, *arguments: Any) -> Any:
+        if any(isinstance(p.shape, ArrayShape) and p.shape.rank for p in self.computation.parameters):
+            return evaluate(self.module, self.computation, arguments, self.numerics)
         arrays = np.broadcast_arrays(*map(np.asarray, arguments))
         results = [
             evaluate(self.module, self.computation, [array[index] for array in arrays], self.numerics)
@@ -90,7 +93,7 @@ def simple_value(
     module: Module, computation: Computation, instruction: Instruction, operands: list[Any], numerics: str
 ) -> Any:
     """What an instruction that calls nothing, or has a kernel, gives for its operands."""
-    entry = OPCODES[instruction.opcode]
+    entry: Any = OPCODES[instruction.opcode]
     if entry.role is Role.CONSTANT:
         return instruction.attributes.literal.value
     if entry.role is Role.TUPLE:
@@ -99,8 +102,13 @@ def simple_value(
         return operands[0][instruction.attributes.index]
     if entry.role is Role.FORWARD:
         return operands[0]
-    assert entry.role is Role.KERNEL and entry.evaluate is not None, instruction.opcode
-    given: dict[str, Any] = {
+    given: dict[str, Any] = {}
+    if entry.role is Role.CUSTOM_CALL:
+        entry = CUSTOM_CALLS[instruction.attributes.custom_call_target]
+        given = {"config": entry.config(instruction) if entry.config else None}
+        given["backend_config"] = instruction.backend_config
+    assert entry.evaluate is not None, instruction.opcode
+    given |= {
         "attributes": instruction.attributes,
         "shape": instruction.shape,
         "operand_shapes": tuple(operand.shape for operand in computation.operands_of(instruction)),
@@ -112,7 +120,7 @@ def simple_value(
     kernel = partial(entry.evaluate, **{need: given[need] for need in entry.evaluate_needs})
     shapes = (*given["operand_shapes"], instruction.shape)
     types = frozenset(shape.element_type for shape in shapes if isinstance(shape, ArrayShape))
-    is_flushed = numerics_policy(numerics).flushes_denormals and flushes(entry.name, types)
+    is_flushed = numerics_policy(numerics).flushes_denormals and flushes(instruction.opcode, types)
     return (Flushing(kernel) if is_flushed else kernel)(*operands)
 
 

@@ -19,7 +19,7 @@ def test_what_observers_see_is_what_the_text_says(seed):
     program = random_program(seed)
     module, numerics = hloexec.parse(program.text), POLICIES[seed % len(POLICIES)]
     for options in ({}, {"planner": False}):
-        values = Values(module)
+        values = Values(module, numerics)
         with np.errstate(all="ignore"):
             hloexec.run_devices(module, program.inputs, observers=[values], numerics=numerics, **options)
             faults = Audit(module, numerics, values.values, program.devices).run(program.inputs)

@@ -9,7 +9,7 @@ import hloexec
 from tests.plan.random_programs import RandomProgram, random_program
 from tests.plan.ways import bits, differences
 
-POLICIES = ("reference", "reference", "xla-cpu", "ftz", "tf32", "reference", "exact")
+POLICIES = ("reference", "xla-cpu", "ftz", "tf32", "bf16", "exact", "excess")
 
 
 @pytest.mark.sampled(20)

@@ -19,7 +19,7 @@ import numpy as np
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import WindowDimension
 from hloexec.ops.blas import matmul
-from hloexec.ops.common import narrow, widen
+from hloexec.ops.common import narrow, strided, widen
 from hloexec.ops.contraction.matrix_product import (
     FloatMultiplier,
     OperandSplit,
@@ -175,10 +175,7 @@ def _windows(
     shape = (*padded.shape[:2], *map(len, places), *map(len, taps), padded.shape[-1])
     moves = (stride * dimension.stride for stride, dimension in zip(strides, dimensions, strict=True))
     shifts = (stride * dimension.window_dilation for stride, dimension in zip(strides, dimensions, strict=True))
-    # NumPy makes strided views of its own types only.
-    raw = padded if padded.dtype.isbuiltin == 1 else padded.view(f"u{padded.itemsize}")
-    view = np.lib.stride_tricks.as_strided(raw, shape, (group, image, *moves, *shifts, feature), writeable=False)
-    return view.view(padded.dtype)
+    return strided(padded, shape, (group, image, *moves, *shifts, feature))
 
 
 def store(lhs: Array, rhs: Array, target: Array, result_type: ElementType) -> None:

@@ -10,13 +10,11 @@ from math import prod
 
 import attrs
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
+from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of, strided
 from hloexec.ops.indexing.index_vectors import (
     WindowNames,
     batch_sizes,
@@ -179,15 +177,13 @@ def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...]
     first, last = moving[0], moving[-1] + 1
     if fixed.flags.c_contiguous and moving == list(range(first, last)) and all(sizes[axis] == 1 for axis in moving):
         return _rows_at(fixed, first, last, starts, batch, sizes)
-    # as_strided rebuilds the type from its name, which types that NumPy lacks do not survive.
-    bits = fixed.view(f"u{fixed.itemsize}") if element_type_of(fixed.dtype).is_narrow else fixed
-    windows = as_strided(
-        bits,
-        (*(bits.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
-        (*(bits.strides[axis] for axis in moving), *bits.strides),
+    windows = strided(
+        fixed,
+        (*(fixed.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
+        (*(fixed.strides[axis] for axis in moving), *fixed.strides),
     )
     found: Array = windows[tuple(np.broadcast_to(starts[axis], batch) for axis in moving)]
-    return found.view(operand.dtype)
+    return found
 
 
 def _rows_at(

@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import converted_into, narrow_into
+from hloexec.ops.common import converted_into, narrow_into, strided
 from hloexec.ops.elementwise.choosing import mask_into, mask_of
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
@@ -301,7 +301,7 @@ _NAMED_OUT: dict[Any, Any] = {np.maximum: _maximum_into, np.minimum: _minimum_in
 
 def repeated(scalar: Array) -> Array:
     """A scalar as an array of one element with strides of 0, by which formulas know that it is one number."""
-    return np.lib.stride_tricks.as_strided(scalar, (1,), (0,), writeable=False)
+    return strided(scalar, (1,), (0,))
 
 
 def _widened_repeated(scalar: Array) -> Array:

@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from hloexec.ops.arena import LEAST_BYTES, empty
+from hloexec.ops.common import strided
 from hloexec.ops.movement.copying import copy_into, lies_in_order
 from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import core_count, in_blocks
@@ -418,7 +419,7 @@ def _merged(array: Array, length: int, rows: int) -> Array | None:
         elif step != expected:
             return None
         expected = step * size
-    return np.lib.stride_tricks.as_strided(array, sizes, (stride, *array.strides[length:]), writeable=False)
+    return strided(array, sizes, (stride, *array.strides[length:]))
 
 
 def _gathered(array: Array, length: int, start: int, stop: int) -> Array:

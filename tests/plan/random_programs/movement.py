@@ -122,13 +122,12 @@ def scatter(writer: Writer, body: Body) -> None:
     if not found:
         return
     value = writer.pick(found)
+    if value.dims[0] < 3:
+        return
     rows = [int(row) for row in writer.random.integers(0, value.dims[0], 3)]
     places = body.scalar_list(rows)
     sizes = (3, value.dims[1])
-    text = f"[0:{min(3, value.dims[0])}]"
-    if value.dims[0] < 3:
-        return
-    updates = body.emit(value.kind, sizes, f"slice({value.name}), slice={{{text}, [0:{value.dims[1]}]}}")
+    updates = body.emit(value.kind, sizes, f"slice({value.name}), slice={{[0:3], [0:{value.dims[1]}]}}")
     reducer = writer.reducer("add", value.kind)
     body.emit(
         value.kind,

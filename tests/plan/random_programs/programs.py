@@ -9,13 +9,17 @@ import numpy as np
 
 from tests.plan.random_programs import (
     arithmetic,
+    callees,
     control_flow,
     exchanges,
     fusions,
     indexing,
     layouts,
+    libraries,
     movement,
+    numbers,
     rarities,
+    states,
     windows,
 )
 from tests.plan.random_programs.writing import (
@@ -47,7 +51,11 @@ _OPTIMIZED: list[Maker] = [
     windows.select_and_scatter, windows.convolve_any, indexing.reduce_pair, indexing.sort_pair, indexing.top,
     indexing.gather_any, indexing.scatter_any, indexing.dot_batches, rarities.empty, rarities.bounded, rarities.clamp,
     rarities.convert_any, rarities.bits_of, rarities.complex_parts, rarities.count_up, rarities.round_to,
-    rarities.barrier,
+    rarities.barrier, *[numbers.edge] * 3, *[numbers.convert_chain] * 2, numbers.complex_chain, *[numbers.rarer_function] * 2,
+    *[numbers.indices] * 2, numbers.long_chain, states.mapped, states.reduce_many, states.sort_keys, states.random_bits,
+    libraries.gemm, libraries.largest, libraries.library_sort, libraries.annotation, libraries.transform,
+    libraries.factors, libraries.normalise, libraries.scan, *[callees.reduce_by] * 2, callees.sort_by,
+    callees.dot_as_asked, callees.groups,
 ]  # fmt: skip
 """What programs have besides that look like optimized dumps."""
 
@@ -100,7 +108,8 @@ def _makers(writer: Writer) -> list[Maker]:
     if writer.is_optimized:
         found += _OPTIMIZED
         if writer.depth < 2:
-            found += [*[fusions.several_results] * 3, fusions.asynchronous]
+            found += [*[fusions.several_results] * 3, fusions.asynchronous, *[states.branches] * 2]
+            found += [*[states.swaps] * 2, *[states.nested_loops] * 2, *[states.rows_of_a_loop] * 3]
     if writer.devices > 1 and writer.is_in_step:
         found += [exchanges.exchange, exchanges.exchange, exchanges.device_number]
         found += [exchanges.collective] * 3

@@ -21,6 +21,9 @@ least { a = f32[] parameter(0)
 most { a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT s = f32[] maximum(a, b) }
+most8 { a = f8e5m2[] parameter(0)
+  b = f8e5m2[] parameter(1)
+  ROOT s = f8e5m2[] maximum(a, b) }
 turned { x = f32[400,300] parameter(0)
   s = f32[400,300] sine(x)
   ROOT t = f32[300,400] transpose(s), dimensions={1,0} }
@@ -140,6 +143,13 @@ PROGRAMS = {
     "short rows of bf16, column by column": (
         ["bf16[6000,3]", "bf16[8,3]"],
         _SHORT_ROWS.replace("T[", "bf16[") + "  r = bf16[6000,8,3] add(s, c)",
+    ),
+    "a number of a type whose name NumPy does not know, repeated": (
+        ["f32[200,190]"],
+        "x = bf16[200,190] convert(p0)\n  a = f8e5m2[200,190] convert(x)\n  three = f8e5m2[] constant(3)\n"
+        "  threes = f8e5m2[200,190] broadcast(three), dimensions={}\n  b = f8e5m2[200,190] multiply(a, threes)\n"
+        "  c = f8e5m2[200,190] subtract(b, a)\n  zero = f8e5m2[] constant(0)\n"
+        "  r = f8e5m2[200] reduce(c, zero), dimensions={1}, to_apply=most8",
     ),
     "the largest and the smallest of few neighbours": (
         ["f32[6000,9]"],
