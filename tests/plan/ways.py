@@ -18,7 +18,7 @@ from hloexec.ir import Module
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, numerics_policy
-from hloexec.plan.regions import region
+from hloexec.plan.regions import blocks
 from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram
 
@@ -41,7 +41,7 @@ def bits(value: Any) -> tuple[Any, ...]:
 def thread_count(count: int) -> Iterator[None]:
     """Let hloexec believe in so many cores."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (threads, per_class_loops, region):
+        for module in (threads, per_class_loops, blocks):
             patch.setattr(module, "core_count", lambda: count)
         threads._pool.cache_clear()
         yield

@@ -17,7 +17,7 @@ from hloexec.exec import plan_of, run, run_devices
 from hloexec.exec.statistics import Statistics
 from hloexec.ops.arena import owner_of
 from hloexec.plan.memory import entry_peak_bytes
-from hloexec.plan.regions import region
+from hloexec.plan.regions import blocks
 from tests.exec.programs import parsed
 from tests.plan.memory.programs import CHAIN, COPIES, MB, counted
 from tests.plan.random_programs import random_program
@@ -110,7 +110,7 @@ def test_a_view_of_a_view_keeps_the_buffer_that_it_shows():
 def test_scratch_is_estimated_for_each_core_that_takes_rows(monkeypatch):
     scratch = []
     for count in (1, 2, 4):
-        monkeypatch.setattr(region, "core_count", lambda count=count: count)
+        monkeypatch.setattr(blocks, "core_count", lambda count=count: count)
         (step,) = plan_of(parsed(CHAIN.replace("250000", "1500000"))).steps
         scratch.append(step.extra_bytes)
     assert scratch == [scratch[0], 2 * scratch[0], 4 * scratch[0]] != [0, 0, 0]

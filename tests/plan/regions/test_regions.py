@@ -17,7 +17,7 @@ from hloexec.exec.plans import plan_of
 from hloexec.exec.statistics import Statistics
 from hloexec.plan import pipeline
 from hloexec.plan.passes import fuse
-from hloexec.plan.regions import block_program, region
+from hloexec.plan.regions import block_program, blocks
 from hloexec.plan.regions.region import Region, RegionKernel
 from tests.exec.programs import flat
 
@@ -33,9 +33,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuse, "LEAST_BYTES", 1)
     monkeypatch.setattr(pipeline, "LEAST_BYTES", 1)
     monkeypatch.setattr(fuse, "_LEAST_BYTES_ALONE", 1)
-    monkeypatch.setattr(region, "_BLOCK_BYTES", 400)
-    monkeypatch.setattr(region, "_SMALL_BLOCK_BYTES", 16)
-    monkeypatch.setattr(region, "_LITTLE_WORK", 0)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 400)
+    monkeypatch.setattr(blocks, "_SMALL_BLOCK_BYTES", 16)
+    monkeypatch.setattr(blocks, "_LITTLE_WORK", 0)
 
 
 def _regions(module: Any, numerics: str = "reference") -> list[Region]:
@@ -288,7 +288,7 @@ def test_reductions_of_blocks_have_the_bits_of_whole_ones(
     block_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(region, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
     kept = [size for place, size in enumerate(sizes) if place not in dimensions]
     text = _REDUCTION.format(
         kind=kind,

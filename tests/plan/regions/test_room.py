@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.exec import plan_of
 from hloexec.plan.memory import entry_peak_bytes
-from hloexec.plan.regions import region
+from hloexec.plan.regions import blocks, region
 from hloexec.plan.regions.region import Region, RegionKernel
 from tests.plan.ways import bits, thread_count
 
@@ -70,7 +70,8 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         ("_VALUE_BYTES", 1 << 11), ("_ROOMY_VALUE_BYTES", 1 << 13), ("_SMALL_BLOCK_BYTES", 1 << 13),
         ("_LITTLE_WORK", 0), ("LEAST_BYTES", 1), ("_ROOM", 2),
     ):  # fmt: skip
-        monkeypatch.setattr(region, name, value)
+        monkeypatch.setattr(blocks, name, value)
+    monkeypatch.setattr(region, "LEAST_BYTES", 1)
     with thread_count(request.param):
         yield
 
@@ -86,7 +87,7 @@ def test_results_are_the_same_bits(name: str) -> None:
         f"HloModule m\n{_SUM}\nENTRY e {{\n  x = f32[300,256] parameter(0)\n  w = f32[256,256] parameter(1)"
         f"{_BODIES[name]}\n}}"
     )
-    assert any(each._roomy is not None for each in _regions(module))
+    assert any(each._division.room is not None for each in _regions(module))
     generator = np.random.default_rng(1)
     inputs = [generator.standard_normal(sizes).astype(np.float32) for sizes in ((300, 256), (256, 256))]
     expected = bits(hloexec.run(module, *inputs, planner=False))
