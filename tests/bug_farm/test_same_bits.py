@@ -1,0 +1,30 @@
+"""Programs lowered by JAX give the same bits planned, one instruction after the other, and watched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+from tests.bug_farm.lowering import lowered
+from tests.bug_farm.programs import PROGRAMS
+from tests.plan.ways import bits
+
+pytest.importorskip("jax")
+
+
+class _Watching:
+    def on_instruction(self, event: hloexec.Event) -> None:
+        """Nothing: that it is called is enough for a run that is watched."""
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.devices == 1])
+def test_programs_have_the_same_bits_in_every_way(name: str) -> None:
+    program = lowered(name)
+    for module in (program.before, program.optimized):
+        with np.errstate(all="ignore"):
+            planned = hloexec.run_devices(module, program.inputs_per_device)
+            plain = hloexec.run_devices(module, program.inputs_per_device, planner=False)
+            watched = hloexec.run_devices(module, program.inputs_per_device, observers=[_Watching()])
+        assert bits(planned) == bits(plain) == bits(watched)
