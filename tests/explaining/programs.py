@@ -14,7 +14,7 @@ import hloexec
 from hloexec.ir import Module
 from hloexec.values import Value
 from tests.bug_farm.planting import without_calls
-from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
+from tests.bug_farm.programs import HELD, LATER, PROGRAMS
 
 __all__ = ["NAMES", "SMALL", "Program", "half_of", "program"]
 
@@ -129,7 +129,7 @@ SMALL = {
 }
 """Small programs, by name: of each two neighbours, the second is held back."""
 
-NAMES = (*(name for name, each in PROGRAMS.items() if each.devices == 1 and name not in RESERVE), *SMALL)
+NAMES = (*(name for name, each in PROGRAMS.items() if each.devices == 1 and name not in LATER), *SMALL)
 
 
 def half_of(name: str) -> str:

@@ -27,7 +27,7 @@ from tests.bug_farm.cases import FAULTY
 from tests.bug_farm.drawing import Pair, draw
 from tests.bug_farm.lowering import ENVIRONMENT, lowered
 from tests.bug_farm.models import model
-from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
+from tests.bug_farm.programs import HELD, LATER, PROGRAMS
 from tests.bug_farm.programs.program import Program
 from tests.minifying.crashing import has_pattern
 from tests.minifying.deep_programs import DEEP
@@ -49,7 +49,7 @@ def _half(program: str) -> str:
 
 def names(half: str) -> list[str]:
     """The cases of a half: 30 faults, 6 or so of them on four devices, and 10 crashes."""
-    programs = [name for name in PROGRAMS if name not in RESERVE and _half(name) == half]
+    programs = [name for name in PROGRAMS if name not in LATER and _half(name) == half]
     single = [name for name in programs if PROGRAMS[name].devices == 1]
     eight = [name for name in programs if PROGRAMS[name].devices > 1]
     four = [case for case in FAULTY if case.model in _MANY][0 if half == "seen" else 1 :: 2]

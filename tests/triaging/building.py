@@ -29,7 +29,7 @@ from tests.bug_farm.editing import Draft
 from tests.bug_farm.kinds import KINDS
 from tests.bug_farm.lowering import lowered
 from tests.bug_farm.planting import plant, without_calls
-from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
+from tests.bug_farm.programs import HELD, LATER, PROGRAMS
 from tests.explaining.truths import by_xla, contractions, rounded_operands
 
 __all__ = ["CAUSES", "Farm", "build"]
@@ -135,7 +135,7 @@ def _programs(half: str) -> list[str]:
     return [
         name
         for name, each in PROGRAMS.items()
-        if each.devices == 1 and not each.is_bf16 and name not in RESERVE and (name in HELD) == (half == "held")
+        if each.devices == 1 and not each.is_bf16 and name not in LATER and (name in HELD) == (half == "held")
     ]
 
 

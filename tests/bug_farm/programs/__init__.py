@@ -18,7 +18,7 @@ from tests.bug_farm.programs import (
 )
 from tests.bug_farm.programs.program import Program
 
-__all__ = ["FRESH", "HELD", "PROGRAMS", "RESERVE", "Program"]
+__all__ = ["FRESH", "HELD", "LATER", "PROGRAMS", "RESERVE", "Program"]
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
@@ -41,3 +41,6 @@ RESERVE = frozenset(program.name for module in (reserve_learning, reserve_method
 
 FRESH = frozenset(program.name for program in fresh.PROGRAMS)
 """Programs written after that, in the same way."""
+
+LATER = RESERVE | FRESH
+"""Those that belong to no half."""
