@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hloexec.errors import HloError
 from hloexec.exec.observers import Context, LoopState
 from hloexec.exec.observers import Place as RunPlace
+from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.steps import Step, While
 from hloexec.shadowing.computing.elements import difference_of
 from hloexec.shadowing.computing.evaluation import Evaluation
@@ -64,7 +66,9 @@ class Loops:
             return None
         try:
             return self._run(loop, program, wrong, shadows, most)
-        except Exception:
+        except Exception as error:
+            if not isinstance(error, HloError):
+                warn_of_failure(f"running iterations of %{loop.step.instruction.name} together", error)
             # Looked at one by one, an instruction that fails is named.
             self._programs[id(flow)] = flow, None
             return None
