@@ -23,11 +23,11 @@ import numpy as np
 from hloexec.dtypes import DType
 from hloexec.values import Array
 
-__all__ = ["LEAST_BYTES", "Arenas", "Placed", "aligned", "empty", "is_own", "owner_of", "release_memory"]
+__all__ = ["ALIGNMENT", "LEAST_BYTES", "Arenas", "Placed", "aligned", "empty", "is_own", "owner_of", "release_memory"]
 
 LEAST_BYTES = 1 << 17
 """The C library keeps the memory of smaller arrays by itself."""
-_ALIGNMENT = 64
+ALIGNMENT = 64
 _SPARE = 4
 """An arena has room for the arrays of a run and for one part in so many of them besides, for gaps."""
 _HUGE_PAGE = 1 << 21
@@ -45,7 +45,7 @@ _here = threading.local()
 
 def aligned(nbytes: int) -> int:
     """The bytes that an array of so many takes up."""
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class _Place(Array):

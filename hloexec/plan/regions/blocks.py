@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.ops.arena import LEAST_BYTES
+from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, aligned
 from hloexec.ops.threads import core_count
 from hloexec.plan.regions.block_program import BlockProgram
 
-__all__ = ["ALIGNMENT", "Division", "Layout", "Room", "divided"]
+__all__ = ["Division", "Layout", "Room", "divided"]
 
 _BLOCK_BYTES = 1 << 24
 """What a block's rows take in all arrays together, to stay in the cache."""
@@ -41,7 +41,6 @@ _LITTLE_WORK = 1 << 22
 _ROUNDING = 4
 """How many times as long an instruction takes whose result is rounded to bf16, at least."""
 
-ALIGNMENT = 64
 _SKEW = 5 * ALIGNMENT
 """Buffers do not lie at equal distances from pages: where the addresses that a loop reads and writes agree in their
 lowest 12 bits, processors take a load for one of what was just stored, and `exp` takes up to 1.6 times as long.
@@ -118,10 +117,10 @@ def _laid_out(program: BlockProgram, rows: int, most: int, threads: int) -> Layo
     blocks = -(-rows // block)
     # Of an odd number of blocks, one is left over when two cores have computed the others.
     block = block if blocks == 1 else -(-rows // (blocks + blocks % 2))
-    sizes = [-(-size * block // ALIGNMENT) * ALIGNMENT + _SKEW for size in program.places.buffers]
+    sizes = [aligned(size * block) + _SKEW for size in program.places.buffers]
     starts, end = program.places.packed(sizes)
     # A whole number of cache lines, so that two threads share none.
-    taken = _SKEW + -(-end // ALIGNMENT) * ALIGNMENT
+    taken = _SKEW + aligned(end)
     return Layout(block, [_SKEW + start for start in starts], taken, min(threads, -(-rows // block)))
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ops.arena import LEAST_BYTES, empty
+from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, empty
 from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import in_blocks
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.regions.block_program import BlockProgram, Part
-from hloexec.plan.regions.blocks import ALIGNMENT, Layout, divided
+from hloexec.plan.regions.blocks import Layout, divided
 from hloexec.plan.regions.operand_rows import Rows
 from hloexec.plan.regions.short_rows import in_columns, laid_in_columns
 from hloexec.plan.steps import PartError
