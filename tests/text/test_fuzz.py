@@ -121,10 +121,8 @@ def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callab
 
 def test_much_corrupted_small_modules_raise_nothing_but_hlo_errors() -> None:
     rng = random.Random(1)
-    started = time.monotonic()
-    while time.monotonic() - started < 4:
-        for _ in range(100):
-            check(corrupted(rng.choice(_SMALL), rng))
+    for _ in range(3000):
+        check(corrupted(rng.choice(_SMALL), rng))
 
 
 def _slices() -> Iterator[str]:
@@ -147,12 +145,9 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
     pieces = list(_slices())
     if not pieces:
         pytest.skip("no dumps are here; HLOEXEC_SEEDS names their folder")
-    started = time.monotonic()
-    for piece in pieces:
+    for piece in rng.sample(pieces, 200):
         check(piece)
         check(corrupted(piece or " ", rng))
-        if time.monotonic() - started > 5:
-            break
 
 
 @pytest.mark.sampled(3)
@@ -172,11 +167,8 @@ def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
         pytest.skip(f"{name} is not here; HLOEXEC_SEEDS names its folder")
     text = path.read_text(encoding="utf-8")
     rng = random.Random(name)
-    started = time.monotonic()
-    for _ in range(200):
+    for _ in range(max(4, 2_000_000 // len(text))):
         check(corrupted(text, rng))
-        if time.monotonic() - started > 2:
-            break
 
 
 @pytest.mark.parametrize(
