@@ -94,7 +94,7 @@ class Nan:
 
     def holds(self, case: Case) -> bool:
         # What takes NaN of a constant is not the failure, but why: a choice must not become an input.
-        if self._kind[1] == "constant" and _integers(case) > self._choices:
+        if self._kind[1] == "literal" and _integers(case) > self._choices:
             return False
         finding = self._search(case).finding if _are_finite(case) else None
         return finding is not None and (finding.opcode, finding.kind) == self._kind

@@ -47,7 +47,7 @@ class Finding:
     """An instruction that produces NaN, infinities or another symptom."""
 
     kind: str
-    """`overflow`, `pole`, `invalid`, `nan`, `constant`, `saturation`, `underflow` or `cancellation`."""
+    """`overflow`, `pole`, `invalid`, `nan`, `literal`, `saturation`, `underflow` or `cancellation`."""
     reason: str
     """The same in words, e.g. `division by zero`."""
     name: str

@@ -85,7 +85,7 @@ class NanObserver:
                 self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
             culprits = tuple(sorted(set().union(*causes.values())))
             # NaN of constants may be marks of what a later iteration fills in.
-            if culprits and (is_result or any(self._findings[number].kind != "constant" for number in culprits)):
+            if culprits and (is_result or any(self._findings[number].kind != "literal" for number in culprits)):
                 self._culprits = culprits
                 raise Found
             for number in culprits:
@@ -138,7 +138,7 @@ class NanObserver:
         if symptom is None:
             return None
         key = (event.computation.name, event.instruction.name)
-        if symptom.kind == "constant" and key in self._carried:
+        if symptom.kind == "literal" and key in self._carried:
             return self._carried[key]
         number = self._new_finding(event, place, symptom)
         if self._first:
@@ -240,7 +240,7 @@ class NanObserver:
             operands=operands or tuple(Operand(name, ()) for name in names),
             elements=_elements(event, value, symptom, self._elements),
             chain=()
-            if symptom.kind == "constant"
+            if symptom.kind == "literal"
             else chain_to(attrs.evolve(place, index=symptom.index), symptom, event.devices[0], self._sources),
         )
         self._findings.append(finding)

@@ -5,7 +5,7 @@
   is infinite: x/0, log 0, rsqrt 0; every other infinity is an overflow. Where an operand is infinite already, an
   infinity does not count: masks and initial values of reductions are intended.
 - *nan*: the element is NaN, no operand's is, but some are infinite: ∞ − ∞, 0 · ∞, a softmax over nothing but −∞.
-- *constant*: an elementwise instruction, mostly a select, brings the NaN of a constant among values: no operand's
+- *literal*: an elementwise instruction, mostly a select, brings the NaN of a constant among values: no operand's
   element is NaN but those of operands that constants alone have made. So frameworks say that a factorization failed.
 - *saturation*: a convert gives the largest (least) value of its result type for an operand beyond it.
 - *underflow*: the element is zero though what it approximates is not: a convert, reduce-precision, exponential,
@@ -102,7 +102,7 @@ def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | No
     for operand, is_constant in zip(event.operands, are_constant, strict=True):
         if not is_constant and _is_float(operand):
             bad &= ~np.isnan(wide(operand))
-    return Symptom("constant", "NaN of a constant", (), bad) if bad.any() else None
+    return Symptom("literal", "NaN of a constant", (), bad) if bad.any() else None
 
 
 def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:

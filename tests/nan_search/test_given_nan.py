@@ -38,7 +38,7 @@ chosen = f32[4] select(ok, x, nans)
 def test_nan_of_a_constant_is_blamed_on_the_select_that_takes_it() -> None:
     text = module(f"x = f32[4] parameter(0)\n{CHOICE}ROOT r = f32[4] add(chosen, chosen)")
     finding = found(text, np.array([1, 2, -3, 4], F32)).finding
-    assert (finding.kind, finding.instruction, finding.bad) == ("constant", "chosen", 1)
+    assert (finding.kind, finding.instruction, finding.bad) == ("literal", "chosen", 1)
     (element,) = finding.elements
     assert element.index == (2,) and element.operands[:2] == (False, -3.0)
     search = found(text, np.ones(4, F32))
@@ -66,7 +66,7 @@ def test_a_factorization_that_fails_in_a_loop_is_found_with_its_iteration(optimi
     shifts[5, 2, 2] = -4
     program = lowered(function, shifts, optimized=optimized)
     finding = found(program, shifts).finding
-    assert finding.kind == "constant" and finding.iteration == 5
+    assert finding.kind == "literal" and finding.iteration == 5
     assert finding.source[0].line == function.__code__.co_firstlineno + 2
     shifts[5] = 0
     assert found(program, shifts).finding is None
@@ -100,4 +100,4 @@ ENTRY e { zero = s32[] constant(0)
     search = found(text.replace("parameter_count", "constant(4)"), np.zeros(4, F32))
     assert search.finding is None and not search.nan_from_inputs
     search = found(text.replace("parameter_count", "constant(3)"), np.zeros(4, F32))
-    assert search.finding is not None and search.finding.kind == "constant" and search.finding.bad >= 1
+    assert search.finding is not None and search.finding.kind == "literal" and search.finding.bad >= 1

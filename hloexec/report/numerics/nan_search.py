@@ -23,7 +23,7 @@ _VERBS = {
     "pole": "divides by zero, or the like",
     "invalid": "makes NaN of finite numbers",
     "nan": "makes NaN of infinities",
-    "constant": "takes NaN of a constant",
+    "literal": "takes NaN of a constant",
     "saturation": "saturates",
     "underflow": "underflows to zero",
     "cancellation": "loses all significant digits",
@@ -37,7 +37,7 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
         return _nothing(search, module, devices, command)
     where = _where(finding, devices)
     verdict = Text.assemble((f"%{finding.instruction}", "bold red"), f" {_VERBS[finding.kind]}{where}")
-    if finding.kind != "constant":
+    if finding.kind != "literal":
         verdict.append(f": {finding.reason}")
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
     parts: list[RenderableType] = [verdict, Text(""), Text(f"  {finding.line}")]
