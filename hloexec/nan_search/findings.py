@@ -106,6 +106,8 @@ class NanSearch(Described):
     """Where in them, by array and devices."""
     nan_from_inputs: bool
     """Whether NaN of the inputs reach the result, no instruction having made any."""
+    made_integers: tuple[str, ...]
+    """Converts, by path, that made integers of NaN (XLA makes 0); of each the first run."""
     events: int
     """How many instructions were checked."""
 

@@ -16,7 +16,7 @@ from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
 from hloexec.nan_search.magnitudes import Range, range_of, wide
 from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses, nan_of_constants
 from hloexec.numerics.statistics import leaves, statistics
-from hloexec.operations import exchanges
+from hloexec.operations import exchanges, traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.origins import SourceLine, hlo_line, source_lines
 from hloexec.tracing.known import KnownArrays
@@ -50,6 +50,8 @@ class NanObserver:
         self._nan_inputs: list[NanInput] = []
         self._carried: dict[tuple[str, str], int] = {}
         """Findings of NaN of constants that a loop has carried on, by computation and instruction."""
+        self._made_integers: dict[tuple[str, str], str] = {}
+        """Names of events, by computation and instruction."""
         self._culprits: tuple[int, ...] = ()
         self._result_has_nan = False
         self._events = 0
@@ -71,6 +73,9 @@ class NanObserver:
                 for index, found in ranges.items()
                 if found is not None and not found.is_finite
             }
+        if traits_of(event.instruction).converts and not any(ranges.values()) and self._takes_nan(event):
+            key = (event.computation.name, event.instruction.name)
+            self._made_integers.setdefault(key, event.name)
         if self._also and (symptom := losses(event, self._also, self._share)) is not None:
             self._culprits = (self._new_finding(event, place, symptom),)
             raise Found
@@ -108,6 +113,7 @@ class NanObserver:
             nan_inputs=tuple(dict.fromkeys(found.parameter for found in self._nan_inputs)),
             nan_input_elements=tuple(self._nan_inputs),
             nan_from_inputs=self._result_has_nan and not blamed,
+            made_integers=tuple(self._made_integers.values()),
             events=self._events,
         )
 
@@ -155,6 +161,11 @@ class NanObserver:
                 index = tuple(map(int, np.unravel_index(int(bad.argmax()), bad.shape)))
                 count = int(np.count_nonzero(bad))
                 self._nan_inputs.append(NanInput(event.instruction.name, leaf, event.devices, index, count, array.size))
+
+    def _takes_nan(self, event: Event) -> bool:
+        """Whether an operand has NaN."""
+        arrays = (operand for operand in event.operands if isinstance(operand, np.ndarray))
+        return any(found is not None and found.has_nan for found in map(self._range, arrays))
 
     def _is_constant(self, event: Event, place: ResultLeaf) -> bool:
         """Whether constants alone have made a leaf."""

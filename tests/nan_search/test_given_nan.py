@@ -101,3 +101,13 @@ ENTRY e { zero = s32[] constant(0)
     assert search.finding is None and not search.nan_from_inputs
     search = found(text.replace("parameter_count", "constant(3)"), np.zeros(4, F32))
     assert search.finding is not None and search.finding.kind == "literal" and search.finding.bad >= 1
+
+
+def test_converts_that_make_integers_of_nan_are_named() -> None:
+    text = module("x = f32[3] parameter(0)\nq = f32[3] divide(x, x)\nn = s8[3] convert(q)\nROOT r = f32[3] convert(n)")
+    search = found(text, np.array([1, 0, 2], F32))
+    assert search.finding is None and search.made_integers == ("n",)
+    assert [finding.instruction for finding in search.discarded] == ["q"]
+    assert not found(text, np.ones(3, F32)).made_integers
+    infinite = module("x = f32[1] parameter(0)\ny = f32[1] exponential(x)\nROOT r = s8[1] convert(y)")
+    assert not found(infinite, np.array([1000], F32)).made_integers

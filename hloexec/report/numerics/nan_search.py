@@ -81,6 +81,9 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
     parts: list[RenderableType] = [
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
     ]
+    if search.made_integers:
+        names = ", ".join(search.made_integers[:4]) + (", …" if len(search.made_integers) > 4 else "")
+        parts.append(Text(f"integers were made of NaN, which gives 0: {names}"))
     if search.discarded:
         many = plural(len(search.discarded), "instruction")
         first = search.discarded[0]
@@ -146,6 +149,7 @@ def nan_record(search: NanSearch) -> dict[str, object]:
             for found in search.nan_input_elements
         ],
         "nan_from_inputs": search.nan_from_inputs,
+        "made_integers": list(search.made_integers),
         "event_count": search.events,
     }
 
