@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
@@ -55,7 +56,8 @@ class Case:
 
     @property
     def devices(self) -> int:
-        return self.module.replica_count * self.module.num_partitions
+        """As many as a run has: a part of a module may name more of them than its header."""
+        return topology_of(self.module).count
 
     def row(self, device: int) -> list[Value]:
         """The inputs of a device."""

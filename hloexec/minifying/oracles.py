@@ -78,6 +78,8 @@ class Nan:
     search: NanSearch | None = None
     """What was found in the given module."""
     _kind: tuple[str, str] = ("", "")
+    _choices: int = 0
+    """The parameters of integers and preds that the given module has."""
 
     def begin(self, case: Case) -> None:
         """Find the instruction that makes it."""
@@ -88,8 +90,12 @@ class Nan:
         if finding is None:
             raise InputError(f"{case.module.name} makes no NaN or infinity that reaches a result: nothing to minify")
         self._kind = finding.opcode, finding.kind
+        self._choices = _integers(case)
 
     def holds(self, case: Case) -> bool:
+        # What takes NaN of a constant is not the failure, but why: a choice must not become an input.
+        if self._kind[1] == "literal" and _integers(case) > self._choices:
+            return False
         finding = self._search(case).finding if _are_finite(case) else None
         return finding is not None and (finding.opcode, finding.kind) == self._kind
 
@@ -109,6 +115,12 @@ class Nan:
 def _are_finite(case: Case) -> bool:
     leaves: Iterator[Any] = (leaf for row in case.inputs or () for value in row for leaf in flat(value))
     return all(bool(np.isfinite(wide(leaf)).all()) for leaf in leaves if _is_inexact(leaf))
+
+
+def _integers(case: Case) -> int:
+    """How many arrays of the inputs of a device are not of floats."""
+    rows = (case.inputs or [[]])[:1]
+    return sum(not _is_inexact(leaf) for row in rows for value in row for leaf in flat(value))
 
 
 def _is_inexact(leaf: object) -> bool:

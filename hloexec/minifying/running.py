@@ -254,6 +254,8 @@ def _minify(search: Search, options: Mapping[str, Any]) -> None:
     if not is_pair:
         simplifying.simple_constants(search)
     simplifying.no_annotations(search)
+    # Meshes and shardings may have been all that several devices were for.
+    dimensions.fewer_devices(search)
 
 
 def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Candidate]:
@@ -261,11 +263,11 @@ def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Candidate]:
     case, oracle = search.best, search.oracle
     finding = oracle.search.finding if isinstance(oracle, Nan) and oracle.search is not None else None
     if finding is not None:
-        for depth in (1, 2):
+        for depth in (1, 2, None):
             yield partial(_slice, case, finding.name, depth, finding.devices[0], options)
 
 
-def _slice(case: Case, path: str, depth: int, device: int, options: Mapping[str, Any]) -> Case:
+def _slice(case: Case, path: str, depth: int | None, device: int, options: Mapping[str, Any]) -> Case:
     names = ("numerics", "seed", "elided", "unknown", "memory_limit")
     kept = {name: options[name] for name in names if name in options}
     for own in (device, None):

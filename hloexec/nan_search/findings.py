@@ -8,7 +8,7 @@ from hloexec.numerics.statistics import LeafStatistics
 from hloexec.origins import SourceLine
 from hloexec.values import Described
 
-__all__ = ["Element", "Finding", "Link", "NanSearch", "Operand"]
+__all__ = ["Element", "Finding", "Link", "NanInput", "NanSearch", "Operand"]
 
 
 @attrs.frozen
@@ -47,7 +47,7 @@ class Finding:
     """An instruction that produces NaN, infinities or another symptom."""
 
     kind: str
-    """`overflow`, `pole`, `invalid`, `nan`, `saturation`, `underflow` or `cancellation`."""
+    """`overflow`, `pole`, `invalid`, `nan`, `literal`, `saturation`, `underflow` or `cancellation`."""
     reason: str
     """The same in words, e.g. `division by zero`."""
     name: str
@@ -62,7 +62,7 @@ class Finding:
     """Its line of HLO."""
     op_name: str | None
     source: tuple[SourceLine, ...]
-    """Its source lines, the innermost call first."""
+    """Its source lines, the innermost call first; if it has none, those of the innermost instruction that calls it."""
     bad: int
     """How many elements have the symptom that its operands do not have."""
     count: int
@@ -72,6 +72,22 @@ class Finding:
     elements: tuple[Element, ...]
     chain: tuple[Link, ...]
     """The chain that led to it, from the earliest instruction to the operand."""
+
+
+@attrs.frozen
+class NanInput:
+    """NaN in an array of the inputs."""
+
+    parameter: str
+    leaf: tuple[int, ...]
+    """Its place in the parameter, if that is a tuple."""
+    devices: tuple[int, ...]
+    index: tuple[int, ...]
+    """Of the first NaN."""
+    bad: int
+    """How many elements are NaN."""
+    count: int
+    """How many elements there are."""
 
 
 @attrs.frozen(repr=False)
@@ -86,8 +102,12 @@ class NanSearch(Described):
     again (1/∞); one per instruction, the first run of each."""
     nan_inputs: tuple[str, ...]
     """Parameters that held NaN before anything ran."""
+    nan_input_elements: tuple[NanInput, ...]
+    """Where in them, by array and devices."""
     nan_from_inputs: bool
     """Whether NaN of the inputs reach the result, no instruction having made any."""
+    made_integers: tuple[str, ...]
+    """Converts, by path, that made integers of NaN (XLA makes 0); of each the first run."""
     events: int
     """How many instructions were checked."""
 

@@ -52,6 +52,8 @@ class Leaf:
     """None for integers and preds."""
     causes: frozenset[int] = frozenset()
     """The findings, by number, that NaN and infinities in it come from."""
+    is_constant: bool = False
+    """Whether constants alone have made it; known of arrays with NaN or infinities only."""
 
 
 @attrs.frozen

@@ -11,14 +11,14 @@ import numpy as np
 from hloexec.exec.observers import Event
 from hloexec.ir import Module
 from hloexec.nan_search.dataflow import RENAMING, Sources, chain_to
-from hloexec.nan_search.findings import Element, Finding, NanSearch, Operand
+from hloexec.nan_search.findings import Element, Finding, NanInput, NanSearch, Operand
 from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
 from hloexec.nan_search.magnitudes import Range, range_of, wide
-from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses
+from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses, nan_of_constants
 from hloexec.numerics.statistics import leaves, statistics
-from hloexec.operations import exchanges
+from hloexec.operations import exchanges, traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
-from hloexec.origins import hlo_line, source_lines
+from hloexec.origins import SourceLine, hlo_line, source_lines
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
@@ -47,7 +47,11 @@ class NanObserver:
         self._history = History()
         self._sources = Sources(module, self._entry, self._history)
         self._findings: list[Finding] = []
-        self._nan_inputs: dict[str, None] = {}
+        self._nan_inputs: list[NanInput] = []
+        self._carried: dict[tuple[str, str], int] = {}
+        """Findings of NaN of constants that a loop has carried on, by computation and instruction."""
+        self._made_integers: dict[tuple[str, str], str] = {}
+        """Names of events, by computation and instruction."""
         self._culprits: tuple[int, ...] = ()
         self._result_has_nan = False
         self._events = 0
@@ -60,25 +64,38 @@ class NanObserver:
         place = ResultLeaf(path_of(event.path), event.instruction.name)
         is_bad = any(found is not None and not found.is_finite for found in ranges.values())
         causes: dict[tuple[int, ...], frozenset[int]] = {}
+        constant: set[tuple[int, ...]] = set()
         if is_bad:
+            constant = {index for index in ranges if self._is_constant(event, attrs.evolve(place, index=index))}
             number = self._birth(event, place, ranges)
             causes = {
                 index: self._causes(event, place, index, found) | ({number} if number is not None else _NO_CAUSES)
                 for index, found in ranges.items()
                 if found is not None and not found.is_finite
             }
+        if traits_of(event.instruction).converts and not any(ranges.values()) and self._takes_nan(event):
+            key = (event.computation.name, event.instruction.name)
+            self._made_integers.setdefault(key, event.name)
         if self._also and (symptom := losses(event, self._also, self._share)) is not None:
             self._culprits = (self._new_finding(event, place, symptom),)
             raise Found
-        remembered = {index: Leaf(found, causes.get(index, _NO_CAUSES)) for index, found in ranges.items()}
+        remembered = {
+            index: Leaf(found, causes.get(index, _NO_CAUSES), index in constant) for index, found in ranges.items()
+        }
         self._history.add(place.path, place.instruction, event.devices, remembered)
         if is_bad and self._is_kept(event):
             # Blame what it comes from, or find that nothing in the run is to blame.
-            if not event.path:
+            is_result = not event.path
+            if is_result:
                 self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
-            self._culprits = tuple(sorted(set().union(*causes.values())))
-            if self._culprits:
+            culprits = tuple(sorted(set().union(*causes.values())))
+            # NaN of constants may be marks of what a later iteration fills in.
+            if culprits and (is_result or any(self._findings[number].kind != "literal" for number in culprits)):
+                self._culprits = culprits
                 raise Found
+            for number in culprits:
+                finding = self._findings[number]
+                self._carried.setdefault((finding.computation, finding.instruction), number)
 
     def search(self) -> NanSearch:
         """What the run has shown."""
@@ -93,8 +110,10 @@ class NanObserver:
             finding=blamed[0] if blamed else None,
             later=tuple(blamed[1:]),
             discarded=tuple(reversed(discarded.values())),
-            nan_inputs=tuple(self._nan_inputs),
+            nan_inputs=tuple(dict.fromkeys(found.parameter for found in self._nan_inputs)),
+            nan_input_elements=tuple(self._nan_inputs),
             nan_from_inputs=self._result_has_nan and not blamed,
+            made_integers=tuple(self._made_integers.values()),
             events=self._events,
         )
 
@@ -111,22 +130,57 @@ class NanObserver:
         """The number of a new finding, if this instruction produced nonfinite numbers."""
         role = role_of(event.instruction)
         if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path):
-            if role is Role.PARAMETER and any(found is not None and found.has_nan for found in ranges.values()):
-                self._nan_inputs[event.instruction.name] = None
+            if role is Role.PARAMETER:
+                self._note_input(event, ranges)
             return None
         if event.operands:
             symptom = bad_numbers(event, self._range)
+            if symptom is None and any(found is not None and found.has_nan for found in ranges.values()):
+                symptom = nan_of_constants(event, self._constant_operands(event, place))
         elif role is Role.MACHINE and not exchanges(event.instruction):
             return None
         else:
             symptom = self._out_of_finite_sources(event, place, ranges)
         if symptom is None:
             return None
+        key = (event.computation.name, event.instruction.name)
+        if symptom.kind == "literal" and key in self._carried:
+            return self._carried[key]
         number = self._new_finding(event, place, symptom)
         if self._first:
             self._culprits = (number,)
             raise Found
         return number
+
+    def _note_input(self, event: Event, ranges: dict[tuple[int, ...], Range | None]) -> None:
+        """Remember where an input has NaN."""
+        for leaf, array in leaves(event.value):
+            found = ranges.get(leaf)
+            if found is not None and found.has_nan and isinstance(array, np.ndarray):
+                bad = np.isnan(wide(array))
+                index = tuple(map(int, np.unravel_index(int(bad.argmax()), bad.shape)))
+                count = int(np.count_nonzero(bad))
+                self._nan_inputs.append(NanInput(event.instruction.name, leaf, event.devices, index, count, array.size))
+
+    def _takes_nan(self, event: Event) -> bool:
+        """Whether an operand has NaN."""
+        arrays = (operand for operand in event.operands if isinstance(operand, np.ndarray))
+        return any(found is not None and found.has_nan for found in map(self._range, arrays))
+
+    def _is_constant(self, event: Event, place: ResultLeaf) -> bool:
+        """Whether constants alone have made a leaf."""
+        role = role_of(event.instruction)
+        if role in (Role.CONSTANT, Role.MACHINE):
+            return role is Role.CONSTANT
+        known = [self._history.leaf(source, event.devices[0]) for source in self._sources.of(place)]
+        return bool(known) and all(leaf is not None and leaf.is_constant for leaf in known)
+
+    def _constant_operands(self, event: Event, place: ResultLeaf) -> list[bool]:
+        """Which operands constants alone have made, as far as they have NaN or infinities."""
+        known = [
+            self._history.leaf(ResultLeaf(place.path, name), event.devices[0]) for name in event.instruction.operands
+        ]
+        return [leaf is not None and leaf.is_constant for leaf in known]
 
     def _out_of_finite_sources(
         self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]
@@ -190,16 +244,24 @@ class NanObserver:
             devices=event.devices,
             line=hlo_line(instruction),
             op_name=instruction.op_name,
-            source=source_lines(self._module, instruction),
+            source=self._source(event),
             bad=symptom.count,
             count=symptom.bad.size,
             value=statistics(value)[0],
             operands=operands or tuple(Operand(name, ()) for name in names),
             elements=_elements(event, value, symptom, self._elements),
-            chain=chain_to(attrs.evolve(place, index=symptom.index), symptom, event.devices[0], self._sources),
+            chain=()
+            if symptom.kind == "literal"
+            else chain_to(attrs.evolve(place, index=symptom.index), symptom, event.devices[0], self._sources),
         )
         self._findings.append(finding)
         return len(self._findings) - 1
+
+    def _source(self, event: Event) -> tuple[SourceLine, ...]:
+        """Its source lines, or those of the innermost call around it that has some."""
+        callers = (entry.instruction for entry in reversed(event.path))
+        found = (source_lines(self._module, instruction) for instruction in (event.instruction, *callers))
+        return next(filter(None, found), ())
 
 
 def _is_chosen(event: Event, number: int) -> bool:

@@ -5,6 +5,8 @@
   is infinite: x/0, log 0, rsqrt 0; every other infinity is an overflow. Where an operand is infinite already, an
   infinity does not count: masks and initial values of reductions are intended.
 - *nan*: the element is NaN, no operand's is, but some are infinite: ∞ − ∞, 0 · ∞, a softmax over nothing but −∞.
+- *literal*: an elementwise instruction, mostly a select, brings the NaN of a constant among values: no operand's
+  element is NaN but those of operands that constants alone have made. So frameworks say that a factorization failed.
 - *saturation*: a convert gives the largest (least) value of its result type for an operand beyond it.
 - *underflow*: the element is zero though what it approximates is not: a convert, reduce-precision, exponential,
   multiply, divide or power of operands that are not zero (and not infinite).
@@ -33,7 +35,7 @@ from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode
 from hloexec.values import Array
 
-__all__ = ["CHECKS", "Symptom", "bad_numbers", "losses"]
+__all__ = ["CHECKS", "Symptom", "bad_numbers", "losses", "nan_of_constants"]
 
 CHECKS = ("overflow", "underflow", "cancellation")
 """What may be looked for besides NaN and infinities."""
@@ -88,6 +90,19 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
         if bad.any():
             return Symptom("nan", "NaN out of infinities", index, bad)
     return None
+
+
+def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | None:
+    """Where an elementwise instruction has NaN of constants alone; `are_constant` says so of each operand."""
+    entry = find_opcode(event.instruction.opcode)
+    value = event.value
+    if entry is None or not entry.is_elementwise or all(are_constant) or not any(are_constant) or not _is_float(value):
+        return None
+    bad = np.isnan(wide(value))
+    for operand, is_constant in zip(event.operands, are_constant, strict=True):
+        if not is_constant and _is_float(operand):
+            bad &= ~np.isnan(wide(operand))
+    return Symptom("literal", "NaN of a constant", (), bad) if bad.any() else None
 
 
 def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:

@@ -162,6 +162,51 @@ def test_a_fault_beside_collectives_needs_no_devices_any_more() -> None:
     assert found.module.num_partitions == 1 and found.instruction_count == 1
 
 
+SHARDED = """HloModule sharded
+
+ENTRY main {
+  x = f32[8] parameter(0), sharding={devices=[4]<=[4]}
+  y = f32[8] exponential(x)
+  zero = f32[] constant(0)
+  zeros = f32[8] broadcast(zero), dimensions={}
+  none = f32[8] multiply(y, zeros)
+  bad = f32[8] divide(none, zeros), sharding={devices=[4]<=[4]}
+  ROOT s = f32[8] add(bad, y), sharding={devices=[4]<=[4]}
+}
+"""
+
+
+def test_shardings_of_a_module_that_says_nothing_else_of_its_devices_go_with_them() -> None:
+    found = hloexec.minify(hloexec.parse(SHARDED), nan=True)
+    assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["divide"]
+    assert found.module.num_partitions == 1 and found.inputs is not None and len(found.inputs) == 1
+
+
+FAILING = """HloModule failing
+
+ENTRY main {
+  x = f32[4,4] parameter(0)
+  y = f32[4,4] negate(x)
+  low = f32[4,4] subtract(y, x)
+  one = f32[] constant(1)
+  ones = f32[4,4] broadcast(one), dimensions={}
+  limit = pred[4,4] compare(low, ones), direction=LT
+  bad = f32[] constant(nan)
+  bads = f32[4,4] broadcast(bad), dimensions={}
+  chosen = f32[4,4] select(limit, bads, y)
+  ROOT r = f32[4,4] add(chosen, chosen)
+}
+"""
+
+
+def test_nan_of_a_constant_keeps_what_chooses_it() -> None:
+    found = hloexec.minify(hloexec.parse(FAILING), [[np.ones((4, 4), np.float32)]], nan=True)
+    opcodes = [each.opcode for each in found.module.entry]
+    assert "select" in opcodes and "compare" in opcodes and "add" not in opcodes
+    result = hloexec.run(found.module, *(found.inputs or [[]])[0])
+    assert np.isnan(np.asarray(result)).all()
+
+
 def test_another_policy_leaves_the_instruction_that_rounds_otherwise() -> None:
     found = hloexec.minify(hloexec.parse(BEFORE), against="bf16")
     assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["dot"]

@@ -233,6 +233,10 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "later": ("[nan_event]", "Other instructions that took part."),
     "discarded": ("[nan_event]", "Where numbers went bad, but did not reach the result."),
     "nan_inputs": ("[text]", "The parameters that hold NaN."),
+    "nan_input_elements": ("[nan_input]", "Where they hold it; `index` is that of the first NaN."),
+    "parameter_name": ("text", "The name of the parameter."),
+    "tuple_index": ("[integer]", "The place of the array in the parameter, if that is a tuple."),
+    "made_integers": ("[text]", "The converts that made integers of NaN; of each the path of its first run."),
     "nan_from_inputs": ("flag", "Whether NaN of the inputs reach the result."),
     "event_count": ("integer", "How many values were looked at."),
     # Explaining.

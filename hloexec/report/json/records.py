@@ -25,7 +25,8 @@ RECORDS: Mapping[str, str] = {
     "run": f"{_RUN} instruction_count computation_count inputs result against? comparison? printed seconds "
     "warm_seconds? peak_bytes device_peak_bytes",
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
-    "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
+    "nan": f"{_RUN} found finding? later discarded nan_inputs nan_input_elements nan_from_inputs made_integers "
+    "event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
     "sample_count",
     "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "
@@ -113,6 +114,7 @@ RECORDS: Mapping[str, str] = {
     "module_steps": "module stage_count verdict to_blame? steps",
     "step": "step pass? pipeline? before_file after_file verdict reason diff?",
     "nan_event": _NAN_EVENT,
+    "nan_input": "parameter_name tuple_index devices index bad_count element_count",
     "nan_finding": f"{_NAN_EVENT} value operands elements chain",
     "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
     "spread_ratio? is_explained? has_effect effect_share? effect_error?",

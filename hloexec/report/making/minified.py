@@ -7,6 +7,7 @@ import shlex
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.devices.topology import topology_of
 from hloexec.minifying import Minified
 from hloexec.report.layout import next_steps
 from hloexec.report.units import plural
@@ -47,7 +48,7 @@ def minified_record(found: Minified, folder: str | None) -> dict[str, object]:
         "given_instruction_count": found.instruction_count_before,
         "instruction_count": found.instruction_count,
         "largest_dimension": found.largest_dimension,
-        "minified_device_count": found.module.replica_count * found.module.num_partitions,
+        "minified_device_count": topology_of(found.module).count,
         "trial_count": found.trial_count,
         "accepted_count": found.step_count,
         "check_outcomes": [{"ended_as": name, "ended_count": count} for name, count in sorted(found.outcomes.items())],

@@ -23,6 +23,7 @@ _VERBS = {
     "pole": "divides by zero, or the like",
     "invalid": "makes NaN of finite numbers",
     "nan": "makes NaN of infinities",
+    "literal": "takes NaN of a constant",
     "saturation": "saturates",
     "underflow": "underflows to zero",
     "cancellation": "loses all significant digits",
@@ -33,11 +34,11 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     """Everything `hloexec nan` says."""
     finding = search.finding
     if finding is None:
-        return _nothing(search, module, command)
+        return _nothing(search, module, devices, command)
     where = _where(finding, devices)
-    verdict = Text.assemble(
-        (f"%{finding.instruction}", "bold red"), f" {_VERBS[finding.kind]}{where}: ", finding.reason
-    )
+    verdict = Text.assemble((f"%{finding.instruction}", "bold red"), f" {_VERBS[finding.kind]}{where}")
+    if finding.kind != "literal":
+        verdict.append(f": {finding.reason}")
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
     parts: list[RenderableType] = [verdict, Text(""), Text(f"  {finding.line}")]
     parts.append(Text(f"  at {finding.name}", style="dim"))
@@ -68,17 +69,21 @@ def _where(finding: Finding, devices: int) -> str:
     return text
 
 
-def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> RenderableType:
+def _nothing(search: NanSearch, module: str, devices: int, command: Callable[..., str]) -> RenderableType:
     looked = f"{count_text(search.events)} values checked"
     if search.nan_from_inputs:
-        names = ", ".join(f"%{name}" for name in search.nan_inputs[:8])
-        return Group(
-            Text.assemble(("the inputs hold NaN", "bold red"), f" that reach the result: {names or 'constants'}; "),
-            Text(f"no instruction of {module} made any ({looked})"),
-        )
+        verdict = Text.assemble(("the inputs hold NaN", "bold red"), " that reach the result: ")
+        if search.nan_input_elements:
+            verdict.append(_input_places(search, devices))
+        else:
+            verdict = Text.assemble(("constants are NaN", "bold red"), " that reach the result")
+        return Group(verdict, Text(f"no instruction of {module} made any ({looked})"))
     parts: list[RenderableType] = [
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
     ]
+    if search.made_integers:
+        names = ", ".join(search.made_integers[:4]) + (", …" if len(search.made_integers) > 4 else "")
+        parts.append(Text(f"integers were made of NaN, which gives 0: {names}"))
     if search.discarded:
         many = plural(len(search.discarded), "instruction")
         first = search.discarded[0]
@@ -87,8 +92,18 @@ def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> Ren
         )
         parts.append(next_steps(command("nan", "--first")))
     if search.nan_inputs:
-        parts.append(Text(f"the inputs contain NaN: {', '.join(search.nan_inputs[:8])}"))
+        parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}"))
     return Group(*parts)
+
+
+def _input_places(search: NanSearch, devices: int) -> str:
+    """Where the inputs have NaN, such as `%x[3,1], 1 of 8 elements`."""
+    places = []
+    for found in search.nan_input_elements[:8]:
+        place = f"{leaf_label(found.parameter, found.leaf)}[{','.join(map(str, found.index))}]"
+        where = f" on device {found.devices[0]}" if len(found.devices) < devices else ""
+        places.append(f"{place}{where}, {count_text(found.bad)} of {plural(found.count, 'element')}")
+    return "; ".join(places) + ("; …" if len(search.nan_input_elements) > 8 else "")
 
 
 def _elements(finding: Finding, elements: Sequence[Element]) -> RenderableType:
@@ -122,7 +137,19 @@ def nan_record(search: NanSearch) -> dict[str, object]:
         "later": [_short_record(finding) for finding in search.later],
         "discarded": [_short_record(finding) for finding in search.discarded],
         "nan_inputs": list(search.nan_inputs),
+        "nan_input_elements": [
+            {
+                "parameter_name": found.parameter,
+                "tuple_index": found.leaf,
+                "devices": found.devices,
+                "index": found.index,
+                "bad_count": found.bad,
+                "element_count": found.count,
+            }
+            for found in search.nan_input_elements
+        ],
         "nan_from_inputs": search.nan_from_inputs,
+        "made_integers": list(search.made_integers),
         "event_count": search.events,
     }
 
