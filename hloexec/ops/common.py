@@ -126,10 +126,13 @@ def braced(dimensions: tuple[int, ...]) -> str:
 
 
 def strided(array: Array, dimensions: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of an array's memory, from its first element on, that must not be written to.
-
-    NumPy makes such views by the name of a type, which types that it lacks do not survive.
-    """
+    """A view of an array's memory, from its first element on, that must not be written to."""
+    if array.flags.c_contiguous and min(strides, default=0) >= 0:
+        # NumPy's own function takes five times as long.
+        view: Array = np.ndarray(dimensions, array.dtype, array, 0, strides)
+        view.setflags(write=False)
+        return view
+    # NumPy makes such views by the name of a type, which types that it lacks do not survive.
     own = array.dtype.isbuiltin == 1
     raw = array if own else array.view(f"u{array.itemsize}")
     view = np.lib.stride_tricks.as_strided(raw, dimensions, strides, writeable=False)

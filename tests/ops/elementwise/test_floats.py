@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from math import copysign
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
+from hloexec.ops.elementwise.arithmetic import fill_maximum, fill_minimum, maximum, minimum
 from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import FLOATS, crossed, elements
@@ -78,6 +81,29 @@ def test_minimum_and_maximum_tell_zeros_apart() -> None:
     lhs, rhs = np.array([0.0, -0.0, -0.0, 0.0]), np.array([-0.0, 0.0, -0.0, 0.0])
     assert np.signbit(_result("maximum", lhs, rhs, result="f64[4]")).tolist() == [False, False, True, False]
     assert np.signbit(_result("minimum", lhs, rhs, result="f64[4]")).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("count", [1000, 1024, 3001])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_extrema_of_many_numbers_and_one_are_those_of_each_pair(dtype: type, count: int) -> None:
+    """Of two zeros the sign decides; an array to fill gives the same as none."""
+    single = elements("f32").astype(dtype)
+
+    def chosen(choose: Any, lhs: float, rhs: float) -> float:
+        is_nan = lhs != lhs or rhs != rhs
+        return np.nan if is_nan else choose(lhs, rhs, key=lambda number: (number, copysign(1, number)))
+
+    many, out = np.resize(single, count), np.empty(count, dtype)
+    for one in single:
+        for choose, function, fill in ((max, maximum, fill_maximum), (min, minimum, fill_minimum)):
+            values = np.array([chosen(choose, float(number), float(one)) for number in single], dtype)
+            expected = np.resize(values, count)
+            signs = np.signbit(expected)[expected == expected]
+            for pair in ((many, one.reshape(1)), (one.reshape(1), many)):
+                fill(*pair, out)
+                for found in (function(*pair), out):
+                    np.testing.assert_array_equal(found, expected)
+                    assert np.array_equal(np.signbit(found)[expected == expected], signs)
 
 
 def test_denormals_are_kept() -> None:
