@@ -234,7 +234,7 @@ class LiteralParser:
             lexer.move_to(match.end())
             return bits
         if lexer.kind == END:
-            lexer.fail(f"expected {what}, found the end of the text")
+            lexer.fail(f"expected {what}, found {lexer.describe()}")
         value = lexer.number(what)
         array = _floats(np.array([value]), dtype)
         if array is None:
