@@ -199,7 +199,8 @@ class InstructionParser:
     ) -> None:
         """An opcode of a newer XLA: its operands are kept as names where they are names, else verbatim."""
         lexer = self._lexer
-        if shape is None or not opcode.replace("-", "").replace("_", "").isalnum() or opcode != opcode.lower():
+        is_word = opcode.replace("-", "").replace("_", "").isalnum() and opcode == opcode.lower()
+        if shape is None or not is_word or opcode in ELEMENT_TYPES:
             lexer.fail(f"'{opcode}' is not an opcode", opcode_start)
         self._state.unknown(f"the opcode '{opcode}'", opcode_start, ("those of `hloexec ops`",))
         if not lexer.at("("):
