@@ -111,8 +111,8 @@ def attribute(
 
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
-    enumeration, `any_case` says that their case does not matter, and `is_open` that others of another XLA are kept, since
-    no value depends on them. `formerly` are names that older XLA wrote; they are read, and printed as `name`.
+    enumeration, `any_case` says that their case does not matter, and `is_open` that others of another XLA are kept,
+    since no value depends on them. `formerly` are names that older XLA wrote; they are read, and printed as `name`.
     `always_printed`: the printer states it even where it is the default.
     """
     words = None if choices is None else tuple(choices)

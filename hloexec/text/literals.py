@@ -120,7 +120,7 @@ class LiteralParser:
         start = lexer.start
         if not self._strict:
             # A brace that follows behind a space begins the elements, not a layout.
-            stated = self._shapes.known(lexer.value) if lexer.kind == SHAPE else None
+            stated: Shape | None = self._shapes.known(lexer.value) if lexer.kind == SHAPE else None
             if stated is not None:
                 lexer.advance()
             else:

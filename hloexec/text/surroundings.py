@@ -17,20 +17,26 @@ __all__ = ["advice", "without_surroundings"]
 _HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\Z)")
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
 """On a line on which tables or a computation begin."""
-_COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*->[^\n]*)?\{{[ \t\r]*$", re.MULTILINE)
+_COMPUTATION = re.compile(
+    rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*->[^\n]*)?\{{[ \t\r]*$", re.MULTILINE
+)
 _END = re.compile(r'^[ \t]*\}(?:,[ \t]*execution_thread="[^"\n]*")?', re.MULTILINE)
 _ENDS = re.compile(r"[ \t\r]*(?:[\n<]|//|/\*|\Z)")
 """What may follow a module on its last line: nothing, a comment, or a tag of a page."""
-_HLO_LINE = re.compile(rf"\A[\s(){{}}\[\],:=]*\Z|^[ \t]*(?:ROOT[ \t]+)?%?{NAME_PATTERN}[ \t]*=|\{{[ \t\r]*$|^[ \t]*ENTRY\b", re.MULTILINE)
-_PART_OF_MODULE = re.compile(r"=|^[ \t]*\}", re.MULTILINE)
-"""In a damaged header or computation."""
+_HLO_LINE = re.compile(
+    rf"\A[\s(){{}}\[\],:=]*\Z|^[ \t]*(?:ROOT[ \t]+)?%?{NAME_PATTERN}(?:[ \t]|/\*[^*]*\*/)*=|\{{[ \t\r]*$|^[ \t]*ENTRY\b", re.MULTILINE
+)
+_PART_OF_MODULE = re.compile(r"^[ \t]*[\w%}]|=", re.MULTILINE)
+"""In what may be a damaged header or computation."""
 _ENTRY = re.compile(r"^[ \t]*ENTRY\b", re.MULTILINE)
 _COMMENT = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#\d+);")
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VISIBLE = re.compile(r"[^\s]")
 _DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
-_MLIR = re.compile(r"^\s*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE)
+_MLIR = re.compile(
+    r"^\s*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
+)
 _MOST_HEADERS = 1000
 _LINES_BEHIND_HEADER = 6
 
@@ -90,7 +96,7 @@ def advice(text: str) -> str | None:
 
 
 def _headers(text: str) -> list[re.Match[str]]:
-    """The places at which modules begin: of those that name one, not in a string and with a computation close behind."""
+    """The places at which modules begin: where one is named, outside of strings, with a computation close behind."""
     found: list[re.Match[str]] = []
     for match in _HEADER.finditer(text):
         in_string = bool(found) and text.count('"', found[-1].start(), match.start()) % 2
