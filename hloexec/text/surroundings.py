@@ -24,7 +24,8 @@ _END = re.compile(r'^[ \t]*\}(?:,[ \t]*execution_thread="[^"\n]*")?', re.MULTILI
 _ENDS = re.compile(r"[ \t\r]*(?:[\n<]|//|/\*|\Z)")
 """What may follow a module on its last line: nothing, a comment, or a tag of a page."""
 _HLO_LINE = re.compile(
-    rf"\A[\s(){{}}\[\],:=]*\Z|^[ \t]*(?:ROOT[ \t]+)?%?{NAME_PATTERN}(?:[ \t]|/\*[^*]*\*/)*=|\{{[ \t\r]*$|^[ \t]*ENTRY\b", re.MULTILINE
+    rf"\A[\s(){{}}\[\],:=]*\Z|^[ \t]*(?:ENTRY\b|(?:ROOT[ \t]+)?%?{NAME_PATTERN}(?:[ \t]|/\*[^*]*\*/)*=)|\{{[ \t\r]*$",
+    re.MULTILINE,
 )
 _PART_OF_MODULE = re.compile(r"^[ \t]*[\w%}]|=", re.MULTILINE)
 """In what may be a damaged header or computation."""

@@ -94,3 +94,23 @@ def test_an_element_type_is_no_opcode() -> None:
 def test_the_operand_of_add_dependency_that_orders_it_is_still_a_token() -> None:
     with pytest.raises(VerificationError, match="token"):
         hloexec.verify(parse(op("f32[2] add-dependency(a, a)", a=_F2)))
+
+
+@pytest.mark.parametrize(
+    ("old", "direction"),
+    [("equal-to", "EQ"), ("not-equal-to", "NE"), ("greater-than", "GT"), ("greater-than-or-equal-to", "GE"),
+     ("less-than", "LT"), ("less-than-or-equal-to", "LE")],
+)  # fmt: skip
+def test_comparisons_that_were_opcodes_of_their_own_are_read_as_compare(old: str, direction: str) -> None:
+    text = op(f'pred[2] {old}(a, b), metadata={{op_name="n"}}', a=_F2, b=_F2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = parse(text)
+    assert found == parse(op(f'pred[2] compare(a, b), direction={direction}, metadata={{op_name="n"}}', a=_F2, b=_F2))
+    with pytest.raises(ParseError, match=f"'{old}'"):
+        parse(text, strict=True)
+
+
+def test_generate_token_is_read_as_after_all() -> None:
+    text = op("f32[2] add-dependency(a, t)", a=_F2).replace("ROOT", "t = token[] {}()\nROOT")
+    assert parse(text.replace("{}", "generate-token")) == parse(text.replace("{}", "after-all"))
