@@ -38,6 +38,7 @@ _DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
 _MLIR = re.compile(
     r"^\s*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
 )
+_PROTO_TEXT = re.compile(r"\s*(?:(?:hlo_module|hlo|computations)\s*\{|name:\s*\")")
 _MOST_HEADERS = 1000
 _LINES_BEHIND_HEADER = 6
 
@@ -92,7 +93,9 @@ def advice(text: str) -> str | None:
     if text.lstrip().startswith("{ lambda"):
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if _MLIR.search(text[:20_000]):
-        return "the text is MLIR: write it to a file, and hloexec.load reads it if it is StableHLO"
+        return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
+    if _PROTO_TEXT.match(text):
+        return "the text is a protocol buffer written as text: hloexec.load reads the binary form"
     return None
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from html import escape
+from pathlib import Path
 
 import pytest
 
+import hloexec
 from hloexec.errors import HloWarning, ParseError
 from hloexec.text import parse
 
@@ -68,6 +70,13 @@ def test_a_byte_order_mark_is_ignored_silently() -> None:
         assert parse("\ufeff" + _MODULE) == parse(_MODULE)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_files_in_utf_16_are_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "dump.txt"
+    path.write_text("\ufeff" * (encoding == "utf-16-be") + _MODULE.replace("\n", "\r\n"), encoding=encoding)
+    assert hloexec.load(path) == parse(_MODULE)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -94,6 +103,7 @@ def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None
         (_MODULE + _MODULE.replace("poly", "next"), "2 modules, 'poly' on line 1, 'next' on line 12"),
         (f"*** Begin a ***\n{_MODULE}*** Begin b ***\n{_MODULE}", "2 modules"),
         ("module @m {\n  func.func public @main() {\n  }\n}\n", "MLIR"),
+        ('hlo_module {\n  name: "m"\n}\n', "protocol buffer"),
         ("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }", "jaxpr"),
         (_MODULE.replace("  %a = f32[<=4]{0} parameter(0)\n", "  ...\n"), "left out"),
         (_MODULE.rpartition("}")[0], "cut off"),
