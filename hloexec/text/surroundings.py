@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
+from itertools import islice
 
 from hloexec.text.lexer import NAME_PATTERN
 
@@ -17,9 +18,7 @@ __all__ = ["advice", "without_surroundings"]
 _HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\Z)")
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
 """On a line on which tables or a computation begin."""
-_COMPUTATION = re.compile(
-    rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*->[^\n]*)?\{{[ \t\r]*$", re.MULTILINE
-)
+_COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.MULTILINE)
 _END = re.compile(r'^[ \t]*\}(?:,[ \t]*execution_thread="[^"\n]*")?', re.MULTILINE)
 _ENDS = re.compile(r"[ \t\r]*(?:[\n<]|//|/\*|\Z)")
 """What may follow a module on its last line: nothing, a comment, or a tag of a page."""
@@ -36,11 +35,14 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VISIBLE = re.compile(r"[^\s]")
 _DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
 _MLIR = re.compile(
-    r"^\s*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
+    r"^[ \t]*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
 )
 _PROTO_TEXT = re.compile(r"\s*(?:(?:hlo_module|hlo|computations)\s*\{|name:\s*\")")
 _MOST_HEADERS = 1000
 _LINES_BEHIND_HEADER = 6
+_LONGEST_LINE = 4096
+"""Of what is looked at of a line behind a header."""
+_LONGEST_PREFIX = 200
 
 
 def without_surroundings(text: str) -> tuple[str, list[str]] | None:
@@ -102,12 +104,12 @@ def advice(text: str) -> str | None:
 def _headers(text: str) -> list[re.Match[str]]:
     """The places at which modules begin: where one is named, outside of strings, with a computation close behind."""
     found: list[re.Match[str]] = []
-    for match in _HEADER.finditer(text):
-        in_string = bool(found) and text.count('"', found[-1].start(), match.start()) % 2
-        if not in_string and _is_header(text, match.end()):
+    counted = quotes = 0
+    for match in islice(_HEADER.finditer(text), _MOST_HEADERS):
+        quotes = quotes + text.count('"', counted, match.start()) if found else 0
+        counted = match.start()
+        if quotes % 2 == 0 and _is_header(text, match.end()):
             found.append(match)
-            if len(found) == _MOST_HEADERS:
-                break
     return found
 
 
@@ -116,8 +118,7 @@ def _is_header(text: str, position: int) -> bool:
         position = text.find("\n", position) + 1
         if not position:
             break
-        end = text.find("\n", position)
-        line = text[position : end if end >= 0 else len(text)]
+        line = text[position : position + _LONGEST_LINE].partition("\n")[0]
         if _HEADER.search(line):
             return False
         if _BEGINS.search(line):
@@ -139,6 +140,9 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
     stem = prefix.rstrip()
     if not stem.strip():
         return module, []
+    shown = stem if len(stem) <= 60 else stem[:57] + "…"
+    if len(stem) > _LONGEST_PREFIX:
+        return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
     pieces: list[str] = []
     position = 0
     for match in _DIGITS_OR_SPACE.finditer(stem):
@@ -148,7 +152,6 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
     pattern = re.compile("".join(pieces) + re.escape(stem[position:]))
     first, *others = module.split("\n")
     found = [pattern.match(line) for line in others]
-    shown = stem if len(stem) <= 60 else stem[:57] + "…"
     if sum(match is not None for match in found) < sum(bool(line.strip()) for line in others) / 2:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
     lines = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 
@@ -112,3 +114,30 @@ def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None
 def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
     with pytest.raises(ParseError, match=hint):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HloModule a " * 100_000,
+        "HloModule a\n" * 100_000,
+        '"HloModule a\nENTRY ' * 60_000,
+        "x " * 100_000 + _MODULE + "?",
+        "f(" * 200_000 + "\n" + _MODULE + "}",
+        "HloModule a\n" + "f(->{ " * 120_000,
+        "f(" + "->{ " * 120_000,
+        "\n" * 120_000 + "module",
+        _MODULE + "{ " * 120_000,
+        "&lt;" * 120_000,
+        "\x1b[1" * 120_000,
+        "1 " * 100_000 + "HloModule a\nENTRY e {",
+    ],
+    ids=range(12),
+)
+def test_long_texts_that_are_no_modules_take_no_long_time(text: str) -> None:
+    started = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        with suppress(ParseError):
+            parse(text)
+    assert time.process_time() - started < 5
