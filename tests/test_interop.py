@@ -378,7 +378,7 @@ def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         (b"\x07\x00", "wire type"),
         (b"HloModule \xff", "not UTF-8"),
         (b"HloModule m\x00", "zero byte"),
-        ("plain prose".encode("utf-16"), "not"),
+        ("plain prose".encode("utf-16"), "found 'prose'"),
     ],
 )
 def test_what_is_no_module_is_refused_with_a_reason(data: bytes, message: str) -> None:

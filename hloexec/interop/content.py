@@ -6,6 +6,7 @@ import enum
 import io
 import re
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from hloexec.errors import InputError, ResourceError
@@ -21,6 +22,7 @@ _BUFFER_ASSIGNMENT_START = re.compile(
     rb"BufferAssignment:|Used values:\s|HloLiveRange \(max |Memory Space: |Total bytes(?: used)?: \d"
 )
 _MLIR_BYTECODE_MAGIC = b"ML\xefR"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|\xef\xbb\xbf)*")
 _MLIR_START = re.compile(
     rb'module\b|"?builtin\.module"?|"?func\.func"?|"?(?:stablehlo|vhlo|mhlo)\.|#[\w.]+ ?=|![\w.]+ ?='
@@ -64,7 +66,7 @@ def detect(data: bytes) -> Format:
 
 
 def unpacked(data: bytes, filename: str) -> bytes:
-    """The bytes under any layers of gzip."""
+    """The bytes under any layers of gzip; a text in UTF-16, as PowerShell writes the output of commands, in UTF-8."""
     while data.startswith(_GZIP_MAGIC):
         from gzip import GzipFile
 
@@ -72,6 +74,9 @@ def unpacked(data: bytes, filename: str) -> bytes:
             data = read_limited(GzipFile(fileobj=io.BytesIO(data)), filename)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"cannot unpack {filename}, which starts like a gzip file: {error}") from error
+    if data.startswith(_UTF_16_MARKS):
+        with suppress(UnicodeDecodeError):
+            return data.decode("utf-16").encode()
     return data
 
 

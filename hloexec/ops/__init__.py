@@ -4,7 +4,7 @@
 opcodes is first asked for: most programs use a few families only.
 """
 
-__all__ = ["MODULES"]
+__all__ = ["FORMER", "MODULES"]
 
 MODULES = {
     "elementwise.complex_numbers": "real imag complex",
@@ -54,3 +54,14 @@ MODULES = {
     "reduction.select_and_scatter": "select-and-scatter",
 }
 """The modules of this package that register opcodes, and which; an opcode that is not listed is never found."""
+
+FORMER: dict[str, tuple[str, dict[str, str]]] = {
+    "equal-to": ("compare", {"direction": "EQ"}),
+    "not-equal-to": ("compare", {"direction": "NE"}),
+    "greater-than": ("compare", {"direction": "GT"}),
+    "greater-than-or-equal-to": ("compare", {"direction": "GE"}),
+    "less-than": ("compare", {"direction": "LT"}),
+    "less-than-or-equal-to": ("compare", {"direction": "LE"}),
+    "generate-token": ("after-all", {}),
+}
+"""Opcodes of XLA before 2020: those that stand for them since, with the attributes that say what the old name said."""

@@ -84,6 +84,10 @@ class AttributeField:
     choices: tuple[str, ...] | None
     any_case: bool
     """Whether a choice may be written in upper and lower case alike; it is kept as `choices` has it."""
+    is_open: bool
+    """Whether another word than the choices may be kept, with a warning: no value depends on it."""
+    formerly: tuple[str, ...]
+    """The names that the text of older XLA has for it."""
     always_printed: bool
     """Whether the text states it even where it is the default, as XLA's does."""
 
@@ -99,19 +103,24 @@ def attribute(
     name: str | None = None,
     choices: Iterable[str] | None = None,
     any_case: bool = False,
+    is_open: bool = False,
+    formerly: tuple[str, ...] = (),
     always_printed: bool = False,
 ) -> Any:
     """Declare an attribute of an opcode.
 
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
-    enumeration, and `any_case` says that their case does not matter. `always_printed`: the printer states it even
-    where it is the default.
+    enumeration, `any_case` says that their case does not matter, and `is_open` that others of another XLA are kept,
+    since no value depends on them. `formerly` are names that older XLA wrote; they are read, and printed as `name`.
+    `always_printed`: the printer states it even where it is the default.
     """
     words = None if choices is None else tuple(choices)
 
     def declared(field: str) -> AttributeField:
-        return AttributeField(name or field, field, grammar, default, words, any_case, always_printed)
+        return AttributeField(
+            name or field, field, grammar, default, words, any_case, is_open, formerly, always_printed
+        )
 
     return attrs.field(default=default, metadata={_DECLARED: declared}, kw_only=True)
 

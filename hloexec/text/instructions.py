@@ -8,6 +8,7 @@ from typing import Any
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import Instruction, Shape, leaf_shapes
+from hloexec.ops import FORMER
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.text.asynchronous import check_continued, continues, wrap, wrapped_opcode
@@ -120,6 +121,10 @@ class InstructionParser:
             lexer.fail(f"the instruction '{name}' is defined twice in '{scope.name}'", start)
         entry = find_opcode(opcode)
         after_opcode = opcode_start + len(opcode)
+        implied: dict[str, str] = {}
+        if entry is None and opcode in FORMER and not self._state.strict:
+            current, implied = FORMER[opcode]
+            entry = find_opcode(current)
         if entry is None:
             lexer.move_to(after_opcode)
             wrapped = wrapped_opcode(opcode)
@@ -128,7 +133,7 @@ class InstructionParser:
                 return
             self._unknown_instruction(scope, name, start, shape, opcode, opcode_start)
             return
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {**implied}
         operands: tuple[str, ...] = ()
         if entry.role is Role.PARAMETER or entry.role is Role.CONSTANT:
             fields, position = self._operands.immediate(entry, shape, after_opcode, opcode_start)
@@ -199,7 +204,8 @@ class InstructionParser:
     ) -> None:
         """An opcode of a newer XLA: its operands are kept as names where they are names, else verbatim."""
         lexer = self._lexer
-        if shape is None or not opcode.replace("-", "").replace("_", "").isalnum() or opcode != opcode.lower():
+        is_word = opcode.replace("-", "").replace("_", "").isalnum() and opcode == opcode.lower()
+        if shape is None or not is_word or opcode in ELEMENT_TYPES:
             lexer.fail(f"'{opcode}' is not an opcode", opcode_start)
         self._state.unknown(f"the opcode '{opcode}'", opcode_start, ("those of `hloexec ops`",))
         if not lexer.at("("):

@@ -236,7 +236,9 @@ class Lexer:
     def describe(self) -> str:
         """The current token in words, for "found …"."""
         if self.kind == END:
-            return "the end of the text"
+            return "the end of the text, which may have been cut off"
+        if self.value == "...":
+            return "'...', where something may have been left out"
         if self.kind == BAD:
             if self.value == "\0":
                 return "a NUL byte"

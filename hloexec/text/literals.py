@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.errors import warn
 from hloexec.ir import ArrayShape, Layout, Literal, Shape, TupleShape
-from hloexec.text.lexer import END, NAME, NUMBER, Lexer
+from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 from hloexec.text.shapes import ShapeParser
 from hloexec.values import Array
 
@@ -33,6 +33,10 @@ _ROW_OF_INTEGERS = re.compile(r"\{([-0-9, \t\n\r]*+)\}")
 _NOT_A_BRACE = re.compile(r"[^{}]+")
 _ELIDED = re.compile(r"\{[ \t\n\r]*\.\.\.[ \t\n\r]*\}")
 _NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
+_SHAPE_OF_TUPLE = re.compile(r"\((?:[^()]|\([^()]*\))*\)\s*\(")
+"""A tuple's shape and the beginning of its elements: no literal is followed by a parenthesis."""
+_INTEGER_BEYOND_64_BITS = re.compile(r"[0-9]{19}")
+"""Where there may be one."""
 _WORDS = {"true": 1, "false": 0}
 _CONVERTED_AT_ONCE = 1 << 14
 """As words, numbers take ten times the memory."""
@@ -80,6 +84,7 @@ class LiteralParser:
         lexer = self._lexer
         open_tuples: list[tuple[TupleShape, list[Literal]]] = []
         while True:
+            self._take_shape(shape)
             if self._take_elision(shape):
                 found = _elided(shape)
             elif isinstance(shape, TupleShape):
@@ -106,6 +111,22 @@ class LiteralParser:
                 open_tuples.pop()
             else:
                 return found
+
+    def _take_shape(self, shape: Shape) -> None:
+        """Move past the literal's shape, which XLA wrote before a literal until 2019."""
+        lexer = self._lexer
+        if lexer.kind != SHAPE and not (lexer.at("(") and _SHAPE_OF_TUPLE.match(lexer.text, lexer.start)):
+            return
+        start = lexer.start
+        if not self._strict:
+            # A brace that follows behind a space begins the elements, not a layout.
+            stated: Shape | None = self._shapes.known(lexer.value) if lexer.kind == SHAPE else None
+            if stated is not None:
+                lexer.advance()
+            else:
+                stated = self._shapes.shape()
+            if not stated.compatible(shape):
+                lexer.fail(f"the literal of a constant of shape {shape} is given the shape {stated}", start)
 
     def _take_elision(self, shape: Shape) -> bool:
         """Move past `{...}` in place of a tuple or a scalar: XLA prints that, though it does not read it."""
@@ -153,6 +174,9 @@ class LiteralParser:
         if end is None or shape.element_count == 0:
             return None
         body = lexer.text[lexer.start : end]
+        is_checked = self._strict or shape.element_type.kind is Kind.PRED
+        if is_checked and _INTEGER_BEYOND_64_BITS.search(body):
+            return None
         if "/" in body:
             body = _COMMENT.sub("", body)
         array = _rows(body, shape)
@@ -234,8 +258,12 @@ class LiteralParser:
             lexer.move_to(match.end())
             return bits
         if lexer.kind == END:
-            lexer.fail(f"expected {what}, found the end of the text")
-        value = lexer.number(what)
+            lexer.fail(f"expected {what}, found {lexer.describe()}")
+        if self._strict and lexer.kind == NUMBER and lexer.value.removeprefix("-").isdigit():
+            value = float(int(lexer.value))
+            lexer.integer(what)
+        else:
+            value = lexer.number(what)
         array = _floats(np.array([value]), dtype)
         if array is None:
             lexer.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)

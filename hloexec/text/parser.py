@@ -16,7 +16,7 @@ import attrs
 
 from hloexec.arguments import require_flags, require_text
 from hloexec.collection import collection_paused
-from hloexec.errors import ParseError
+from hloexec.errors import ParseError, warn
 from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
 from hloexec.text.attributes.annotations import AnnotationParser
 from hloexec.text.attributes.values import AttributeParser
@@ -34,13 +34,16 @@ _SIGNATURE = re.compile(
 """Parameters and result of a computation where all are arrays."""
 _SHAPE_OF_PARAMETER = re.compile(rf": ({ARRAY_PATTERN})")
 
+_COMPUTATION_LINE = re.compile(rf"%?{NAME_PATTERN} ?\([^\n]*\) -> [^\n]*\{{[ \t\r]*\n")
+
 
 def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Module:
     """Read a module from HLO text.
 
     The text may be a whole module, computations without the `HloModule` line, or a single instruction, whose operands
     then become parameters. `filename` is used only in messages. Raises ParseError; warns HloWarning about unknown
-    attributes and opcodes.
+    attributes and opcodes, and, where the text is copied from a log or a page, about what stands around the module and
+    is ignored (not where `strict`).
     """
     require_text("text", text, "HLO text, a str", "hloexec.load(path) reads a file")
     require_text("filename", filename)
@@ -49,7 +52,27 @@ def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Mod
         message = "expected HLO text, found what looks like a path; hloexec.load(path) reads a file"
         raise ParseError(message, line=1, column=1, source_line=text, filename=filename)
     with collection_paused():
-        return _ModuleParser(text, filename, strict=strict).run()
+        parser = _ModuleParser(text, filename, strict=strict)
+        try:
+            return parser.run()
+        except ParseError as error:
+            return _parse_surrounded(text, parser, error, strict=strict)
+
+
+def _parse_surrounded(text: str, refused: _ModuleParser, error: ParseError, *, strict: bool) -> Module:
+    """Read a text that was refused without what stands around its module; raises `error` where nothing does."""
+    from hloexec.text.surroundings import advice, without_surroundings
+
+    hint = advice(text)
+    reduced = None if strict or hint is not None else without_surroundings(text)
+    if reduced is None:
+        if hint is None:
+            raise error
+        place = {name: getattr(error, name) for name in ("line", "column", "source_line", "filename")}
+        raise ParseError(f"{error.message}; {hint}", **place) from None
+    for removed in reduced[1]:
+        warn(f"{error.filename}: {removed}")
+    return _ModuleParser(reduced[0], error.filename, strict=False, warned=refused.warned).run()
 
 
 def _is_path(text: str) -> bool:
@@ -60,13 +83,18 @@ def _is_path(text: str) -> bool:
 class _ModuleParser:
     """Reads the header, the tables and the computations of a module."""
 
-    def __init__(self, text: str, filename: str, *, strict: bool) -> None:
+    def __init__(self, text: str, filename: str, *, strict: bool, warned: set[str] | None = None) -> None:
         self._lexer = Lexer(text, filename)
-        self._state = ParserState(self._lexer, strict=strict)
+        self._state = ParserState(self._lexer, strict=strict, warned=warned)
         self._shapes = ShapeParser(self._lexer, strict=strict)
         self._attributes = AttributeParser(self._lexer, self._shapes)
         self._annotations = AnnotationParser(self._state, self._attributes)
         self._instructions = InstructionParser(self._state, self._shapes, self._attributes, self._annotations)
+
+    @property
+    def warned(self) -> set[str]:
+        """What has been warned about."""
+        return self._state.warned
 
     def run(self) -> Module:
         """text ::= module | computations | instruction"""
@@ -79,7 +107,7 @@ class _ModuleParser:
             name = lexer.name("the name of the module")
             header = self._header()
             header["stack_frames"] = self._stack_frames()
-        elif lexer.at_word("ENTRY") or lexer.following() == "{":
+        elif lexer.at_word("ENTRY") or lexer.following() == "{" or self._at_signature():
             start, name, header = lexer.start, "", {}
         else:
             return self._single_instruction()
@@ -94,6 +122,10 @@ class _ModuleParser:
         )
         self._check_header(module, start)
         return module
+
+    def _at_signature(self) -> bool:
+        """Whether a computation with its signature comes first: XLA's parser demands a header before such a one."""
+        return not self._state.strict and _COMPUTATION_LINE.match(self._lexer.text, self._lexer.start) is not None
 
     def _header(self) -> dict[str, Any]:
         """(',' name '=' value)*"""

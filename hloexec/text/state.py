@@ -48,7 +48,7 @@ class Scope:
 class ParserState:
     """The module under construction."""
 
-    def __init__(self, lexer: Lexer, *, strict: bool) -> None:
+    def __init__(self, lexer: Lexer, *, strict: bool, warned: set[str] | None = None) -> None:
         self.lexer = lexer
         self.strict = strict
         self.computations: dict[str, Computation] = {}
@@ -61,7 +61,8 @@ class ParserState:
         self._anonymous: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         """The numbers last tried for the names of computations."""
-        self._warned: set[str] = set()
+        self.warned: set[str] = set() if warned is None else warned
+        """What has been warned about."""
 
     def finish(self, scope: Scope, thread: str, start: int, end: int) -> Computation:
         """Add the computation that a scope has become."""
@@ -110,8 +111,8 @@ class ParserState:
         """Reject what is unknown where strict, else warn about it once."""
         if self.strict:
             self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted(known))}", position)
-        if what not in self._warned:
-            self._warned.add(what)
+        if what not in self.warned:
+            self.warned.add(what)
             place = self.lexer.error(f"{what} is not known; it is kept verbatim", position)
             message = f"{place.filename}:{place.line}:{place.column}: {place.message}"
             warn(message)

@@ -178,6 +178,12 @@ ATTRIBUTES: dict[str, str] = {
     "window with an interior pad": op(
         "f32[2] reduce-window(a, z), window={size=1 pad=§0_0_0}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
     ).replace("0_0_0", "0_0§_0"),
+    "window of several sizes with a negative one": op(
+        'f32[2] custom-call(a), custom_call_target="t", window={size=§-1x3}', a="f32[2]"
+    ),
+    "window of several strides with a negative one": op(
+        'f32[2] custom-call(a), custom_call_target="t", window={size=1x3 stride=§1x-1}', a="f32[2]"
+    ),
     "window with a size twice": op(
         "f32[2] reduce-window(a, z), window={size=1 §size=§1}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
     ),

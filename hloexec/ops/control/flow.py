@@ -87,7 +87,7 @@ class ConditionalAttributes:
 
 @attrs.frozen
 class FusionAttributes:
-    kind: str = attribute(Grammar.ENUM, choices=("kLoop", "kInput", "kOutput", "kCustom"))
+    kind: str = attribute(Grammar.ENUM, choices=("kLoop", "kInput", "kOutput", "kCustom"), is_open=True)
     output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
     calls: str = attribute(Grammar.COMPUTATION)
 
@@ -315,12 +315,10 @@ class AddDependency:
 
 @opcode("after-all", operands=(0, ANY), role=Role.TOKEN)
 class AfterAll:
-    """A token that orders what follows after all operands (XLA: AfterAll)."""
+    """A token that orders what follows after all operands, tokens or other values (XLA: AfterAll)."""
 
     @staticmethod
-    def infer(*tokens: Shape) -> Shape:
-        for number, token in enumerate(tokens):
-            require_token(token, f"operand {number} of after-all")
+    def infer(*operands: Shape) -> Shape:
         return TOKEN_SHAPE
 
 

@@ -37,13 +37,13 @@ __all__ = ["GatherAttributes"]
 class GatherAttributes:
     """Which dimensions of operand, start_indices and result correspond."""
 
-    offset_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
-    collapsed_slice_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
-    start_index_map: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    offset_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, formerly=("output_window_dims",))
+    collapsed_slice_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, formerly=("elided_window_dims",))
+    start_index_map: tuple[int, ...] = attribute(Grammar.INT_LIST, formerly=("gather_dims_to_operand_dims",))
     operand_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     start_indices_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     index_vector_dim: int = attribute(Grammar.INT)
-    slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST, formerly=("window_bounds",))
     indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
 
 

@@ -11,7 +11,8 @@ from hloexec.text.lexer import Lexer
 
 __all__ = ["GeometryParser"]
 
-_SIZES = re.compile(r"-?[0-9]+(?:x-?[0-9]+)*(?![A-Za-z0-9_.])")
+_SIZES = re.compile(r"(?:-?[0-9]+(?!x)|[0-9]+(?:x[0-9]+)+)(?![A-Za-z0-9_.])")
+"""As in XLA, a size of one dimension may be negative, but not one of several."""
 _PADDING = re.compile(r"-?[0-9]+_-?[0-9]+(?:_[0-9]+)?(?:x-?[0-9]+_-?[0-9]+(?:_[0-9]+)?)*(?![A-Za-z0-9_.])")
 _DIMENSION_LABELS = re.compile(r"([0-9bf?]{2,})_([0-9io?]{2,})->([0-9bf?]{2,})(?![A-Za-z0-9_.])")
 _WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")

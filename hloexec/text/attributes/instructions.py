@@ -45,6 +45,8 @@ class _Reader:
     read: Callable[[str], Any]
     known: dict[str, Any] | None
     """What plain values mean, by their texts; None where a value's meaning is not in its text alone."""
+    formerly: tuple[str, ...] = ()
+    """The attribute's names in older text."""
 
 
 class InstructionAttributeParser:
@@ -114,6 +116,10 @@ class InstructionAttributeParser:
                 common["metadata"], position = self._annotations.metadata_at(position, "the attribute 'metadata'")
                 continue
             reader = own.get(name) or second.get(name)
+            if reader is None and not self._state.strict:
+                reader = next((known for known in own.values() if name in known.formerly), None)
+                if reader is not None and reader.field in fields:
+                    lexer.fail(f"'{name}' is an earlier name of {reader.what}, which is given already", name_start)
             if reader is not None:
                 fields[reader.field], position = self._value(reader, position)
             elif name == "control-predecessors":
@@ -158,8 +164,19 @@ class InstructionAttributeParser:
         read = self._grammars[grammar]
         if grammar in (Grammar.ENUM, Grammar.ENUM_LIST):
             read = partial(read, choices=declared.choices or (), any_case=declared.any_case)
+            if declared.is_open:
+                read = partial(self._open_enumeration, choices=declared.choices or ())
         is_reference = grammar in (Grammar.COMPUTATION, Grammar.COMPUTATION_LIST)
-        return _Reader(declared.field, f"the attribute '{name}'", read, None if is_reference else {})
+        known: dict[str, Any] | None = None if is_reference else {}
+        return _Reader(declared.field, f"the attribute '{name}'", read, known, declared.formerly)
+
+    def _open_enumeration(self, what: str, choices: tuple[str, ...]) -> str:
+        """A word, out of `choices` unless it is one of another XLA."""
+        start = self._lexer.start
+        word = self._lexer.word(f"{what} ({', '.join(choices)})")
+        if word not in choices:
+            self._state.unknown(f"the word '{word}' of {what}", start, choices)
+        return word
 
     def _common_readers(self) -> dict[str, _Reader]:
         """The attributes that any instruction may carry, by name."""

@@ -1,0 +1,170 @@
+"""What stands around a module where its text was copied: log prefixes, banners, fences of Markdown, entities of HTML.
+
+It is looked for only after a text was refused as it stands. What is removed is replaced by spaces, so that places in
+messages are those of the text that was given; entities change columns, but no lines.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from itertools import islice
+
+from hloexec.text.lexer import NAME_PATTERN
+
+__all__ = ["advice", "without_surroundings"]
+
+_HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\Z)")
+_BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
+"""On a line on which tables or a computation begin."""
+_COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.MULTILINE)
+_END = re.compile(r'^[ \t]*\}(?:,[ \t]*execution_thread="[^"\n]*")?', re.MULTILINE)
+_ENDS = re.compile(r"[ \t\r]*(?:[\n<]|//|/\*|\Z)")
+"""What may follow a module on its last line: nothing, a comment, or a tag of a page."""
+_HLO_LINE = re.compile(
+    rf"\A[\s(){{}}\[\],:=]*\Z|^[ \t]*(?:ENTRY\b|(?:ROOT[ \t]+)?%?{NAME_PATTERN}(?:[ \t]|/\*[^*]*\*/)*=)|\{{[ \t\r]*$",
+    re.MULTILINE,
+)
+_PART_OF_MODULE = re.compile(r"^[ \t]*[\w%}]|=", re.MULTILINE)
+"""In what may be a damaged header or computation."""
+_ENTRY = re.compile(r"^[ \t]*ENTRY\b", re.MULTILINE)
+_COMMENT = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+")
+_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#\d+);")
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_VISIBLE = re.compile(r"[^\s]")
+_DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
+_MLIR = re.compile(
+    r"^[ \t]*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
+)
+_PROTO_TEXT = re.compile(r"\s*(?:(?:hlo_module|hlo|computations)\s*\{|name:\s*\")")
+_MOST_HEADERS = 1000
+_LINES_BEHIND_HEADER = 6
+_LONGEST_LINE = 4096
+"""Of what is looked at of a line behind a header."""
+_LONGEST_PREFIX = 200
+
+
+def without_surroundings(text: str) -> tuple[str, list[str]] | None:
+    """A text reduced to its module, and what was done to it, as sentences; None where nothing stands around one.
+
+    Nothing is removed that could be part of a module: what follows the last computation is only where an ENTRY comes
+    before and none of its lines looks like HLO, and nothing at all where there are several modules.
+    """
+    if "\0" in text:
+        return None
+    done: list[str] = []
+    plain = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
+    if _ESCAPE_SEQUENCE.search(plain):
+        plain = _ESCAPE_SEQUENCE.sub(_blank, plain)
+        done.append("escape sequences of a terminal are ignored")
+    if _ENTITY.search(plain):
+        plain = html.unescape(plain)
+        done.append("entities of HTML stand for their characters")
+    start = _start(plain)
+    if start is None or len(_headers(plain)) > 1:
+        return None
+    line_start = plain.rfind("\n", 0, start) + 1
+    before, prefix, module = plain[:line_start], plain[line_start:start], plain[start:]
+    if not module.startswith("HloModule") and _PART_OF_MODULE.search(before):
+        return None
+    if _VISIBLE.search(before, _end_of_comments(before)):
+        done.append(f"what stands before line {plain.count(chr(10), 0, start) + 1} is ignored")
+    module, unprefixed = _without_prefix(prefix, module)
+    done += unprefixed
+    last = max((match.end() for match in _END.finditer(module)), default=0)
+    tail = module[last:]
+    if _ENTRY.search(module, 0, last) and not _HLO_LINE.search(tail) and _ENDS.match(tail):
+        ignored = _end_of_comments(tail)
+        if ignored < len(tail):
+            line = plain.count("\n", 0, start) + module.count("\n", 0, last + ignored) + 1
+            done.append(f"what follows the module, from line {line} on, is ignored")
+            module = module[: last + ignored] + _VISIBLE.sub(" ", tail[ignored:])
+    found = _VISIBLE.sub(" ", before + prefix) + module
+    return None if found == text else (found, done)
+
+
+def advice(text: str) -> str | None:
+    """What to do with a text that is no HLO module as it stands, where that is evident."""
+    headers = _headers(text)
+    if len(headers) > 1:
+        breaks = [match.start() for match in re.finditer("\n", text)]
+        places = [f"'{match[1]}' on line {bisect_right(breaks, match.start()) + 1}" for match in headers[:4]]
+        more = ", …" if len(headers) > 4 else ""
+        return f"the text holds {len(headers)} modules, {', '.join(places)}{more}: give each a text of its own"
+    if text.lstrip().startswith("{ lambda"):
+        return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
+    if _MLIR.search(text[:20_000]):
+        return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
+    if _PROTO_TEXT.match(text):
+        return "the text is a protocol buffer written as text: hloexec.load reads the binary form"
+    return None
+
+
+def _headers(text: str) -> list[re.Match[str]]:
+    """The places at which modules begin: where one is named, outside of strings, with a computation close behind."""
+    found: list[re.Match[str]] = []
+    counted = quotes = 0
+    for match in islice(_HEADER.finditer(text), _MOST_HEADERS):
+        quotes = quotes + text.count('"', counted, match.start()) if found else 0
+        counted = match.start()
+        if quotes % 2 == 0 and _is_header(text, match.end()):
+            found.append(match)
+    return found
+
+
+def _is_header(text: str, position: int) -> bool:
+    for _ in range(_LINES_BEHIND_HEADER):
+        position = text.find("\n", position) + 1
+        if not position:
+            break
+        line = text[position : position + _LONGEST_LINE].partition("\n")[0]
+        if _HEADER.search(line):
+            return False
+        if _BEGINS.search(line):
+            return True
+    return False
+
+
+def _start(text: str) -> int | None:
+    """Where the module begins: at its header or, without one, at its first computation."""
+    headers = _headers(text)
+    if headers:
+        return headers[0].start()
+    computation = _COMPUTATION.search(text)
+    return None if computation is None else computation.start()
+
+
+def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
+    """The module without what its lines begin with: `prefix` on the first, alike but for numbers on the others."""
+    stem = prefix.rstrip()
+    if not stem.strip():
+        return module, []
+    shown = stem if len(stem) <= 60 else stem[:57] + "…"
+    if len(stem) > _LONGEST_PREFIX:
+        return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
+    pieces: list[str] = []
+    position = 0
+    for match in _DIGITS_OR_SPACE.finditer(stem):
+        pieces.append(re.escape(stem[position : match.start()]))
+        pieces.append(r"\d+" if match[0].isdigit() else r"[ \t]+")
+        position = match.end()
+    pattern = re.compile("".join(pieces) + re.escape(stem[position:]))
+    first, *others = module.split("\n")
+    found = [pattern.match(line) for line in others]
+    if sum(match is not None for match in found) < sum(bool(line.strip()) for line in others) / 2:
+        return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
+    lines = [
+        line if match is None else " " * match.end() + line[match.end() :]
+        for line, match in zip(others, found, strict=True)
+    ]
+    return "\n".join([first, *lines]), [f"what lines begin with, '{shown}' and the like, is ignored"]
+
+
+def _end_of_comments(text: str) -> int:
+    match = _COMMENT.match(text)
+    return 0 if match is None else match.end()
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])

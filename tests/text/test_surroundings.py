@@ -1,0 +1,143 @@
+"""A module that was copied out of a log or a page is read; nothing that may be part of a module is dropped."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from contextlib import suppress
+from html import escape
+from pathlib import Path
+
+import pytest
+
+import hloexec
+from hloexec.errors import HloWarning, ParseError
+from hloexec.text import parse
+
+_MODULE = """HloModule poly, num_partitions=2
+
+%double (x: f32[<=4]) -> f32[<=4] {
+  %x = f32[<=4]{0} parameter(0)
+  ROOT %y = f32[<=4]{0} add(%x, %x), metadata={op_name="a"}
+}
+
+ENTRY %main (a: f32[<=4]) -> f32[<=4] {
+  %a = f32[<=4]{0} parameter(0)
+  ROOT %r = f32[<=4]{0} call(%a), to_apply=%double
+}
+"""
+_LOG_LINE = "I0000 00:00:1700000{:03d}.25  77 pass.cc:{}] "
+
+
+def _prefixed(form: str) -> str:
+    return "\n".join(form.format(number, number) + line for number, line in enumerate(_MODULE.split("\n"), 1))
+
+
+SURROUNDED = {
+    "log lines before": f"2020-01-02 03:04:05.6: I xla/service.cc:9] on HloModule poly\n{_MODULE}",
+    "a log prefix on each line": _prefixed(_LOG_LINE),
+    "a log prefix and a line that mentions the module": f"{_LOG_LINE.format(0, 1)}on HloModule poly\n{_prefixed(_LOG_LINE)}",
+    "line numbers": _prefixed("{:4d}  "),
+    "a quotation": _prefixed("> "),
+    "a fence": f"Here it is:\n```hlo\n{_MODULE}```\nthanks = all\n".replace("thanks = all", "Thanks!"),
+    "banners": f"*** Begin module_0000.poly.txt ***\n{_MODULE}*** End module_0000.poly.txt ***\n",
+    "entities": escape(_MODULE),
+    "a page": f"<pre>{escape(_MODULE)}</pre>",
+    "colours": f"\x1b[32m{_MODULE}\x1b[0m",
+    "a shell": f"$ cat dump.txt\n{_MODULE}$ ",
+    "no header, in a fence": "```\n" + _MODULE.partition("\n\n")[2] + "```",
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDED)
+def test_what_stands_around_a_module_is_ignored_and_said(name: str) -> None:
+    with pytest.warns(HloWarning):
+        found = parse(SURROUNDED[name])
+    expected = parse(_MODULE.partition("\n\n")[2] if name.startswith("no header") else _MODULE)
+    assert found == expected
+    with pytest.raises(ParseError):
+        parse(SURROUNDED[name], strict=True)
+
+
+def test_computations_with_signatures_need_no_header() -> None:
+    text = _MODULE.partition("\n\n")[2]
+    assert parse(text).computations == parse(_MODULE).computations
+    with pytest.raises(ParseError):
+        parse(text, strict=True)
+
+
+def test_a_byte_order_mark_is_ignored_silently() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert parse("\ufeff" + _MODULE) == parse(_MODULE)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_files_in_utf_16_are_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "dump.txt"
+    path.write_text("\ufeff" * (encoding == "utf-16-be") + _MODULE.replace("\n", "\r\n"), encoding=encoding)
+    assert hloexec.load(path) == parse(_MODULE)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("HloModul poly, num_partitions=4" + _MODULE[31:], 1),
+        (_MODULE.partition("\n\n")[2].replace(" {\n", " \n", 1), 1),
+        (_MODULE + "\n%cut (x: f32[]) -> f32[] {\n  %x = f32[] parameter(0)\n", 15),
+        (_MODULE + "\n  %n = f32[] negate(%a)\n", 13),
+        (_MODULE.rpartition("\n}")[0], 10),
+        ("```\n" + _MODULE.replace("add(%x, %x)", "add(%x, %z)") + "```\n", 6),
+        (_prefixed(_LOG_LINE).replace("add(%x, %x)", "add(%x, %z)"), 5),
+    ],
+    ids=["header", "computation", "tail", "instruction", "end", "inside a fence", "behind a prefix"],
+)
+def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None:
+    with warnings.catch_warnings(), pytest.raises(ParseError) as caught:
+        warnings.simplefilter("ignore", HloWarning)
+        parse(text)
+    assert caught.value.line == line, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (_MODULE + _MODULE.replace("poly", "next"), "2 modules, 'poly' on line 1, 'next' on line 12"),
+        (f"*** Begin a ***\n{_MODULE}*** Begin b ***\n{_MODULE}", "2 modules"),
+        ("module @m {\n  func.func public @main() {\n  }\n}\n", "MLIR"),
+        ('hlo_module {\n  name: "m"\n}\n', "protocol buffer"),
+        ("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }", "jaxpr"),
+        (_MODULE.replace("  %a = f32[<=4]{0} parameter(0)\n", "  ...\n"), "left out"),
+        (_MODULE.rpartition("}")[0], "cut off"),
+    ],
+)
+def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
+    with pytest.raises(ParseError, match=hint):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HloModule a " * 100_000,
+        "HloModule a\n" * 100_000,
+        '"HloModule a\nENTRY ' * 60_000,
+        "x " * 100_000 + _MODULE + "?",
+        "f(" * 200_000 + "\n" + _MODULE + "}",
+        "HloModule a\n" + "f(->{ " * 120_000,
+        "f(" + "->{ " * 120_000,
+        "\n" * 120_000 + "module",
+        _MODULE + "{ " * 120_000,
+        "&lt;" * 120_000,
+        "\x1b[1" * 120_000,
+        "1 " * 100_000 + "HloModule a\nENTRY e {",
+    ],
+    ids=range(12),
+)
+def test_long_texts_that_are_no_modules_take_no_long_time(text: str) -> None:
+    started = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        with suppress(ParseError):
+            parse(text)
+    assert time.process_time() - started < 5
