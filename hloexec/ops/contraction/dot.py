@@ -70,7 +70,7 @@ class DotAttributes(ContractionAttributes):
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
 
 
-@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM)
+@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM, flushes_denormals=True)
 class Dot:
     """out[b..., m..., n...] = sum over k... of lhs[b..., m..., k...] * rhs[b..., n..., k...]
 

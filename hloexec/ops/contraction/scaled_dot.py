@@ -18,7 +18,7 @@ from hloexec.values import Array
 __all__ = ["ScaledDot"]
 
 
-@opcode("scaled-dot", operands=4, attributes=DotAttributes)
+@opcode("scaled-dot", operands=4, attributes=DotAttributes, flushes_denormals=True)
 class ScaledDot:
     """dot(lhs · lhs_scale, rhs · rhs_scale), each scale's element covering a block of its operand.
 
