@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hloexec.errors import InputError, ResourceError
+from hloexec.errors import InputError, ResourceError, os_errors_named
 
 __all__ = ["free_bytes", "new_folder", "require_new_folder", "require_room", "whole_folder"]
 
@@ -31,7 +31,7 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
     folder = Path(path)
     if not os.fspath(path):
         raise InputError("the name of the folder to write is empty")
-    try:
+    with os_errors_named(f"write {os.fspath(path)!r}"):
         if folder.is_dir():
             if any(folder.iterdir()):
                 raise InputError(f"{os.fspath(path)!r} is not empty; name a new folder, or remove what is in it")
@@ -40,8 +40,6 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
             raise InputError(f"{os.fspath(path)!r} is a file, not a folder")
         else:
             parent = _existing_parent(folder)
-    except OSError as error:
-        raise InputError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {os.fspath(path)!r}: {os.fspath(parent)!r} cannot be written to")
 
@@ -49,10 +47,8 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
 def new_folder(path: str | os.PathLike[str]) -> Path:
     """Make a folder, with those above it; InputError where it cannot be, or has something in it."""
     require_new_folder(path)
-    try:
+    with os_errors_named(f"make the folder {os.fspath(path)!r}"):
         os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {os.fspath(path)!r}: {error.strerror or error}") from error
     return Path(path)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from hloexec.arguments import require_flags, require_path
-from hloexec.errors import InputError
+from hloexec.errors import InputError, os_errors_named
 from hloexec.interop import Snapshot, load_bytes, load_recorded
 from hloexec.interop.content import read_limited
 from hloexec.ir import Module
@@ -38,12 +38,10 @@ def file_contents(path: str | os.PathLike[str], reader: str) -> tuple[bytes, str
     if "\n" in name or "\0" in name:
         raise InputError(f"path must be that of a file, but a text was given; {reader}(text) reads it")
     filename = "<stdin>" if name == "-" else name
-    try:
+    with os_errors_named(f"read {filename}"):
         if name == "-":
             data = read_limited(sys.stdin.buffer, filename)
         else:
             with open(name, "rb") as file:
                 data = read_limited(file, filename)
-    except OSError as error:
-        raise InputError(f"cannot read {filename}: {error.strerror or error}") from error
     return data, filename

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.errors import InputError, LiteralError
+from hloexec.errors import InputError, LiteralError, os_errors_named
 from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.loading import load_with_values
 from hloexec.npz import entries
@@ -27,11 +27,8 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
     Raises LiteralError or InputError where the file cannot be read or holds no result.
     """
     name = os.fspath(path)
-    try:
-        with open(name, "rb") as file:
-            magic = file.read(2)
-    except OSError as error:
-        raise InputError(f"cannot read {name!r}: {error.strerror or error}") from error
+    with os_errors_named(f"read {name!r}"), open(name, "rb") as file:
+        magic = file.read(2)
     if magic not in _MAGIC:
         if name.lower().endswith((".npz", ".npy")):
             raise LiteralError(f"{name!r} is neither a .npz nor a .npy file")

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 import click
 
-__all__ = ["ByteCount", "KeyValue", "echo_json", "file_argument", "html_option", "json_option", "strict_option"]
+__all__ = [
+    "ByteCount",
+    "KeyValue",
+    "echo_json",
+    "file_argument",
+    "html_option",
+    "json_option",
+    "strict_option",
+    "write_text",
+]
 
 if TYPE_CHECKING:
     _IntType = click.ParamType[int]
@@ -72,6 +81,15 @@ def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] |
 
     said = click.get_current_context().obj if warnings is None else warnings
     click.echo(json_text(identified(name, record, said)))
+
+
+def write_text(path: str, text: str) -> None:
+    """Write the file of an option, all of it or nothing; InputError where it cannot be written."""
+    from hloexec.errors import os_errors_named
+    from hloexec.files import open_atomically
+
+    with os_errors_named(f"write {path!r}"), open_atomically(path) as file:
+        file.write(text.encode())
 
 
 class ByteCount(_IntType):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
 import click
 
 from hloexec.cli.options import echo_json
@@ -19,7 +20,21 @@ if TYPE_CHECKING:
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
-__all__ = ["JsonView", "PageView", "RunView", "TerminalView"]
+__all__ = ["JsonView", "Outcome", "PageView", "RunView", "TerminalView"]
+
+
+@attrs.frozen(eq=False)
+class Outcome:
+    """The result of a run, and what is said of it."""
+
+    rows: Sequence[tuple[str, LeafStatistics]]
+    """The arrays of the result."""
+    ran: Execution
+    printed: Sequence[str]
+    """The names of the values to print."""
+    comparison: Comparison | None
+    against: str | None
+    """What the result is compared with; None if that is the result of a snapshot."""
 
 
 class RunView(Protocol):
@@ -31,15 +46,8 @@ class RunView(Protocol):
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
         """The arrays of the inputs."""
 
-    def result(
-        self,
-        rows: Sequence[tuple[str, LeafStatistics]],
-        ran: Execution,
-        printed: Sequence[str],
-        comparison: Comparison | None,
-        against: str | None,
-    ) -> None:
-        """The arrays of the result; `comparison` is with the snapshot's result, or with what `against` names."""
+    def result(self, outcome: Outcome) -> None:
+        """What the run has come to."""
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -65,14 +73,7 @@ class TerminalView:
 
         show(values_table("inputs", rows))
 
-    def result(
-        self,
-        rows: Sequence[tuple[str, LeafStatistics]],
-        ran: Execution,
-        printed: Sequence[str],
-        comparison: Comparison | None,
-        against: str | None,
-    ) -> None:
+    def result(self, outcome: Outcome) -> None:
         from rich.console import Group
         from rich.text import Text
 
@@ -81,9 +82,10 @@ class TerminalView:
         from hloexec.report.tables import values_table
         from hloexec.report.units import byte_text, seconds_text
 
-        show(values_table("result", rows))
-        click.echo("\n" * bool(printed), nl=False)
-        for label, literal in ran.printed(printed):
+        ran, comparison, against = outcome.ran, outcome.comparison, outcome.against
+        show(values_table("result", outcome.rows))
+        click.echo("\n" * bool(outcome.printed), nl=False)
+        for label, literal in ran.printed(outcome.printed):
             click.echo(f"{label} = {literal}")
         if against is not None and comparison is not None:
             show(Group(Text(f"\ncompared with {against}"), comparison_view(comparison)))
@@ -117,24 +119,18 @@ class JsonView:
 
         self._record["inputs"] = leaf_records(rows)
 
-    def result(
-        self,
-        rows: Sequence[tuple[str, LeafStatistics]],
-        ran: Execution,
-        printed: Sequence[str],
-        comparison: Comparison | None,
-        against: str | None,
-    ) -> None:
+    def result(self, outcome: Outcome) -> None:
         from hloexec.report.numerics.comparison import comparison_record
         from hloexec.report.records import leaf_records
 
+        ran, comparison = outcome.ran, outcome.comparison
         warm = ran.warm_seconds
         times = zip(("shortest", "median", "longest"), _spread(warm), strict=True) if warm else ()
         self._record |= {
-            "result": leaf_records(rows),
-            "against": against,
+            "result": leaf_records(outcome.rows),
+            "against": outcome.against,
             "comparison": None if comparison is None else comparison_record(comparison),
-            "printed": [{"label": label, "literal": text} for label, text in ran.printed(printed)],
+            "printed": [{"label": label, "literal": text} for label, text in ran.printed(outcome.printed)],
             "seconds": ran.seconds,
             "warm_seconds": {"iteration_count": len(warm), **dict(times)} if warm else None,
             "peak_bytes": ran.statistics.peak_bytes,
@@ -170,23 +166,17 @@ class PageView:
 
         self._parts.append(values_table("inputs", rows))
 
-    def result(
-        self,
-        rows: Sequence[tuple[str, LeafStatistics]],
-        ran: Execution,
-        printed: Sequence[str],
-        comparison: Comparison | None,
-        against: str | None,
-    ) -> None:
+    def result(self, outcome: Outcome) -> None:
         from hloexec.report.layout import titled
         from hloexec.report.numerics.comparison import comparison_view, verdict_line
         from hloexec.report.tables import values_table
 
+        comparison, against = outcome.comparison, outcome.against
         if comparison is not None:
             self._parts.insert(0, verdict_line(comparison))
             with_what = against if against is not None else "the snapshot's result"
             self._parts.append(titled(f"compared with {with_what}", "", comparison_view(comparison)))
-        self._parts.append(values_table("result", rows))
+        self._parts.append(values_table("result", outcome.rows))
 
     def close(self) -> None:
         from rich.console import Group

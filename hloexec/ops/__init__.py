@@ -20,8 +20,9 @@ MODULES = {
         "collective-permute-done partition-id replica-id"
     ),
     "elementwise.convert": "convert reduce-precision stochastic-convert",
-    "contraction.dot": "dot scaled-dot",
+    "contraction.dot": "dot",
     "contraction.ragged_dot": "ragged-dot",
+    "contraction.scaled_dot": "scaled-dot",
     "control.asynchronous": (
         "async-start async-update async-done copy-start copy-done send send-done recv recv-done infeed outfeed"
     ),

@@ -113,6 +113,8 @@ class Traits:
     """Whether relative errors of operands are amplified by at most a constant factor in the result."""
     only_compared: tuple[int, ...] = ()
     """The operands whose elements decide where others go, and are not in the result."""
+    flushes_denormals: bool = False
+    """Whether denormal operands and results are zeros under `ftz`; `hloexec.ops.policies.flushing` says why."""
     reads_bits: bool = False
     """Whether the result depends on the operand's bits, so that it says nothing of a number near the operand."""
     commutes: bool = False

@@ -18,7 +18,7 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
-from hloexec.ops.movement.strided import Spreading
+from hloexec.ops.movement.views import Spreading
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode
 from hloexec.ops.rounding import Sums
 from hloexec.plan.float_widths import converted

@@ -51,9 +51,8 @@ def _plain(value: Any) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """What a file of a triage holds; InputError where it is damaged."""
     try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
+        with os_errors_named(f"read {os.fspath(path)!r}"):
+            found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)!r} is damaged: {error}; remove it to have it made again") from error
     if not isinstance(found, dict):

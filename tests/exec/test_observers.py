@@ -10,7 +10,8 @@ import pytest
 
 import hloexec
 from hloexec.errors import EvaluationError, InputError
-from hloexec.exec import observers, plan_of, run, showing, watching
+from hloexec.exec import plan_of, run, showing, watching
+from hloexec.exec.observers import attached
 from hloexec.plan.regions.region import RegionKernel
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
 from tests.plan.loops import loop
@@ -158,7 +159,7 @@ def test_progress_ends_with_everything_done():
 
 def test_progress_is_reported_in_every_run(monkeypatch):
     """However often the module has run before, so that it would be run as Python."""
-    monkeypatch.setattr(observers, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(attached, "_PROGRESS_SECONDS", 0.0)
     module = parsed(
         "HloModule m\nENTRY e { x = f32[4] parameter(0)\n  a = f32[4] sine(x)\n  ROOT b = f32[4] cosine(a) }"
     )
@@ -173,7 +174,7 @@ def test_progress_is_reported_in_every_run(monkeypatch):
 
 
 def test_progress_goes_on_through_a_long_loop(monkeypatch):
-    monkeypatch.setattr(observers, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(attached, "_PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(watching, "_LONG_SECONDS", 0.0)
     reporter = Reporter()
     text = loop({"a": "f32[4]"}, "  b = f32[4] sine(a)", "b", trips=1000)

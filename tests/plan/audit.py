@@ -120,7 +120,7 @@ def simple_value(
     kernel = partial(entry.evaluate, **{need: given[need] for need in entry.evaluate_needs})
     shapes = (*given["operand_shapes"], instruction.shape)
     types = frozenset(shape.element_type for shape in shapes if isinstance(shape, ArrayShape))
-    is_flushed = numerics_policy(numerics).flushes_denormals and flushes(instruction.opcode, types)
+    is_flushed = numerics_policy(numerics).flushes_denormals and flushes(entry.traits, types)
     return (Flushing(kernel) if is_flushed else kernel)(*operands)
 
 

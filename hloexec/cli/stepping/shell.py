@@ -15,8 +15,9 @@ import numpy as np
 
 from hloexec import literals
 from hloexec.cli.problems import as_options
+from hloexec.cli.stepping.words import count_of, number_of, require_nothing, scalar_of_text, split_expression
 from hloexec.errors import HloError, InputError, printable
-from hloexec.ir import ArrayShape, Instruction
+from hloexec.ir import Instruction
 from hloexec.origins import hlo_line
 from hloexec.report.running.stepping import (
     level_line,
@@ -136,27 +137,27 @@ class Shell(cmd.Cmd):
 
     def do_run(self, rest: str) -> None:
         """run, continue: go on to the next breakpoint, failure or the end."""
-        self._require_nothing("run", rest)
+        require_nothing("run", rest)
         self._go(self.stepper.continue_)
 
     def do_step(self, rest: str) -> None:
         """step [N]: go on for one instruction, or N; into calls, fusions, loops and branches."""
-        count = self._count("step", rest)
+        count = count_of("step", rest)
         self._go(lambda: self.stepper.step(count))
 
     def do_next(self, rest: str) -> None:
         """next [N]: the same, over what instructions of this computation call."""
-        count = self._count("next", rest)
+        count = count_of("next", rest)
         self._go(lambda: self.stepper.next(count))
 
     def do_out(self, rest: str) -> None:
         """out, finish: go on until this computation has ended, and the instruction that called it."""
-        self._require_nothing("out", rest)
+        require_nothing("out", rest)
         self._go(self.stepper.out)
 
     def do_restart(self, rest: str) -> None:
         """restart: begin again, with the same breakpoints."""
-        self._require_nothing("restart", rest)
+        require_nothing("restart", rest)
         self.stepper.restart()
         self._level, self.has_failed = 0, False
         self._say(["the run begins again; `run` starts it"])
@@ -219,7 +220,7 @@ class Shell(cmd.Cmd):
 
     def do_breakpoints(self, rest: str) -> None:
         """breakpoints: list breakpoints and watches, and how often the run has stopped at each."""
-        self._require_nothing("breakpoints", rest)
+        require_nothing("breakpoints", rest)
         entries = self.stepper.breakpoints
         self._say(
             f"{entry.number}  {'watch ' if entry.is_watch else ''}{entry}  {_plural(entry.hits, 'stop')}"
@@ -230,7 +231,7 @@ class Shell(cmd.Cmd):
 
     def do_delete(self, rest: str) -> None:
         """delete [N …]: delete breakpoints by number; all of them without one."""
-        numbers = [self._number(f"delete takes numbers of breakpoints, not {word!r}", word) for word in rest.split()]
+        numbers = [number_of(f"delete takes numbers of breakpoints, not {word!r}", word) for word in rest.split()]
         if not numbers:
             self.stepper.delete()
         for number in numbers:
@@ -252,7 +253,7 @@ class Shell(cmd.Cmd):
 
     def do_save(self, rest: str) -> None:
         """save NAME[{INDEX}][[SLICES]] FILE: write a value to FILE.npy or FILE.npz, which `set` and --input read."""
-        name, path = _split_expression(rest, "save takes a name and a file, as in `save dot.3 dot.npy`")
+        name, path = split_expression(rest, "save takes a name and a file, as in `save dot.3 dot.npy`")
         wanted = expression(name)
         literals.save(path, wanted.of(self._value(wanted.name)))
         self._say([f"wrote {path}"])
@@ -263,7 +264,7 @@ class Shell(cmd.Cmd):
         NAME is the instruction that the run has stopped after, or one that is to run: it gives the value when it does,
         once. With slices, a number becomes elements of the value that the run has stopped after.
         """
-        name, text = _split_expression(rest, "set takes a name and a value, as in `set dot.3 0` or `set dot.3 dot.npy`")
+        name, text = split_expression(rest, "set takes a name and a value, as in `set dot.3 0` or `set dot.3 dot.npy`")
         wanted = expression(name)
         instruction = self.stepper.target(wanted.name)
         what = f"the value for %{instruction.name}"
@@ -279,7 +280,7 @@ class Shell(cmd.Cmd):
             if not isinstance(before, np.ndarray):
                 raise InputError(f"%{instruction.name} is no array")
             changed = before.copy()
-            changed[wanted.within(changed)] = _scalar(text, instruction.shape, what)
+            changed[wanted.within(changed)] = scalar_of_text(text, instruction.shape, what)
             self.stepper.set(instruction.name, changed)
         stop = self.stepper.stop
         if stop is not None and stop.instruction is instruction:
@@ -289,7 +290,7 @@ class Shell(cmd.Cmd):
 
     def do_device(self, rest: str) -> None:
         """device [N]: show the values of another device; without N, of the first for which the run has stopped."""
-        number = None if not rest else self._number(f"device takes a number, not {rest!r}", rest)
+        number = None if not rest else number_of(f"device takes a number, not {rest!r}", rest)
         count = self.stepper.device_count
         if number is not None and not number < count:
             raise InputError(
@@ -311,18 +312,18 @@ class Shell(cmd.Cmd):
 
     def do_where(self, rest: str) -> None:
         """where, backtrace: the computations that the run is in, the innermost first."""
-        self._require_nothing("where", rest)
+        require_nothing("where", rest)
         self._here()
         for number, level in enumerate(self.stepper.levels):
             self._say([level_line(number, level, self.stepper.module, ">" if number == self._level else " ")])
 
     def do_up(self, rest: str) -> None:
         """up [N]: look at the computation that called this one, or N further."""
-        self._move(self._count("up", rest))
+        self._move(count_of("up", rest))
 
     def do_down(self, rest: str) -> None:
         """down [N]: look further in again."""
-        self._move(-self._count("down", rest))
+        self._move(-count_of("down", rest))
 
     def _move(self, by: int) -> None:
         self._here()
@@ -368,7 +369,7 @@ class Shell(cmd.Cmd):
 
     def do_quit(self, rest: str) -> bool:
         """quit, exit: end the run where it is, and leave."""
-        self._require_nothing("quit", rest)
+        require_nothing("quit", rest)
         return True
 
     # Words
@@ -387,21 +388,6 @@ class Shell(cmd.Cmd):
         self._here()
         return self.stepper.value(name, level=self._level, device=self._device)
 
-    def _count(self, name: str, rest: str) -> int:
-        number = 1 if not rest else self._number(f"{name} takes a number, not {rest!r}", rest)
-        if not number:
-            raise InputError(f"{name} takes a number from 1, not 0")
-        return number
-
-    def _number(self, complaint: str, text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) < 10):
-            raise InputError(complaint)
-        return int(text)
-
-    def _require_nothing(self, name: str, rest: str) -> None:
-        if rest:
-            raise InputError(f"{name} takes nothing more, but was given {rest!r}")
-
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.echo(printable(as_options(line)))
@@ -413,19 +399,3 @@ def _documentation(method: object) -> list[str]:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _split_expression(text: str, complaint: str) -> tuple[str, str]:
-    """The expression at the start of a text, which may have blanks in brackets, and the rest; else InputError."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "[{") - (character in "]}")
-        if character == " " and depth <= 0:
-            return text[:position], text[position:].strip()
-    raise InputError(complaint)
-
-
-def _scalar(text: str, shape: object, what: str) -> Value:
-    if not isinstance(shape, ArrayShape):
-        raise InputError(f"{what} is no array")
-    return value_of_text(text, ArrayShape(shape.element_type, ()), what)

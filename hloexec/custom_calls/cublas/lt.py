@@ -38,8 +38,9 @@ from hloexec.dtypes import element_type
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, narrow, widen
-from hloexec.ops.contraction.dot import Dot, ScaledDot, contraction_shape
+from hloexec.ops.contraction.dot import Dot, contraction_shape
 from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
+from hloexec.ops.contraction.scaled_dot import ScaledDot
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.relations import Relating, Resizing
 from hloexec.values import Array

@@ -17,7 +17,8 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
-from hloexec.ops.contraction.dot import DotAttributes, ScaledDot
+from hloexec.ops.contraction.dot import DotAttributes
+from hloexec.ops.contraction.scaled_dot import ScaledDot
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
 

@@ -18,7 +18,7 @@ from hloexec.ir import leaf_shapes
 from hloexec.ops.arena import is_own
 from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
 from hloexec.ops.movement.assembly import Stacking
-from hloexec.ops.movement.strided import Indexing
+from hloexec.ops.movement.views import Indexing
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT

@@ -1,4 +1,4 @@
-"""Contractions: dot and scaled-dot, and what the others of the family build on.
+"""Contractions: dot, and what the others of the family build on.
 
 A contraction sorts the dimensions of its operands into batch, free and contracting ones, views both as stacks of
 matrices, and multiplies those; `matrix_product` defines the numerics. The result's dimensions are the batch dimensions,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -19,7 +18,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
-from hloexec.ops.common import array_shape, flags, higher_precision, narrow, require, shape_of, widen
+from hloexec.ops.common import array_shape, flags, narrow, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.contraction.matrix_product import (
     Multiplier,
@@ -71,7 +70,7 @@ class DotAttributes(ContractionAttributes):
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
 
 
-@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM)
+@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM, flushes_denormals=True)
 class Dot:
     """out[b..., m..., n...] = sum over k... of lhs[b..., m..., k...] * rhs[b..., n..., k...]
 
@@ -175,71 +174,6 @@ class MatrixProduct:
     def as_matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """The operands as `[rows, terms]` and `[terms, columns]`."""
         return lhs.T if self.transposes_lhs else lhs, rhs.T if self.transposes_rhs else rhs
-
-
-@opcode("scaled-dot", operands=4, attributes=DotAttributes)
-class ScaledDot:
-    """dot(lhs · lhs_scale, rhs · rhs_scale), each scale's element covering a block of its operand.
-
-    Along every dimension the size of a scale divides that of its operand, and the quotient is the length of a block.
-    The scaled operands are f32, exactly so for the 4- and 8-bit types with power-of-two scales. XLA: ScaledDot.
-    """
-
-    probe = Probe(
-        "f32[2,2] scaled-dot(a0, a1, a2, a3), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        ("T[2,4]", "T[4,2]", "f8e8m0fnu[2,2]", "f8e8m0fnu[2,2]"),
-    )
-
-    @staticmethod
-    def unstated(lhs: Shape, rhs: Shape, lhs_scale: Shape, rhs_scale: Shape, *, attributes: DotAttributes) -> Shape:
-        """XLA's parser takes the third operand for the right one."""
-        first, third = array_shape(lhs, "lhs of scaled-dot"), array_shape(lhs_scale, "the scale of lhs of scaled-dot")
-        return contraction_shape(first, third, attributes, higher_precision(first.element_type, third.element_type))
-
-    @staticmethod
-    def relate(use: Relating) -> None:
-        lhs, rhs, *scales = (operand.axes for operand in use.operands)
-        relate_contraction(use, use.attributes, lhs, rhs, use.result.axes)
-        for operand, scale in zip((lhs, rhs), scales, strict=True):
-            for whole, blocks in zip(operand, scale, strict=True):
-                use.multiple(whole, blocks)
-
-    @staticmethod
-    def infer(
-        lhs: Shape, rhs: Shape, lhs_scale: Shape, rhs_scale: Shape, *, attributes: DotAttributes, shape: Shape
-    ) -> Shape:
-        result = array_shape(shape, "the result of scaled-dot")
-        operands = array_shape(lhs, "lhs of scaled-dot"), array_shape(rhs, "rhs of scaled-dot")
-        for name, operand, scale in zip(("lhs", "rhs"), operands, (lhs_scale, rhs_scale), strict=True):
-            block = array_shape(scale, f"the scale of {name} of scaled-dot")
-            require(
-                operand.element_type.is_floating and block.element_type.is_floating,
-                f"scaled-dot takes floating-point operands and scales, but {name} is {operand}, its scale {block}",
-            )
-            require(
-                block.rank == operand.rank
-                and all(
-                    size == length or (length > 0 and size % length == 0)
-                    for size, length in zip(operand.dimensions, block.dimensions, strict=True)
-                ),
-                f"the dimensions of the scale {block} must divide those of {name}, which is {operand}",
-            )
-        return contraction_shape(*operands, attributes, result.element_type)
-
-    @staticmethod
-    def evaluate(
-        lhs: Array,
-        rhs: Array,
-        lhs_scale: Array,
-        rhs_scale: Array,
-        *,
-        attributes: DotAttributes,
-        shape: ArrayShape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array:
-        dtype = np.float64 if numerics.is_exact else np.float32
-        operands = _scaled(lhs, lhs_scale, dtype), _scaled(rhs, rhs_scale, dtype)
-        return contract(*operands, attributes, shape.element_type, numerics=numerics)
 
 
 def contraction_shape(
@@ -412,13 +346,3 @@ def _multiplier(
         split = operand_split(numerics) if is_default else None
         chosen = default_multiplier(lhs, rhs, result_type, split)
     return exactly(chosen) if numerics.is_exact else chosen
-
-
-def _scaled(operand: Array, scale: Array, dtype: type[np.floating[Any]]) -> Array:
-    """The operand times its scale, each element of which covers a block, in f32 or (exactly) in f64."""
-    wide = widen(scale)
-    for dimension, (size, length) in enumerate(zip(operand.shape, scale.shape, strict=True)):
-        if length not in (1, size):
-            wide = np.repeat(wide, size // length, dimension)
-    with np.errstate(all="ignore"):
-        return np.multiply(widen(operand), wide, dtype=dtype)

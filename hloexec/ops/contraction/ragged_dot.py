@@ -41,7 +41,7 @@ class RaggedDotAttributes(ContractionAttributes):
     operand_precision: tuple[str, ...] = operand_precision()
 
 
-@opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes)
+@opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes, flushes_denormals=True)
 class RaggedDot:
     """A dot whose ragged dimension of lhs consists of groups, `group_sizes[g]` long, one after the other.
 

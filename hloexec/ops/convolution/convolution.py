@@ -49,7 +49,7 @@ class ConvolutionAttributes:
     operand_precision: tuple[str, ...] = operand_precision()
 
 
-@opcode("convolution", operands=2, attributes=ConvolutionAttributes, rounding=Rounding.SUM)
+@opcode("convolution", operands=2, attributes=ConvolutionAttributes, rounding=Rounding.SUM, flushes_denormals=True)
 class Convolution:
     """out[b, x, o] = sum over t, i of lhs[b, x * stride + t * window_dilation - padding_low, i] * rhs[t, i, o]
 

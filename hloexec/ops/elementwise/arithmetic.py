@@ -94,6 +94,7 @@ _of_two(
     commutes=True,
     cancels=True,
     same_unit=True,
+    flushes_denormals=True,
 )
 _of_two(
     "subtract",
@@ -104,6 +105,7 @@ _of_two(
     demands_for=ranges.subtract_demands,
     cancels=True,
     same_unit=True,
+    flushes_denormals=True,
 )
 _of_two(
     "multiply",
@@ -116,6 +118,7 @@ _of_two(
     commutes=True,
     is_product=True,
     nonzero=finite_and_not_zero,
+    flushes_denormals=True,
 )
 _of_two(
     "divide",
@@ -131,6 +134,7 @@ _of_two(
     invalid="zero divided by zero",
     nonzero=finite_and_not_zero,
     is_quotient=True,
+    flushes_denormals=True,
 )
 _of_two(
     "remainder",
@@ -157,6 +161,7 @@ _of_two(
     pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
     invalid="negative number to a fractional power",
     nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
+    flushes_denormals=True,
 )
 _of_two(
     "atan2",
@@ -173,6 +178,7 @@ _extreme = partial(
     demands_for=ranges.same_demands,
     commutes=True,
     same_unit=True,
+    flushes_denormals=True,
 )
 _extreme(
     "maximum",

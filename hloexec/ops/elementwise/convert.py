@@ -154,7 +154,7 @@ _CONVERTS: dict[str, Any] = {
 }
 
 
-@opcode("convert", operands=1, is_elementwise=True, bounds=_converted_bounds, **_CONVERTS)
+@opcode("convert", operands=1, is_elementwise=True, bounds=_converted_bounds, **_CONVERTS, flushes_denormals=True)
 class Convert:
     """The operand in the declared element type.
 

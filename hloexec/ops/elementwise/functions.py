@@ -179,6 +179,7 @@ _function(
     bounds=always(0, INFINITY),
     demands_for=ranges.exponential_demands,
     nonzero=np.isfinite,
+    flushes_denormals=True,
 )
 _function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=complex_numbers.expm1)
 _function(
@@ -188,6 +189,7 @@ _function(
     demands=demand(0, low=0),
     pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
     invalid="logarithm of a negative number",
+    flushes_denormals=True,
 )
 _function(
     "log-plus-one",
@@ -197,6 +199,7 @@ _function(
     pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
     invalid="log(1 + x) of x below −1",
     complex_=complex_numbers.log1p,
+    flushes_denormals=True,
 )
 _function(
     "logistic",
@@ -206,6 +209,7 @@ _function(
     bounds=always(0, 1),
     nonzero=np.isfinite,
     complex_=complex_numbers.logistic,
+    flushes_denormals=True,
 )
 _function(
     "rsqrt",
@@ -217,6 +221,7 @@ _function(
     pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
     invalid=_NEGATIVE_ROOT,
     complex_=complex_numbers.rsqrt,
+    flushes_denormals=True,
 )
 _function("sine", np.sin, "sin x (XLA: Sin).", bounds=always(-1, 1))
 _function("sinh", np.sinh, "(eˣ − e⁻ˣ) / 2 (XLA: Sinh).")
@@ -229,6 +234,7 @@ _function(
     demands_for=lambda _, wanted: [(0, Demand(0, wanted.high * wanted.high))] if 0 <= wanted.high < INFINITY else [],
     keeps_relative_errors=True,
     invalid=_NEGATIVE_ROOT,
+    flushes_denormals=True,
 )
 _function("tan", np.tan, "tan x (XLA: Tan).")
 _function("tanh", np.tanh, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh).", bounds=always(-1, 1))
@@ -241,9 +247,16 @@ _unary(
     demands_for=lambda _, wanted: [(0, POSITIVE)] if wanted.low == 0 else [],
     keeps_relative_errors=True,
 )
-_unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, bounds=always(-1, 1))
+_unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, bounds=always(-1, 1), flushes_denormals=True)
 
-_rounding = partial(elementwise, operands=1, kinds=FLOAT, rounding=Rounding.NONE, demands_for=ranges.same_demands)
+_rounding = partial(
+    elementwise,
+    operands=1,
+    kinds=FLOAT,
+    rounding=Rounding.NONE,
+    demands_for=ranges.same_demands,
+    flushes_denormals=True,
+)
 _rounding("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", bounds=lambda _, x: Bounds(x.low, x.high + 1))
 _rounding("floor", np.floor, "⌊x⌋ (XLA: Floor).", bounds=lambda _, x: Bounds(x.low - 1, x.high))
 _rounding(
@@ -294,6 +307,7 @@ elementwise(
     operands=1,
     kinds=SIGNED_NUMBER,
     bounds=always(-1, 1),
+    flushes_denormals=True,
 )
 elementwise(
     "is-finite",

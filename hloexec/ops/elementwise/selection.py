@@ -106,6 +106,7 @@ elementwise(
     demands=ranges.compare_demands,
     same_unit=True,
     probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),
+    flushes_denormals=True,
 )
 elementwise(
     "clamp",
@@ -121,6 +122,7 @@ elementwise(
     layout_of=(1,),
     bounds=ranges.rising(lambda low, x, high: min(max(x, low), high)),
     demands_for=lambda _, demand: [(1, Demand(demand.low, demand.high))],
+    flushes_denormals=True,
 )
 
 

@@ -9,7 +9,6 @@ semantics".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import numpy as np
@@ -19,6 +18,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, braced, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.movement.copying import reshaped, row_major
 from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, with_zeros
+from hloexec.ops.movement.views import Indexing, Spreading, without_units
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
@@ -27,63 +27,14 @@ from hloexec.values import Array
 
 __all__ = [
     "BroadcastAttributes",
-    "Indexing",
     "ReshapeAttributes",
     "ReverseAttributes",
     "SliceAttributes",
-    "Spreading",
     "TransposeAttributes",
 ]
 
 _COPIED_BYTES = 1 << 12
 """Broadcasts to no more than this are copies: they take less time than NumPy's views."""
-
-
-@attrs.frozen
-class Indexing:
-    """The kernel operand[index], a view: of slices, integers where a dimension of one element goes, None where one
-    comes."""
-
-    index: tuple[Any, ...]
-
-    def __call__(self, operand: Array) -> Array:
-        result: Array = operand[self.index]
-        return result
-
-
-@attrs.frozen
-class Spreading:
-    """The kernel that repeats operand[fill] along dimensions of one element."""
-
-    fill: tuple[Any, ...]
-    """What makes the operand's dimensions those of the result, or of one element."""
-    sizes: tuple[int, ...]
-    is_copied: bool
-
-    def __call__(self, operand: Array) -> Array:
-        if not self.is_copied:
-            return np.broadcast_to(operand[self.fill], self.sizes)
-        result = np.empty(self.sizes, operand.dtype)
-        result[...] = operand[self.fill]
-        return result
-
-
-def _without_units(sizes: tuple[int, ...], others: tuple[int, ...]) -> tuple[Any, ...]:
-    """The index that gives an array of some sizes others that differ in dimensions of one element only."""
-    index: list[Any] = []
-    place = 0
-    for size in others:
-        while place < len(sizes) and sizes[place] == 1 and size != 1:
-            index.append(0)
-            place += 1
-        if place < len(sizes) and sizes[place] == size:
-            index.append(slice(None))
-            place += 1
-        else:
-            index.append(None)
-    index += [0] * (len(sizes) - place)
-    # A last `...` keeps an array where all dimensions go.
-    return tuple(index) if slice(None) in index or None in index else (*index, ...)
 
 
 @attrs.frozen
@@ -236,7 +187,7 @@ class Reshape:
     ) -> Callable[[Array], Array] | None:
         sizes, kept = shape.dimensions, [size for size in shape.dimensions if size != 1]
         if kept == [size for size in operand_shapes[0].dimensions if size != 1]:
-            return Indexing(_without_units(operand_shapes[0].dimensions, sizes))
+            return Indexing(without_units(operand_shapes[0].dimensions, sizes))
         if not sizes:
             return None
         return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)

@@ -44,7 +44,7 @@ def concerns(policy: NumericsPolicy, computation: Computation, instruction: Inst
         or (policy.has_fast_functions and entry.name in FAST_FUNCTIONS and is_computed_in_f32)
         or (policy.has_xla_cpu_functions and entry.name in XLA_CPU_FUNCTIONS and is_computed_in_f32)
         or (policy.fuses_multiply_add and entry.is_elementwise and is_f32)
-        or (policy.flushes_denormals and flushes(entry.name, frozenset(types)))
+        or (policy.flushes_denormals and flushes(entry.traits, frozenset(types)))
         or (policy.is_exact and entry.rounding is not Rounding.NONE)
     )
 

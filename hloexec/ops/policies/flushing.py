@@ -15,23 +15,19 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["Flushing", "flushed", "flushes"]
 
-_OPCODES = frozenset(
-    "add ceil clamp compare convert convolution divide dot erf exponential floor log log-plus-one logistic maximum "
-    "minimum multiply power ragged-dot reduce reduce-window round-nearest-afz round-nearest-even rsqrt scaled-dot sign "
-    "sqrt subtract".split()
-)
 _FLUSHED_TYPES = frozenset({"bf16", "f32", "f64"})
 _KEPT_CONVERSIONS = frozenset({"bf16", "f32"})
 
 
-def flushes(opcode: str, types: frozenset[ElementType]) -> bool:
+def flushes(traits: Traits, types: frozenset[ElementType]) -> bool:
     """Whether an operation whose operands and results have these element types flushes denormals."""
-    moves_bits = opcode == "convert" and (len(types) == 1 or {entry.name for entry in types} <= _KEPT_CONVERSIONS)
-    return opcode in _OPCODES and not moves_bits
+    moves_bits = traits.converts and (len(types) == 1 or {entry.name for entry in types} <= _KEPT_CONVERSIONS)
+    return traits.flushes_denormals and not moves_bits
 
 
 @attrs.frozen(eq=False)

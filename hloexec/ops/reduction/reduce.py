@@ -58,7 +58,7 @@ class ReduceAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("reduce", operands=(2, ANY), attributes=ReduceAttributes, rounding=Rounding.SUM)
+@opcode("reduce", operands=(2, ANY), attributes=ReduceAttributes, rounding=Rounding.SUM, flushes_denormals=True)
 class Reduce:
     """out[kept...] = init_value combined with all operand[...] along `dimensions`
 

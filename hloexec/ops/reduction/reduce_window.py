@@ -46,7 +46,9 @@ class ReduceWindowAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM)
+@opcode(
+    "reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM, flushes_denormals=True
+)
 class ReduceWindow:
     """out[o...] = init_value combined with all operand[...] under the window at o
 

@@ -98,7 +98,7 @@ def instruction_kernel(
     rounded = _rounding_at_random(context, computation, instruction, entry, given) if function is None else None
     function = function or rounded or (partial(entry.evaluate, **given) if given else entry.evaluate)
     found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
-    is_flushed = numerics.flushes_denormals and flushes(entry.name, frozenset(found))
+    is_flushed = numerics.flushes_denormals and flushes(entry.traits, frozenset(found))
     types = None if entry.is_elementwise else _result_types(context, instruction, operands)
     return _assembled(
         entry,

@@ -16,7 +16,7 @@ import attrs
 from hloexec.ir import ArrayShape
 from hloexec.ops.indexing.dynamic_slice import WindowWriter
 from hloexec.ops.movement.assembly import Joining, Stacking
-from hloexec.ops.movement.strided import Indexing, Spreading
+from hloexec.ops.movement.views import Indexing, Spreading
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.kernels import InstructionKernel, Kernel, View

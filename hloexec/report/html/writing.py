@@ -7,7 +7,7 @@ from typing import Unpack
 
 from hloexec.arguments import require_integer, require_module, require_path, wrong
 from hloexec.diffing import Diff
-from hloexec.errors import InputError
+from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.arguments import listed_inputs
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.files import open_atomically
@@ -74,11 +74,8 @@ def write_page(path: str | os.PathLike[str], subject: Subject, most: int = MOST_
     from hloexec.report.html.rendering import render
 
     text = render(page_of(subject, most))
-    try:
-        with open_atomically(path) as file:
-            file.write(text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise InputError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
+    with os_errors_named(f"write {os.fspath(path)!r}"), open_atomically(path) as file:
+        file.write(text.encode("utf-8", "replace"))
 
 
 def require_page(path: str | os.PathLike[str]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape
-from hloexec.ops.contraction.dot import ScaledDot
 from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
+from hloexec.ops.contraction.scaled_dot import ScaledDot
 from tests.ops.contraction.products import MATMUL
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import file_argument, strict_option
-from hloexec.errors import InputError
+from hloexec.cli.options import file_argument, strict_option, write_text
 
 __all__ = ["command"]
 
@@ -33,11 +32,5 @@ def command(
     )
     if output is None:
         click.echo(text, nl=False)
-        return
-    from hloexec.files import open_atomically
-
-    try:
-        with open_atomically(output) as stream:
-            stream.write(text.encode())
-    except OSError as error:
-        raise InputError(f"cannot write {output!r}: {error.strerror or error}") from error
+    else:
+        write_text(output, text)

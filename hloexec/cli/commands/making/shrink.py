@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option
-from hloexec.errors import InputError
+from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, write_text
 
 __all__ = ["command"]
 
@@ -65,7 +64,7 @@ def command(
     found = hloexec.shrink(module, max_bytes=max_bytes, dims=_sizes(dims), keep=keep, devices=_devices(devices))
     text = hloexec.format(found.module)
     if output is not None:
-        _write(output, text)
+        write_text(output, text)
     if as_json:
         from hloexec.report.making.shrinkages import shrinkage_record
 
@@ -97,13 +96,3 @@ def _devices(text: str | None) -> int | tuple[int, ...] | None:
     if not all(size.isdecimal() for size in sizes):
         raise click.BadParameter(f"'{text}' is not a number, or of the form 2x2", param_hint="'--devices'")
     return int(text) if len(sizes) == 1 else tuple(map(int, sizes))
-
-
-def _write(path: str, text: str) -> None:
-    from hloexec.files import open_atomically
-
-    try:
-        with open_atomically(path) as stream:
-            stream.write(text.encode())
-    except OSError as error:
-        raise InputError(f"cannot write {path!r}: {error.strerror or error}") from error

@@ -9,9 +9,8 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared, values_per_device
-from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option
+from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option, write_text
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.cli.inputs.loading import Prepared
@@ -149,7 +148,7 @@ def command(
             **run.options,
         )
     if output is not None:
-        _write(output, hloexec.format(found.module))
+        write_text(output, hloexec.format(found.module))
     if as_json:
         from hloexec.report.numerics.narrowing import narrowing_record
 
@@ -209,13 +208,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a number", param_hint="'--output-tolerance'") from None
-
-
-def _write(path: str, text: str) -> None:
-    from hloexec.files import open_atomically
-
-    try:
-        with open_atomically(path) as stream:
-            stream.write(text.encode())
-    except OSError as error:
-        raise InputError(f"cannot write {path!r}: {error.strerror or error}") from error

@@ -103,7 +103,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     from hloexec.cli.against import compared, with_inputs_of
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.execution import execute
-    from hloexec.cli.run_views import JsonView, PageView, RunView, TerminalView
+    from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
 
     own = _Options(**more)
     if own.against is not None:
@@ -134,8 +134,9 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     elif loaded.expected is not None:
         comparison = hloexec.compare(results[0], loaded.expected, module=module, numerics=given.numerics)
     rows = labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value")
+    outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
-        view.result(rows, ran, own.printed, comparison, own.against)
+        view.result(outcome)
     if own.save is not None:
         literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
     loaded.host.save()

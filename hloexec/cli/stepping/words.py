@@ -1,0 +1,48 @@
+"""The words behind a command of the debugger: numbers, names of values, and what is set."""
+
+from __future__ import annotations
+
+from hloexec.errors import InputError
+from hloexec.ir import ArrayShape
+from hloexec.stepping.expressions import value_of_text
+from hloexec.values import Value
+
+__all__ = ["count_of", "number_of", "require_nothing", "scalar_of_text", "split_expression"]
+
+
+def require_nothing(name: str, rest: str) -> None:
+    """InputError where a command that takes nothing is given something."""
+    if rest:
+        raise InputError(f"{name} takes nothing more, but was given {rest!r}")
+
+
+def number_of(complaint: str, text: str) -> int:
+    """A number of up to nine digits; else InputError with the complaint."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise InputError(complaint)
+    return int(text)
+
+
+def count_of(name: str, rest: str) -> int:
+    """How often a command is to be done, at least once; once if nothing says so."""
+    number = 1 if not rest else number_of(f"{name} takes a number, not {rest!r}", rest)
+    if not number:
+        raise InputError(f"{name} takes a number from 1, not 0")
+    return number
+
+
+def split_expression(text: str, complaint: str) -> tuple[str, str]:
+    """The expression at the start of a text, which may have blanks in brackets, and the rest; else InputError."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "[{") - (character in "]}")
+        if character == " " and depth <= 0:
+            return text[:position], text[position:].strip()
+    raise InputError(complaint)
+
+
+def scalar_of_text(text: str, shape: object, what: str) -> Value:
+    """A number for one element of an array of a shape; InputError where the shape is none, or the text no number."""
+    if not isinstance(shape, ArrayShape):
+        raise InputError(f"{what} is no array")
+    return value_of_text(text, ArrayShape(shape.element_type, ()), what)
