@@ -306,6 +306,14 @@ def test_an_integer_is_positive_where_the_float_that_it_becomes_must_be(use: str
     assert inputs(text)[0].min() >= 1
 
 
+def test_what_is_added_to_an_unknown_integer_is_not_at_the_end_of_its_type() -> None:
+    text = module(
+        "p = s32[40] parameter(0)\nd = u32[] partition-id()\na = u32[] and(d, d)\ne = s32[] convert(a)\n"
+        "b = s32[40] broadcast(e), dimensions={}\ns = s32[40] add(b, p)\nf = f32[40] convert(s)\nROOT r = f32[40] sqrt(f)"
+    )
+    assert np.abs(inputs(text)[0]).max() <= 1000
+
+
 def test_the_epsilon_of_a_normalization_is_small_and_its_operand_free() -> None:
     text = module(
         """x = f32[4,64] parameter(0)

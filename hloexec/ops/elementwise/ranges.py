@@ -41,13 +41,17 @@ def rising(function: Callable[..., float]) -> BoundsRule:
 
 
 def add_demands(use: Use, demand: Demand) -> Demanded:
-    """x + y in [low, high]: where y is unknown, both must be as positive (or negative) as the sum."""
+    """x + y in [low, high]: where y is unknown, both must be as positive (or negative) as the sum.
+
+    An integer of which nothing but the type is known is unknown, too: no x would do for each of its values.
+    """
     for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
-        if other.is_bounded:
-            wanted = Demand(demand.low - other.low, demand.high - other.high)
-        else:
+        own = use.bounds[number]
+        wanted = Demand(demand.low - other.low, demand.high - other.high)
+        is_known = other.is_bounded and wanted.low <= own.high and wanted.high >= own.low
+        if not is_known:
             wanted = Demand(demand.low - max(other.low, 0), INFINITY) if demand.low == 0 else ANYTHING
-        yield number, attrs.evolve(wanted, is_offset=demand.low == 0 and not other.is_bounded)
+        yield number, attrs.evolve(wanted, is_offset=demand.low == 0 and not is_known)
 
 
 def subtract_demands(use: Use, demand: Demand) -> Demanded:
