@@ -261,6 +261,10 @@ class Causes:
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
+        if self._relations.is_another(pair.ours, pair.theirs) is not None:
+            # It is right in itself: what uses it is to blame, or what decided that it is used.
+            causes = tuple(self._decisions_behind(pair))
+            return _Explanation(causes=causes, otherwise=Suspect(pair, has_wrong_operands=True))
         region = self._regions.of(pair)
         suspects = tuple(
             Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
@@ -268,6 +272,8 @@ class Causes:
         )
         causes: list[_Cause] = []
         for entry in region.causes:
+            if self._relations.is_another(entry.ours, entry.theirs) is not None:
+                continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
         if region.misplaced is not None:

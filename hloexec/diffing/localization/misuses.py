@@ -31,7 +31,8 @@ class Misuses:
         """The user, if its operand is what the user should be, and no accident explains it."""
         if self._relations.of(operand.ours, user.theirs) is not Relation.EQUAL:
             return None
-        if not (self._relations.is_evidence(operand.ours) or self._counts_alike(operand.ours, user.theirs)):
+        is_evident = self._relations.is_evidence(operand.ours) or self._counts_alike(operand.ours, user.theirs)
+        if not (is_evident or self._relations.is_computed_alike(operand.ours, user.theirs)):
             return None
         return Suspect(user, f"its operand %{_name(operand.ours)} is what it should be")
 

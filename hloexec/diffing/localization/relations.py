@@ -122,6 +122,11 @@ class Relations:
         evidence."""
         return self._corresponds(ours, theirs, LIMITS.operands_deep)
 
+    def is_computed_alike(self, ours: Node, theirs: Node) -> bool:
+        """Whether two values correspond, and one opcode computed them from several operands."""
+        one, other = (transparent_chain(node)[-1].instance for node in (ours, theirs))
+        return one.opcode == other.opcode and len(one.inputs) > 1 and self.corresponds(ours, theirs)
+
     def is_confirmed(self, ours: Node) -> bool:
         """Whether `before` computes what a value of `after` is from operands that are the same."""
         match = self.state.matches[ours.number]

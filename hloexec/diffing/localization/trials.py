@@ -76,7 +76,7 @@ class Trials:
         self._known = known
         """The instructions that are to blame already."""
         self._is_over = is_over
-        relations = Relations(replay, state)
+        self._relations = relations = Relations(replay, state)
         self._regions = Regions(replay, relations, is_over)
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
         self._handings = Handings(relations, decisions)
@@ -156,6 +156,9 @@ class Trials:
         for pair in sorted(self._causes.pairs, key=self._causes.order):
             is_behind = end is None or pair.ours.number < end.ours.number
             if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
+                continue
+            if self._relations.is_another(pair.ours, pair.theirs) is not None:
+                # It is right in itself, and only used in the wrong place.
                 continue
             if self._left == 0 or self._is_over():
                 break
