@@ -103,7 +103,7 @@ class Bounds:
         if not chain.linear:
             return np.zeros(result.shape)
         sizes = _sizes(result)
-        in_sums = math.sqrt(chain.sum_squares * chain.terms)
+        in_sums = min(chain.linear, math.sqrt(chain.sum_squares * chain.terms))
         rounded = min(chain.linear - in_sums, LAMBDA * math.sqrt(chain.rounding_squares / 3)) * sizes
         if not in_sums:
             return rounded

@@ -21,6 +21,7 @@ from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
+from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
@@ -44,9 +45,9 @@ class _Seen:
     """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
     value is put in its place, as long as its type is the same."""
 
-    def note(self, suspect: Suspect) -> None:
+    def note(self, suspect: Suspect, *, is_narrower: bool) -> None:
         self.first = self.first or suspect
-        if self.narrowed is None and _is_narrower(suspect.pair):
+        if self.narrowed is None and is_narrower:
             self.narrowed = suspect
         if not suspect.has_wrong_operands:
             self.evident = self.evident or suspect
@@ -108,6 +109,12 @@ class Trials:
             return None, None
         return suspect, self._partly(suspect.trial or suspect.pair)
 
+    def _is_narrowed_anyway(self, pair: NodePair) -> bool:
+        """Whether `before` has no use of a value but for rounding it to as few bits as `after` has of it."""
+        users = self._replay.index.graph.users()[pair.theirs.number]
+        rounded = [NodePair(pair.ours, node) for user in users for node in user.results if traits_of(user.instruction).converts]
+        return len(users) == len(rounded) > 0 and not any(map(_is_narrower, rounded))
+
     def _is_known(self, place: InstructionRun) -> bool:
         return (place.computation, place.instruction) in self._known
 
@@ -116,7 +123,7 @@ class Trials:
         for suspect in suspects:
             if suspect.pair.ours.instance.static in self._known:
                 continue
-            self._seen.note(suspect)
+            self._seen.note(suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair))
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue
