@@ -129,7 +129,8 @@ class Causes:
             if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
                 yield Suspect(pair, "another branch gives what it should", decision=pair, is_proven=True, place=place)
             if entry.place is not None:
-                yield Suspect(pair, "it hands on what the loop was given", place=entry.place, decision=entry.decision)
+                reason = "it hands on what the loop was given"
+                yield Suspect(pair, reason, place=entry.place, decision=entry.decision, is_end=True)
             found = self._explained(pair)
             decision = entry.decision
             if decision is not None:
@@ -220,6 +221,9 @@ class Causes:
             return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
+        if self._relations.is_exchanged_later(pair.ours, pair.theirs):
+            reason = "it takes its operands in the other order, or the loop hands them on so"
+            return _Explanation((Suspect(pair, reason, is_end=True),))
         return _Explanation((Suspect(pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:

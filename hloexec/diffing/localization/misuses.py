@@ -50,7 +50,7 @@ class Misuses:
         if ours is None or (theirs is not None and ours.instance.iterations != user.ours.instance.iterations):
             return None
         wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
-        place = self._carrier(user, operand)
+        place = self.carrier(user, operand)
         region = () if place else _way_of(user.ours, operand.ours)
         return Suspect(user, _reason(place, _number(ours), wanted), region=region, place=place)
 
@@ -63,17 +63,19 @@ class Misuses:
         node = user.ours
         if operand.ours in node.instance.inputs and len(transparent_chain(operand.ours)) > 1:
             node = operand.ours
-        place = self._carrier(user, operand)
+        place = self.carrier(user, operand)
         reason = _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}")
         if _name(other) == _name(operand.theirs) and other.instance.iterations == operand.theirs.instance.iterations:
             reason = f"it takes another part of %{_name(other)} than it should"
         is_same_step = other.instance.static == transparent_chain(operand.theirs)[-1].instance.static
+        is_evident = self.is_evident(operand, other)
         return Suspect(
             NodePair(node, user.theirs),
             reason,
             user,
-            has_wrong_operands=is_same_step and place is None and not self.is_evident(operand, other),
+            has_wrong_operands=is_same_step and place is None and not is_evident,
             place=place,
+            is_end=not is_evident and not is_varied(operand.ours),
         )
 
     def is_evident(self, operand: NodePair, other: Node) -> bool:
@@ -91,7 +93,7 @@ class Misuses:
             return False
         return other.instance.static != theirs.instance.static or ours.instance.iterations != theirs.instance.iterations
 
-    def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
+    def carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
         """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be,
         or if it was what it should be in an earlier iteration: then, the user was right."""
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]

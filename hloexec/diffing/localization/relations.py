@@ -127,6 +127,13 @@ class Relations:
         one, other = (transparent_chain(node)[-1].instance for node in (ours, theirs))
         return one.opcode == other.opcode and len(one.inputs) > 1 and self.corresponds(ours, theirs)
 
+    def is_as_before(self, ours: Node) -> bool:
+        """Whether the same opcode gives a value in `before`, from operands that are the same."""
+        match = self.state.matches[ours.number]
+        if match is None or match.node.instance.opcode != ours.instance.opcode:
+            return False
+        return self.corresponds(ours, match.node)
+
     def is_confirmed(self, ours: Node) -> bool:
         """Whether `before` computes what a value of `after` is from operands that are the same."""
         match = self.state.matches[ours.number]
@@ -183,6 +190,14 @@ class Relations:
         if score or len(ours.instance.inputs) != 3:
             return score > 0
         return _is_negation(ours.instance.inputs[0]) != _is_negation(theirs.instance.inputs[0])
+
+    def is_exchanged_later(self, ours: Node, theirs: Node) -> bool:
+        """Whether a value's operands are those of another one in the other order, where that matters, and only after
+        the first iteration: as well, the loop may carry one in the place of the other, both of which start alike."""
+        first = self._graph_of(ours).runs.first(ours.instance)
+        if first is ours.instance or traits_of(ours.instance.instruction).commutes or len(ours.instance.inputs) != 2:
+            return False
+        return ours.instance.opcode == theirs.instance.opcode and self._is_crossed(ours, theirs)
 
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
         """What computed two values, and the first runs of their instructions, if these are in the same iteration."""

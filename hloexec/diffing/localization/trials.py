@@ -13,6 +13,7 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.causes import Causes
 from hloexec.diffing.localization.handings import Handings
+from hloexec.diffing.localization.misuses import Misuses
 from hloexec.diffing.localization.patches import Patch, patched, replaced
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
@@ -81,7 +82,8 @@ class Trials:
         self._regions = Regions(replay, relations, is_over)
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
         self._handings = Handings(relations, decisions)
-        self._repairs = Repairs(replay, state, is_over)
+        self._misuses = Misuses(relations, decisions[0])
+        self._repairs = Repairs(replay, relations, is_over)
         self._tried: set[tuple[int, int]] = set()
         self._partly_tried: set[tuple[int, int]] = set()
         self._left = LIMITS.tries
@@ -145,7 +147,7 @@ class Trials:
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
-                return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
+                return (suspect.is_restructured and self._inside(trial, patch)) or (self._with_others(suspect), patch)
         return None
 
     def _apparent(self) -> tuple[Suspect, Patch | None] | None:
@@ -192,13 +194,34 @@ class Trials:
         found = None if inner is None else self._proven(self._causes.behind(inner, decision))
         found = found or self._deepest(pair)
         if found is None and (repair := self._repaired(pair)) is not None:
-            where = NodePair(repair.node, pair.theirs)
-            found = Suspect(where, repair.text, pair, repair.alike, decision=decision), patch
+            found = self._of_repair(repair, pair, decision), patch
         if found is None and self._seen.apparent is not None:
             found = self._apparent()
         self._seen = outer
         self._around.pop()
         return found
+
+    def _with_others(self, suspect: Suspect) -> Suspect:
+        """A suspect with what else could be another instruction, where its opcode is another one: x · √y for x / √y may
+        be x · 1/√y as well."""
+        pair = suspect.pair
+        is_another = pair.ours.instance.opcode != pair.theirs.instance.opcode
+        if not is_another or suspect.region or suspect.trial not in (None, pair) or suspect.is_restructured:
+            return suspect
+        steps, others = self._regions.steps(pair)
+        repair = self._repairs.of(pair, steps[: LIMITS.missing_steps], others)
+        is_open = repair is not None and pair.ours in repair.alike and len(repair.alike) > 1
+        return attrs.evolve(suspect, region=repair.alike) if repair is not None and is_open else suspect
+
+    def _of_repair(self, repair: Repair, pair: NodePair, decision: NodePair | None) -> Suspect:
+        """What to blame where a repair makes a pair right: if it is on another value that a loop carries, rather what
+        hands that on."""
+        where = NodePair(repair.node, pair.theirs)
+        if repair.operand is not None and (place := self._misuses.carrier(where, repair.operand)) is not None:
+            ours, theirs = (node.instance.instruction.name for node in (repair.operand.ours, repair.operand.theirs))
+            reason = f"it hands on %{ours} where before hands on %{theirs}"
+            return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
+        return Suspect(where, repair.text, pair, repair.alike, decision=decision, is_end=repair.is_doubtful)
 
     def _repaired(self, pair: NodePair) -> Repair | None:
         """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
