@@ -192,12 +192,18 @@ class Relations:
         return _is_negation(ours.instance.inputs[0]) != _is_negation(theirs.instance.inputs[0])
 
     def is_exchanged_later(self, ours: Node, theirs: Node) -> bool:
-        """Whether a value's operands are those of another one in the other order, where that matters, and only after
-        the first iteration: as well, the loop may carry one in the place of the other, both of which start alike."""
-        first = self._graph_of(ours).runs.first(ours.instance)
-        if first is ours.instance or traits_of(ours.instance.instruction).commutes or len(ours.instance.inputs) != 2:
+        """Whether a value's operands are those of another one in the other order, where that matters, and were alike
+        in the first iteration: as well, the loop may carry one in the place of the other."""
+        is_alike = ours.instance.opcode == theirs.instance.opcode and self.starts_alike(ours)
+        return is_alike and not traits_of(ours.instance.instruction).commutes and self._is_crossed(ours, theirs)
+
+    def starts_alike(self, node: Node) -> bool:
+        """Whether the two operands of what gave a value were the same in the first iteration, and are not now."""
+        first = self._graph_of(node).runs.first(node.instance)
+        if first is node.instance or len(first.inputs) != 2 or len(node.instance.inputs) != 2:
             return False
-        return ours.instance.opcode == theirs.instance.opcode and self._is_crossed(ours, theirs)
+        start, now = ([entry.digest.in_order for entry in each.inputs] for each in (first, node.instance))
+        return start[0] == start[1] and now[0] != now[1]
 
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
         """What computed two values, and the first runs of their instructions, if these are in the same iteration."""

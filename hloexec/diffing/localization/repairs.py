@@ -37,7 +37,8 @@ class Repair:
     operand: NodePair | None = None
     """Where it is right on another operand, the one that it has, and that of `before`."""
     is_doubtful: bool = False
-    """Whether `before` computes as well what is changed, from the same operands."""
+    """Whether `before` computes as well what is changed, from the same operands; or whether a loop may have exchanged
+    these instead, which were alike in its first iteration."""
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +91,8 @@ class Repairs:
         if found is None:
             return None
         changed = found.alike or (found.node,)
-        return attrs.evolve(found, is_doubtful=all(map(self._relations.is_as_before, changed)))
+        is_doubtful = all(map(self._relations.is_as_before, changed)) or self._relations.starts_alike(found.node)
+        return attrs.evolve(found, is_doubtful=is_doubtful)
 
     def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         for kind in (self._left_out, self._with_constants, self._edited, self._from_others):

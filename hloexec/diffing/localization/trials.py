@@ -114,7 +114,9 @@ class Trials:
     def _is_narrowed_anyway(self, pair: NodePair) -> bool:
         """Whether `before` has no use of a value but for rounding it to as few bits as `after` has of it."""
         users = self._replay.index.graph.users()[pair.theirs.number]
-        rounded = [NodePair(pair.ours, node) for user in users for node in user.results if traits_of(user.instruction).converts]
+        rounded = [
+            NodePair(pair.ours, node) for user in users for node in user.results if traits_of(user.instruction).converts
+        ]
         return len(users) == len(rounded) > 0 and not any(map(_is_narrower, rounded))
 
     def _is_known(self, place: InstructionRun) -> bool:
@@ -125,7 +127,9 @@ class Trials:
         for suspect in suspects:
             if suspect.pair.ours.instance.static in self._known:
                 continue
-            self._seen.note(suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair))
+            self._seen.note(
+                suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
+            )
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue
