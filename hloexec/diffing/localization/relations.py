@@ -123,7 +123,10 @@ class Relations:
         return self._corresponds(ours, theirs, LIMITS.operands_deep)
 
     def is_computed_alike(self, ours: Node, theirs: Node) -> bool:
-        """Whether two values correspond, and one opcode computed them from several operands."""
+        """Whether two values correspond, and one opcode computed them from several operands. Numbers that count
+        something do so by accident."""
+        if not (is_varied(ours) or ours.digest.family == "pred"):
+            return False
         one, other = (transparent_chain(node)[-1].instance for node in (ours, theirs))
         return one.opcode == other.opcode and len(one.inputs) > 1 and self.corresponds(ours, theirs)
 
