@@ -267,8 +267,8 @@ class Causes:
         """Why values differ that different steps computed."""
         if self._relations.is_another(pair.ours, pair.theirs) is not None:
             # It is right in itself: what uses it is to blame, or what decided that it is used.
-            causes = tuple(self._decisions_behind(pair))
-            return _Explanation(causes=causes, otherwise=Suspect(pair, has_wrong_operands=True))
+            decided = tuple(self._decisions_behind(pair))
+            return _Explanation(causes=decided, otherwise=Suspect(pair, has_wrong_operands=True))
         region = self._regions.of(pair)
         suspects = tuple(
             Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
