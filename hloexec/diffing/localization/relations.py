@@ -92,6 +92,12 @@ class Relations:
         last one first."""
         return list(islice(self._graph_of(node).runs.before(node.instance), LIMITS.runs_compared))
 
+    def runs_after(self, node: Node) -> list[Node]:
+        """What the instruction that computed a value gave on its device from then on, in its first few runs."""
+        runs = self._graph_of(node).runs[node.instance.static]
+        later = (run for run in runs if run.number >= node.instance.number and run.device == node.device)
+        return [run.results[node.leaf] for run in islice(later, LIMITS.few_runs)]
+
     def nodes_between(self, first: Node, last: Node) -> Iterator[Node]:
         """The values of `after` that were computed between two others."""
         return map(self._replay.graph.node, range(first.number + 1, last.number))
