@@ -79,7 +79,9 @@ class Misuses:
         )
 
     def _counts_on(self, ours: Node, theirs: Node) -> bool:
-        """Whether two values are equal in the iterations that follow as well, and others in each."""
+        """Whether two integers are equal in the iterations that follow as well, and others in each."""
+        if ours.digest.family != "integer":
+            return False
         sides = [self._relations.runs_after(node) for node in (transparent_chain(ours)[-1], theirs)]
         values = [[run.digest.in_order for run in runs] for runs in sides]
         return values[0] == values[1] and len(set(values[0])) == LIMITS.few_runs
