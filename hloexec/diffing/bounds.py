@@ -6,7 +6,8 @@ The error that an instruction itself adds follows from its operands, for each el
 - A sum of n terms is off by at most γₙ Σ|tᵢ|, to first order n u Σ|tᵢ| (Higham, Accuracy and Stability of Numerical
   Algorithms, section 4.2), and, if errors are independent, by λ √(n/3) u Σ|tᵢ| except for one sum in 1.7 million (λ =
   5; Higham and Mary, 2019); the smaller of both is used. Σ|tᵢ| is the result of the same instruction for the absolute
-  values of its operands, which costs one more product or sum.
+  values of its operands, which costs one more product or sum. Partial sums in a narrow type, whose errors are not
+  independent, have the first one (`hloexec.diffing.chains`).
 - For terms with factors of either sign (transforms), and for library calls, the magnitude of the terms is measured, by
   how much results change if each operand element changes by the same small relative amount with a random sign.
 
@@ -103,7 +104,7 @@ class Bounds:
         if not chain.linear:
             return np.zeros(result.shape)
         sizes = _sizes(result)
-        in_sums = math.sqrt(chain.sum_squares * chain.terms)
+        in_sums = min(chain.linear, math.sqrt(chain.sum_squares * chain.terms))
         rounded = min(chain.linear - in_sums, LAMBDA * math.sqrt(chain.rounding_squares / 3)) * sizes
         if not in_sums:
             return rounded

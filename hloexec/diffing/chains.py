@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
+import attrs
+
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
-from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
+from hloexec.numerics.error_budget import LAMBDA, Chain, chains_of, own_chain, summing, worst
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
@@ -50,12 +52,22 @@ class InstructionChains:
             called = worst(self._called[name].values())
             if own.terms and called.linear >= LIMITS.narrow_unit:
                 # A reducer in a narrow type may round every partial sum, or the last one alone: both are meant.
-                called = summing(own.terms, _coarsest(self._module.by_name[name]))
+                called = _summing_in_steps(own.terms, _coarsest(self._module.by_name[name]))
             chain = chain.then(called)
         if own.terms and names and not chain.linear:
             # A reducer that rounds nothing, as one that finds the largest number.
             return NO_CHAIN
         return chain.then(own)
+
+
+def _summing_in_steps(terms: float, unit: float) -> Chain:
+    """A sum of which each partial sum is rounded to a narrow type.
+
+    Its errors are not independent, as those of the probabilistic bound are: behind one large term, all that are less
+    than half a unit of it are lost, so that the errors of equal terms add up. The sum of squares is such that the bound
+    is n u Σ|t|.
+    """
+    return attrs.evolve(summing(terms, unit), sum_squares=3 * (terms * unit / LAMBDA) ** 2)
 
 
 def _coarsest(computation: Computation) -> float:

@@ -172,14 +172,15 @@ class Decisions:
         control = self._conditional(ours)
         if control is None:
             return None
+        counterpart = other._conditional(theirs)
+        runs = {} if counterpart is None else {run.iterations: run for run in other._runs(counterpart)}
+        if _has_another_index(control, runs.get(control.iterations)):
+            # What gives the index is to blame.
+            return None
         if self._gives(control, [theirs.digest]):
             return control.place
-        counterpart = other._conditional(theirs)
-        if counterpart is None:
-            return None
-        runs = {run.iterations: run for run in other._runs(counterpart)}
         for run in self._runs(control):
-            if run.iterations in runs:
+            if run.iterations in runs and not _has_another_index(run, runs[run.iterations]):
                 wanted = other._results(runs[run.iterations])
                 if wanted != self._results(run) and self._gives(run, wanted):
                     return run.place
@@ -274,6 +275,14 @@ class Decisions:
             yield from control.operands[0]
             return
         yield from map(self._graph.node, self._conditions.get((control.name, control.device), ()))
+
+
+def _has_another_index(ours: Control, theirs: Control | None) -> bool:
+    """Whether a conditional was given another index than its counterpart, as far as both count branches alike."""
+    if theirs is None or theirs.is_loop:
+        return False
+    first, second = ours.operands[0][0].digest, theirs.operands[0][0].digest
+    return first.family == second.family and first.in_order != second.in_order
 
 
 def _frame_of(name: str) -> tuple[str, str]:

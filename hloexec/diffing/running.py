@@ -206,6 +206,10 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, st
         blamed = []
     match_through_rounding(replay.graph, state)
     findings, nearest = [_finding(entry, state) for entry in blamed], []
+    if comparison.agrees:
+        # What rounding explains of an instruction proves nothing against results that it explains.
+        pairs = [pair for pair in zip(blamed, findings, strict=True) if not _is_within_bounds(pair[1])]
+        blamed, findings = [entry for entry, _ in pairs], [finding for _, finding in pairs]
     if not findings and not comparison.agrees:
         nearest = blame.nearest(state)
         findings = [_finding(entry, state, _NOWHERE) for entry in nearest]
@@ -349,6 +353,10 @@ def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[
         return "".join(characters)
     edges = [len(characters) * place // _PICTURE_WIDTH for place in range(_PICTURE_WIDTH + 1)]
     return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))
+
+
+def _is_within_bounds(finding: Finding) -> bool:
+    return finding.comparison is not None and finding.comparison.agrees
 
 
 def _more_precise(blamed: Blamed) -> str:

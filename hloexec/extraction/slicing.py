@@ -147,7 +147,7 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
         for name in called & module.by_name.keys()
         for computation in callees_first(module, module.by_name[name])
     }
-    kept = [computation for computation in module if computation.name in needed]
+    kept = [computation for computation in module if computation.name in needed] if needed else []
     if entry.name in needed:
         raise InputError(f"computation {entry.name} calls itself")
     return Module(

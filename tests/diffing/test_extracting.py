@@ -224,6 +224,25 @@ def test_a_shard_is_extracted_with_the_tile_that_it_should_be() -> None:
     assert pair.before is not None and pair.before.entry.root.shape.dimensions == (4, 4)
 
 
+def test_of_a_collective_on_another_value_neither_operand_is_followed() -> None:
+    """What the other devices compute their operands from is not at hand."""
+    text = """HloModule m, replica_count=2
+ENTRY main {
+  x = f32[4,3] parameter(0)
+  bent = f32[4,3] sine(x)
+  more = f32[4,3] multiply(bent, x)
+  exchanged = f32[4,3] all-to-all(OPERAND), replica_groups={{0,1}}, dimensions={0}
+  ROOT r = f32[4,3] tanh(exchanged)
+}
+"""
+    before, after = (hloexec.parse(text.replace("OPERAND", name)) for name in ("more", "x"))
+    given = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+    found = hloexec.diff(before, after, [[array] for array in given])
+    assert found.findings[0].after.instruction == "exchanged"
+    pair = found.extract()
+    assert pair.after.entry.root.opcode == "all-to-all"
+
+
 def test_a_collective_of_which_before_has_no_counterpart_is_extracted_alone() -> None:
     right = "channel_id=2, replica_groups={{0,2},{1,3}}"
     after = test_pairs.AFTER.replace(right, right.replace("{0,2},{1,3}", "{0,1},{2,3}"))

@@ -101,7 +101,9 @@ def _part(target: Node, goes_on: Callable[[Node, int], bool]) -> Part:
             continue
         is_cut = bool(instance.others) and node is not target
         is_literal = _is_literal(node, LIMITS.literal_steps)
-        if is_cut or not can_stand_alone(instance) or not (node is target or is_literal or goes_on(node, count)):
+        # What another device computes an operand from is not known here.
+        is_wanted = node is target or is_literal or (not target.instance.others and goes_on(node, count))
+        if is_cut or not can_stand_alone(instance) or not is_wanted:
             boundary[node.number] = node
             continue
         inside[instance.number] = node

@@ -129,7 +129,8 @@ class Causes:
             if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
                 yield Suspect(pair, "another branch gives what it should", decision=pair, is_proven=True, place=place)
             if entry.place is not None:
-                yield Suspect(pair, "it hands on what the loop was given", place=entry.place, decision=entry.decision)
+                reason = "it hands on what the loop was given"
+                yield Suspect(pair, reason, place=entry.place, decision=entry.decision, is_end=True)
             found = self._explained(pair)
             decision = entry.decision
             if decision is not None:
@@ -220,6 +221,9 @@ class Causes:
             return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
+        if self._relations.is_exchanged_later(pair.ours, pair.theirs):
+            reason = "it takes its operands in the other order, or the loop hands them on so"
+            return _Explanation((Suspect(pair, reason, is_end=True),))
         return _Explanation((Suspect(pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
@@ -261,6 +265,10 @@ class Causes:
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
+        if self._relations.is_another(pair.ours, pair.theirs) is not None:
+            # It is right in itself: what uses it is to blame, or what decided that it is used.
+            decided = tuple(self._decisions_behind(pair))
+            return _Explanation(causes=decided, otherwise=Suspect(pair, has_wrong_operands=True))
         region = self._regions.of(pair)
         suspects = tuple(
             Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
@@ -268,6 +276,8 @@ class Causes:
         )
         causes: list[_Cause] = []
         for entry in region.causes:
+            if self._relations.is_another(entry.ours, entry.theirs) is not None:
+                continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
         if region.misplaced is not None:

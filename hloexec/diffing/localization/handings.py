@@ -48,6 +48,9 @@ class Handings:
             if wrong and (place := self._ours.handed_on(name, iteration, device)) is not None:
                 known = self._keys_of_body(name, iteration, device) | {self._key(node) for node in ours.given}
                 for pair in wrong:
+                    if _is_chosen(pair.ours, name, iteration) or _is_chosen(pair.theirs, other, iteration):
+                        # To blame may be what decided which branch gives it.
+                        continue
                     # A value that nothing uses any more is not computed.
                     if pair.ours in ours.given or _key_of(pair.theirs.digest) in known:
                         first, second = (
@@ -130,6 +133,13 @@ class Handings:
 
 def _key_of(digest: Digest) -> _Key:
     return digest.family, digest.count, digest.in_any_order
+
+
+def _is_chosen(node: Node, loop: str, iteration: int) -> bool:
+    """Whether a conditional in an iteration of a loop gives a value."""
+    scope = transparent_chain(node)[-1].instance.scope
+    inner = scope.partition(f"{loop}[{iteration}]:")[2] if scope.startswith(loop) else ""
+    return any(":" in component and "[" not in component for component in inner.split("/"))
 
 
 def _is_evidence(node: Node) -> bool:

@@ -31,7 +31,8 @@ class Misuses:
         """The user, if its operand is what the user should be, and no accident explains it."""
         if self._relations.of(operand.ours, user.theirs) is not Relation.EQUAL:
             return None
-        if not (self._relations.is_evidence(operand.ours) or self._counts_alike(operand.ours, user.theirs)):
+        is_evident = self._relations.is_evidence(operand.ours) or self._counts_alike(operand.ours, user.theirs)
+        if not (is_evident or self._relations.is_computed_alike(operand.ours, user.theirs)):
             return None
         return Suspect(user, f"its operand %{_name(operand.ours)} is what it should be")
 
@@ -49,7 +50,7 @@ class Misuses:
         if ours is None or (theirs is not None and ours.instance.iterations != user.ours.instance.iterations):
             return None
         wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
-        place = self._carrier(user, operand)
+        place = self.carrier(user, operand)
         region = () if place else _way_of(user.ours, operand.ours)
         return Suspect(user, _reason(place, _number(ours), wanted), region=region, place=place)
 
@@ -62,18 +63,28 @@ class Misuses:
         node = user.ours
         if operand.ours in node.instance.inputs and len(transparent_chain(operand.ours)) > 1:
             node = operand.ours
-        place = self._carrier(user, operand)
+        place = self.carrier(user, operand)
         reason = _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}")
         if _name(other) == _name(operand.theirs) and other.instance.iterations == operand.theirs.instance.iterations:
             reason = f"it takes another part of %{_name(other)} than it should"
         is_same_step = other.instance.static == transparent_chain(operand.theirs)[-1].instance.static
+        is_evident = self.is_evident(operand, other)
         return Suspect(
             NodePair(node, user.theirs),
             reason,
             user,
-            has_wrong_operands=is_same_step and place is None and not self.is_evident(operand, other),
+            has_wrong_operands=is_same_step and place is None and not is_evident,
             place=place,
+            is_end=not is_evident and not is_varied(operand.ours) and not self._counts_on(operand.ours, other),
         )
+
+    def _counts_on(self, ours: Node, theirs: Node) -> bool:
+        """Whether two integers are equal in the iterations that follow as well, and others in each."""
+        if ours.digest.family != "integer":
+            return False
+        sides = [self._relations.runs_after(node) for node in (transparent_chain(ours)[-1], theirs)]
+        values = [[run.digest.in_order for run in runs] for runs in sides]
+        return values[0] == values[1] and len(set(values[0])) == LIMITS.few_runs
 
     def is_evident(self, operand: NodePair, other: Node) -> bool:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.
@@ -90,7 +101,7 @@ class Misuses:
             return False
         return other.instance.static != theirs.instance.static or ours.instance.iterations != theirs.instance.iterations
 
-    def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
+    def carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
         """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be,
         or if it was what it should be in an earlier iteration: then, the user was right."""
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]

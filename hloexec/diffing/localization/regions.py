@@ -78,6 +78,8 @@ class Regions:
         """The region in which a pair differs that different steps computed."""
         ours, theirs = self._steps(pair)
         nodes = self._around(ours.nodes) if len(ours.nodes) <= LIMITS.largest_region else ()
+        if (needless := self._needless(pair)) is not None:
+            return Region(nodes, misuses=(needless,))
         corresponding = self._corresponding(pair, ours, theirs)
         if corresponding is not None:
             misplaced = self._misplaced(corresponding, pair, ours)
@@ -286,6 +288,13 @@ class Regions:
             name = right[0].instance.instruction.name
             is_conclusive = self._relations.is_evidence(right[0]) or self._relations.is_confirmed(right[0])
             yield Misuse(pair, f"its operand %{name} is what it should be", is_conclusive)
+
+    def _needless(self, pair: NodePair) -> Misuse | None:
+        """The last step, if what it takes is computed as the value is that it should be."""
+        for entry in pair.ours.instance.inputs:
+            if self._relations.is_computed_alike(entry, pair.theirs):
+                return Misuse(pair, f"its operand %{entry.instance.instruction.name} is what it should be", True)
+        return None
 
     def _key_of(self, node: Node) -> _Key | None:
         place = self._relations.place_of(node)

@@ -92,6 +92,12 @@ class Relations:
         last one first."""
         return list(islice(self._graph_of(node).runs.before(node.instance), LIMITS.runs_compared))
 
+    def runs_after(self, node: Node) -> list[Node]:
+        """What the instruction that computed a value gave on its device from then on, in its first few runs."""
+        runs = self._graph_of(node).runs[node.instance.static]
+        later = (run for run in runs if run.number >= node.instance.number and run.device == node.device)
+        return [run.results[node.leaf] for run in islice(later, LIMITS.few_runs)]
+
     def nodes_between(self, first: Node, last: Node) -> Iterator[Node]:
         """The values of `after` that were computed between two others."""
         return map(self._replay.graph.node, range(first.number + 1, last.number))
@@ -121,6 +127,21 @@ class Relations:
         """Whether two values are the same, and so are their operands, as far back as equal numbers are little
         evidence."""
         return self._corresponds(ours, theirs, LIMITS.operands_deep)
+
+    def is_computed_alike(self, ours: Node, theirs: Node) -> bool:
+        """Whether two values correspond, and one opcode computed them from several operands. Numbers that count
+        something do so by accident."""
+        if not (is_varied(ours) or ours.digest.family == "pred"):
+            return False
+        one, other = (transparent_chain(node)[-1].instance for node in (ours, theirs))
+        return one.opcode == other.opcode and len(one.inputs) > 1 and self.corresponds(ours, theirs)
+
+    def is_as_before(self, ours: Node) -> bool:
+        """Whether the same opcode gives a value in `before`, from operands that are the same."""
+        match = self.state.matches[ours.number]
+        if match is None or match.node.instance.opcode != ours.instance.opcode:
+            return False
+        return self.corresponds(ours, match.node)
 
     def is_confirmed(self, ours: Node) -> bool:
         """Whether `before` computes what a value of `after` is from operands that are the same."""
@@ -178,6 +199,20 @@ class Relations:
         if score or len(ours.instance.inputs) != 3:
             return score > 0
         return _is_negation(ours.instance.inputs[0]) != _is_negation(theirs.instance.inputs[0])
+
+    def is_exchanged_later(self, ours: Node, theirs: Node) -> bool:
+        """Whether a value's operands are those of another one in the other order, where that matters, and were alike
+        in the first iteration: as well, the loop may carry one in the place of the other."""
+        is_alike = ours.instance.opcode == theirs.instance.opcode and self.starts_alike(ours)
+        return is_alike and not traits_of(ours.instance.instruction).commutes and self._is_crossed(ours, theirs)
+
+    def starts_alike(self, node: Node) -> bool:
+        """Whether the two operands of what gave a value were the same in the first iteration, and are not now."""
+        first = self._graph_of(node).runs.first(node.instance)
+        if first is node.instance or len(first.inputs) != 2 or len(node.instance.inputs) != 2:
+            return False
+        start, now = ([entry.digest.in_order for entry in each.inputs] for each in (first, node.instance))
+        return start[0] == start[1] and now[0] != now[1]
 
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
         """What computed two values, and the first runs of their instructions, if these are in the same iteration."""

@@ -17,11 +17,10 @@ from hloexec.diffing.agreement import comes_near, is_near, is_right, is_same
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
-from hloexec.diffing.localization.relations import NodePair, constant_of
+from hloexec.diffing.localization.relations import NodePair, Relations, constant_of
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
-from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]
@@ -35,14 +34,30 @@ class Repair:
     text: str
     alike: tuple[Node, ...] = ()
     """Where several changes make the value right, all that they change, in the order of data flow; none if many."""
+    operand: NodePair | None = None
+    """Where it is right on another operand, the one that it has, and that of `before`."""
+    is_doubtful: bool = False
+    """Whether `before` computes as well what is changed, from the same operands; or whether a loop may have exchanged
+    these instead, which were alike in its first iteration."""
+
+
+@attrs.frozen(eq=False)
+class _Change:
+    """What a node gives with one thing about it changed."""
+
+    node: Node
+    array: Array
+    text: str
+    operand: NodePair | None = None
 
 
 class Repairs:
     """The repairs of one state of a replay."""
 
-    def __init__(self, replay: Replay, state: State, is_over: Callable[[], bool]) -> None:
+    def __init__(self, replay: Replay, relations: Relations, is_over: Callable[[], bool]) -> None:
         self._replay = replay
-        self._state = state
+        self._relations = relations
+        self._state = relations.state
         self._is_over = is_over
         self._tried = 0
 
@@ -56,11 +71,12 @@ class Repairs:
         near = None
         right: list[Repair] = []
         last = LIMITS.edits
-        for node, array, text in self._changes(steps, others):
+        for change in self._changes(steps, others):
+            node, text = change.node, change.text
             self._tried += 1
             if self._tried > last or self._is_over():
                 break
-            now = rerun.value({node.number: array})
+            now = rerun.value({node.number: change.array})
             if now is None or not comes_near(now, before, pair.theirs.value):
                 continue
             as_it_is = rerun.value({node.number: self._state.raw[node.number]})
@@ -69,22 +85,26 @@ class Repairs:
                 continue
             if is_right(now, pair.theirs.value):
                 last = min(last, self._tried + LIMITS.more_edits)
-                right.append(Repair(node, text))
-            near = near or Repair(node, text)
-        return _one_of(right) or near
+                right.append(Repair(node, text, operand=change.operand))
+            near = near or Repair(node, text, operand=change.operand)
+        found = _one_of(right) or near
+        if found is None:
+            return None
+        changed = found.alike or (found.node,)
+        is_doubtful = all(map(self._relations.is_as_before, changed)) or self._relations.starts_alike(found.node)
+        return attrs.evolve(found, is_doubtful=is_doubtful)
 
-    def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
-        """Each change, by the node that it changes and what that gives then."""
+    def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         for kind in (self._left_out, self._with_constants, self._edited, self._from_others):
             yield from kind(steps, others)
 
-    def _edited(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+    def _edited(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[_Change]:
         """Other attributes, operands in another order, other opcodes."""
         edits = [(node, edit) for node in steps for edit in self._edits_of(node)]
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
             arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
             if arrays is not None and not self._changes_little(node, arrays[node.leaf]):
-                yield node, arrays[node.leaf], f"it would be right as {edit.text}"
+                yield _Change(node, arrays[node.leaf], f"it would be right as {edit.text}")
 
     def _changes_little(self, node: Node, now: Array) -> bool:
         """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
@@ -99,7 +119,7 @@ class Repairs:
         if module is not None and len(node.instance.results) == 1:
             yield from edits_of(module)
 
-    def _left_out(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+    def _left_out(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[_Change]:
         """An operand in the place of a result of its shape."""
         for node in steps:
             raw = self._state.raw[node.number]
@@ -107,9 +127,9 @@ class Repairs:
                 value = self._state.values[entry.number]
                 is_alike = value.shape == raw.shape and entry.digest.family == node.digest.family
                 if is_alike and not constant_of(entry) and not is_same(value, raw):
-                    yield node, value, "it would be right without it"
+                    yield _Change(node, value, "it would be right without it")
 
-    def _with_constants(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+    def _with_constants(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A constant of `before` in the place of one."""
         theirs = {
             (str(entry.dtype), entry.value.reshape(-1)[0].item()): entry
@@ -126,9 +146,10 @@ class Repairs:
                     changed = np.full(entry.shape, other.value.reshape(-1)[0], entry.dtype)
                     array = self._on(node, {entry.number: changed})
                     if array is not None:
-                        yield node, array, f"it would be right with {number} for %{entry.instance.instruction.name}"
+                        text = f"it would be right with {number} for %{entry.instance.instruction.name}"
+                        yield _Change(node, array, text)
 
-    def _from_others(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+    def _from_others(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A value that `before` uses in the place of an operand."""
         for node in steps:
             for entry in node.instance.inputs:
@@ -139,7 +160,8 @@ class Repairs:
                     array = self._on(node, {entry.number: other.value})
                     if array is not None:
                         ours, theirs = (each.instance.instruction.name for each in (entry, other))
-                        yield node, array, f"it would be right on %{theirs} of before in the place of %{ours}"
+                        text = f"it would be right on %{theirs} of before in the place of %{ours}"
+                        yield _Change(node, array, text, NodePair(entry, other))
 
     def _on(self, node: Node, changes: dict[int, Array]) -> Array | None:
         arrays = self._replay.evaluator.results(node.instance, Overlay(self._state.values, changes))

@@ -13,6 +13,7 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.causes import Causes
 from hloexec.diffing.localization.handings import Handings
+from hloexec.diffing.localization.misuses import Misuses
 from hloexec.diffing.localization.patches import Patch, patched, replaced
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
@@ -21,6 +22,7 @@ from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
+from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
@@ -44,9 +46,9 @@ class _Seen:
     """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
     value is put in its place, as long as its type is the same."""
 
-    def note(self, suspect: Suspect) -> None:
+    def note(self, suspect: Suspect, *, is_narrower: bool) -> None:
         self.first = self.first or suspect
-        if self.narrowed is None and _is_narrower(suspect.pair):
+        if self.narrowed is None and is_narrower:
             self.narrowed = suspect
         if not suspect.has_wrong_operands:
             self.evident = self.evident or suspect
@@ -76,11 +78,12 @@ class Trials:
         self._known = known
         """The instructions that are to blame already."""
         self._is_over = is_over
-        relations = Relations(replay, state)
+        self._relations = relations = Relations(replay, state)
         self._regions = Regions(replay, relations, is_over)
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
         self._handings = Handings(relations, decisions)
-        self._repairs = Repairs(replay, state, is_over)
+        self._misuses = Misuses(relations, decisions[0])
+        self._repairs = Repairs(replay, relations, is_over)
         self._tried: set[tuple[int, int]] = set()
         self._partly_tried: set[tuple[int, int]] = set()
         self._left = LIMITS.tries
@@ -108,6 +111,14 @@ class Trials:
             return None, None
         return suspect, self._partly(suspect.trial or suspect.pair)
 
+    def _is_narrowed_anyway(self, pair: NodePair) -> bool:
+        """Whether `before` has no use of a value but for rounding it to as few bits as `after` has of it."""
+        users = self._replay.index.graph.users()[pair.theirs.number]
+        rounded = [
+            NodePair(pair.ours, node) for user in users for node in user.results if traits_of(user.instruction).converts
+        ]
+        return len(users) == len(rounded) > 0 and not any(map(_is_narrower, rounded))
+
     def _is_known(self, place: InstructionRun) -> bool:
         return (place.computation, place.instruction) in self._known
 
@@ -116,7 +127,9 @@ class Trials:
         for suspect in suspects:
             if suspect.pair.ours.instance.static in self._known:
                 continue
-            self._seen.note(suspect)
+            self._seen.note(
+                suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
+            )
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue
@@ -138,7 +151,7 @@ class Trials:
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
-                return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
+                return (suspect.is_restructured and self._inside(trial, patch)) or (self._with_others(suspect), patch)
         return None
 
     def _apparent(self) -> tuple[Suspect, Patch | None] | None:
@@ -156,6 +169,9 @@ class Trials:
         for pair in sorted(self._causes.pairs, key=self._causes.order):
             is_behind = end is None or pair.ours.number < end.ours.number
             if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
+                continue
+            if self._relations.is_another(pair.ours, pair.theirs) is not None:
+                # It is right in itself, and only used in the wrong place.
                 continue
             if self._left == 0 or self._is_over():
                 break
@@ -182,13 +198,34 @@ class Trials:
         found = None if inner is None else self._proven(self._causes.behind(inner, decision))
         found = found or self._deepest(pair)
         if found is None and (repair := self._repaired(pair)) is not None:
-            where = NodePair(repair.node, pair.theirs)
-            found = Suspect(where, repair.text, pair, repair.alike, decision=decision), patch
+            found = self._of_repair(repair, pair, decision), patch
         if found is None and self._seen.apparent is not None:
             found = self._apparent()
         self._seen = outer
         self._around.pop()
         return found
+
+    def _with_others(self, suspect: Suspect) -> Suspect:
+        """A suspect with what else could be another instruction, where its opcode is another one: x · √y for x / √y may
+        be x · 1/√y as well."""
+        pair = suspect.pair
+        is_another = pair.ours.instance.opcode != pair.theirs.instance.opcode
+        if not is_another or suspect.region or suspect.trial not in (None, pair) or suspect.is_restructured:
+            return suspect
+        steps, others = self._regions.steps(pair)
+        repair = self._repairs.of(pair, steps[: LIMITS.missing_steps], others)
+        is_open = repair is not None and pair.ours in repair.alike and len(repair.alike) > 1
+        return attrs.evolve(suspect, region=repair.alike) if repair is not None and is_open else suspect
+
+    def _of_repair(self, repair: Repair, pair: NodePair, decision: NodePair | None) -> Suspect:
+        """What to blame where a repair makes a pair right: if it is on another value that a loop carries, rather what
+        hands that on."""
+        where = NodePair(repair.node, pair.theirs)
+        if repair.operand is not None and (place := self._misuses.carrier(where, repair.operand)) is not None:
+            ours, theirs = (node.instance.instruction.name for node in (repair.operand.ours, repair.operand.theirs))
+            reason = f"it hands on %{ours} where before hands on %{theirs}"
+            return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
+        return Suspect(where, repair.text, pair, repair.alike, decision=decision, is_end=repair.is_doubtful)
 
     def _repaired(self, pair: NodePair) -> Repair | None:
         """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
