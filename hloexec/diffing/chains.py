@@ -64,10 +64,10 @@ def _summing_in_steps(terms: float, unit: float) -> Chain:
     """A sum of which each partial sum is rounded to a narrow type.
 
     Its errors are not independent, as those of the probabilistic bound are: behind one large term, all that are less
-    than half a unit of it are lost, so that the errors of equal terms add up. The sum of squares is such that the bound
-    is n u Σ|t|.
+    than half a unit of it are lost, so that the errors of equal terms add up. No step is off by more than its term,
+    since the sum before it is a number of the type. The sum of squares is such that the bound is min(n u, 1) Σ|t|.
     """
-    return attrs.evolve(summing(terms, unit), sum_squares=3 * (terms * unit / LAMBDA) ** 2)
+    return attrs.evolve(summing(terms, unit), sum_squares=3 * (min(terms * unit, 1) / LAMBDA) ** 2)
 
 
 def _coarsest(computation: Computation) -> float:

@@ -118,7 +118,6 @@ WRONG = [
     (['a = f32[7]{0} custom-call(p), custom_call_target="f", operand_layout_constraints={f32[5]{0}}'], "layout constr"),
     (['a = f32[7]{0} custom-call(p), custom_call_target="f", operand_layout_constraints={}'], "0 operand layout"),
     (["a = f32[4] add-dependency(p, p)"], "must be a token"),
-    (["a = token[] after-all(p)"], "operand 0 of after-all must be a token"),
     (["a = ((f32[4]), f32[5], u32[]) async-start(p), calls=twice"], "element 1 of async-start"),
     (["a = ((f32[5]), f32[4], u32[]) async-start(p), calls=twice"], "element 0 of async-start"),
     (["a = f32[4] async-done(p)"], "must be a tuple of at least 2"),

@@ -203,7 +203,6 @@ INVALID = {
     "set-dimension-size by floats": op("f32[<=2] set-dimension-size(a, n), dimensions={0}", a="f32[2]", n="f32[]"),
     "all-gather to another size": op("f32[5] all-gather(a), replica_groups={{0,1}}, dimensions={0}", a="f32[2]"),
     "collective-permute of other shapes": op("f32[3] collective-permute(a), source_target_pairs={{0,1}}", a="f32[2]"),
-    "after-all of arrays": op("token[] after-all(a)", a="f32[2]"),
     "map of other sizes": op("f32[2] map(a, b), dimensions={0}, to_apply=add_f32", ADD, a="f32[2]", b="f32[3]"),
     "topk to another size": op("(f32[2,2], s32[2,2]) topk(a), k=1, largest=true", a="f32[2,3]"),
 } | CALLERS  # fmt: skip
