@@ -386,7 +386,7 @@ def test_what_is_no_module_is_refused_with_a_reason(data: bytes, message: str) -
         load_bytes(data, "file")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_damaged_proto_is_refused_or_read_but_nothing_else(proto: bytes, data: Any) -> None:
     damaged = bytearray(proto)

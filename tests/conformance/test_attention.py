@@ -24,7 +24,7 @@ def run_by_xla(target: str, operands: Sequence[Any], results: Sequence[str], con
     return xla.run_hlo(xla.equivalent_module(text), *operands, xla_flags=xla.COMPILED_SOONEST)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("groups", [1, 2, 4])

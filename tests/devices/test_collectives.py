@@ -18,7 +18,7 @@ settings = hypothesis.settings(max_examples=60, deadline=None, suppress_health_c
 
 
 @pytest.mark.parametrize("step", drawing.STEPS)
-@hypothesis.settings(settings, max_examples=25)
+@hypothesis.settings(settings, max_examples=15)
 @hypothesis.given(hypothesis.strategies.data())
 def test_collective_agrees_with_model(step: str, data: hypothesis.strategies.DataObject) -> None:
     program = data.draw(drawing.programs(steps=[step]))

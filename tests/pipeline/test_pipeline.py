@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -21,11 +20,8 @@ _SEED = 20_261_124
 def test_mutants_give_results_or_hlo_errors(tmp_path: Path) -> None:
     texts = corpus()
     counts: Counter[str] = Counter()
-    started = time.monotonic()
     for seed in range(_SEED, _SEED + 2000):
         counts[outcome(mutant_of(seed, texts), tmp_path)] += 1
-        if time.monotonic() - started > 20:
-            break
     assert {*counts} >= {"unread", "invalid", "run"}
 
 

@@ -136,6 +136,7 @@ ENTRY main {{
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(OPCODES.keys() - KEPT))
 def test_what_the_relation_says_is_what_the_shape_rule_infers(name: str) -> None:
     with warnings.catch_warnings():

@@ -13,7 +13,7 @@ pytest.importorskip("jax", reason="JAX lowers the programs, and XLA reads them")
 corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", corpus.names())
 def test_program_survives_printing(name: str) -> None:
     module = parse(corpus.text_of(name), filename=name, strict=True)
