@@ -153,8 +153,9 @@ UNREPLACEABLE = (
 def _is_alike(before: object, after: object) -> bool:
     if not isinstance(before, np.ndarray):
         return before is after
-    is_array = isinstance(after, (np.ndarray, np.generic))
-    return is_array and (after.dtype, after.shape) == (before.dtype, before.shape)  # type: ignore[attr-defined]
+    if not isinstance(after, (np.ndarray, np.generic)):
+        return False
+    return (after.dtype, after.shape) == (before.dtype, before.shape)
 
 
 def _read_only(array: Any) -> Array:
