@@ -26,7 +26,7 @@ from hloexec.exec.arguments import collected, device_arguments, device_results
 from hloexec.exec.host import Host, Sink, Source, connect
 from hloexec.exec.lockstep.participation import require_devices
 from hloexec.exec.machine import Machine
-from hloexec.exec.observers import UNOBSERVED, Attached, Observer, attach
+from hloexec.exec.observers import UNOBSERVED, Observer, attach
 from hloexec.exec.plans import plan_of
 from hloexec.ir import Module
 from hloexec.ops import arena
@@ -203,72 +203,128 @@ def run_devices(
 
 def _run(module: Module, inputs: Inputs | None, topology: Topology, *, verify: bool, **options: Any) -> list[Value]:
     if verify is not False:
-        return _run_on(module, inputs, topology, verify=verify, **options)
+        return _Run(module, inputs, topology, verify=verify, **options).outputs()
     from hloexec.verifier import explained
 
     with explained(module):
-        return _run_on(module, inputs, topology, verify=verify, **options)
+        return _Run(module, inputs, topology, verify=verify, **options).outputs()
 
 
-def _run_on(
-    module: Module,
-    inputs: Inputs | None,
-    topology: Topology,
-    *,
-    seed: int,
-    memory_limit: int | str | None,
-    max_iterations: int | None,
-    timeout: float | None,
-    check: bool,
-    observers: Sequence[Observer],
-    statistics: Statistics | None,
-    infeed: Sequence[Source] | None,
-    outfeed: Sequence[Sink] | None,
-    host_transfers: Sequence[Mapping[int, Source | Sink]] | None,
-    **options: Any,
-) -> list[Value]:
-    _require_run_options(module, seed, check, statistics)
-    limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
-    limits = None if max_iterations is None and timeout is None else _limits(max_iterations, timeout)
-    if inputs is None:
-        inputs = [_random_inputs(module, seed, options)]
-    attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
-    parties: Sequence[Sequence[Any]] = ()
-    if infeed is not None or outfeed is not None or host_transfers is not None:
-        parties = (
-            _per_device("infeed", infeed, topology),
-            _per_device("outfeed", outfeed, topology),
-            _per_device("host_transfers", host_transfers, topology),
-        )
+class _Run:
+    """A call of `run` or `run_devices`: its options, checked and as the parts of a run take them."""
 
-    def execute(*, planner: bool) -> list[Value]:
-        plan = plan_of(
-            module,
-            memory_limit=limit,
-            is_observed=attached.see_instructions,
-            is_controlled=attached.may_replace,
+    def __init__(
+        self,
+        module: Module,
+        inputs: Inputs | None,
+        topology: Topology,
+        *,
+        seed: int,
+        memory_limit: int | str | None,
+        max_iterations: int | None,
+        timeout: float | None,
+        planner: bool,
+        check: bool,
+        observers: Sequence[Observer],
+        statistics: Statistics | None,
+        infeed: Sequence[Source] | None,
+        outfeed: Sequence[Sink] | None,
+        host_transfers: Sequence[Mapping[int, Source | Sink]] | None,
+        **plan_options: Any,
+    ) -> None:
+        """`plan_options` are those that only `plan_of` looks at."""
+        _require_run_options(module, seed, check, statistics)
+        self.module = module
+        self.topology = topology
+        self.seed = int(seed)
+        self.check = check
+        self.statistics = statistics
+        self.planner = planner
+        self.plan_options = plan_options
+        self.memory_limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
+        self.limits = None if max_iterations is None and timeout is None else _limits(max_iterations, timeout)
+        self.inputs = [_random_inputs(module, seed, plan_options)] if inputs is None else inputs
+        self.attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
+        self.parties: Sequence[Sequence[Any]] = ()
+        """The sources of infeeds, the sinks of outfeeds and the ends of host transfers, each by device."""
+        if infeed is not None or outfeed is not None or host_transfers is not None:
+            self.parties = (
+                _per_device("infeed", infeed, topology),
+                _per_device("outfeed", outfeed, topology),
+                _per_device("host_transfers", host_transfers, topology),
+            )
+        if self.attached.controls:
+            # What an optimized plan computes early, or all at once, could not be replaced.
+            self.planner = False
+            self.attached.may_replace = numerics_policy(plan_options["numerics"]).rounds_every_value
+
+    def outputs(self) -> list[Value]:
+        """The result of each device; computed again without optimizations where a fault in them ended the run."""
+        attached = self.attached
+        try:
+            plan = self._plan(self.planner, is_observed=attached.see_instructions, is_controlled=attached.may_replace)
+            return self._outputs(plan)
+        except Exception as error:
+            fault = _fault(error)
+            if fault is None or not self.planner or attached.see_instructions:
+                raise
+            plain = self._plan(planner=False)
+            if _has_effects(plain):
+                raise
+            outputs = self._outputs(plain)
+            warn_of_failure(f"running {self.module.name} as it was planned", fault)
+            return outputs
+
+    def _plan(self, planner: bool, *, is_observed: bool = False, is_controlled: bool = False) -> Plan:
+        return plan_of(
+            self.module,
+            memory_limit=self.memory_limit,
             planner=planner,
-            **options,
+            is_observed=is_observed,
+            is_controlled=is_controlled,
+            **self.plan_options,
         )
-        return _execute(plan, inputs, topology, parties, attached, limit, seed, check, statistics, limits)
 
-    planner = options.pop("planner")
-    if attached.controls:
-        # What an optimized plan computes early, or all at once, could not be replaced.
-        planner = False
-        attached.may_replace = numerics_policy(options["numerics"]).rounds_every_value
-    try:
-        return execute(planner=planner)
-    except Exception as error:
-        fault = _fault(error)
-        if fault is None or not planner or attached.see_instructions:
-            raise
-        plain = plan_of(module, memory_limit=limit, planner=False, **options)
-        if _has_effects(plain):
-            raise
-        outputs = execute(planner=False)
-        warn_of_failure(f"running {module.name} as it was planned", fault)
-        return outputs
+    def _outputs(self, plan: Plan) -> list[Value]:
+        """The results of one run of a plan."""
+        count = self.topology.count
+        if plan.communication:
+            require_devices(plan, self.topology)
+        arguments = device_arguments(plan.computation, self.inputs, count)
+        spread = None
+        if count > 1:
+            classes = [value.classes if type(value) is Varying else None for value in arguments]
+            spread = spread_of(plan, classes, self.topology)
+        require_memory(plan, self.memory_limit, spread)
+        machine = self._machine(plan)
+        draws: AbstractContextManager[object] = nullcontext()
+        if plan.has_draws:
+            from hloexec.ops.random.rng import seeded
+
+            draws = seeded(self.seed)
+        memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
+        with np.errstate(all="ignore"), draws, memory, single_threaded_blas():
+            results = machine.run(plan, arguments)
+            try:
+                return device_results(plan, results, count, always_copy=self.attached.see_instructions)
+            except MemoryError as error:
+                raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+    def _machine(self, plan: Plan) -> Machine:
+        """A machine that is connected to the host; one that watches its steps where anything asks for that."""
+        topology, attached = self.topology, self.attached
+        hosts: list[Host] = []
+        if plan.host_transfers or any(party is not None for given in self.parties for party in given):
+            parties = self.parties or [[None] * topology.count] * 3
+            hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
+        is_watched = self.check or self.statistics is not None or self.limits is not None
+        if not is_watched and not attached.see_instructions and not attached.see_progress:
+            return Machine(topology, hosts)
+        from hloexec.exec.watching import WatchedMachine
+
+        return WatchedMachine(
+            topology, attached, check=self.check, statistics=self.statistics, hosts=hosts, limits=self.limits
+        )
 
 
 def _require_run_options(module: object, seed: object, check: object, statistics: object) -> None:
@@ -300,50 +356,6 @@ def _random_inputs(module: Module, seed: int, options: Mapping[str, Any]) -> lis
     from hloexec.inputs import random_inputs
 
     return random_inputs(module, seed, computation=options["computation"], verify=options["verify"])
-
-
-def _execute(
-    plan: Plan,
-    inputs: Inputs,
-    topology: Topology,
-    parties: Sequence[Sequence[Any]],
-    attached: Attached,
-    memory_limit: int | None,
-    seed: int,
-    check: bool,
-    statistics: Statistics | None,
-    limits: Limits | None,
-) -> list[Value]:
-    """One run of a plan."""
-    if plan.communication:
-        require_devices(plan, topology)
-    arguments = device_arguments(plan.computation, inputs, topology.count)
-    spread = None
-    if topology.count > 1:
-        classes = [value.classes if type(value) is Varying else None for value in arguments]
-        spread = spread_of(plan, classes, topology)
-    require_memory(plan, memory_limit, spread)
-    hosts: list[Host] = []
-    if plan.host_transfers or any(party is not None for given in parties for party in given):
-        parties = parties or [[None] * topology.count] * 3
-        hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
-    machine = Machine(topology, hosts)
-    if check or statistics is not None or limits is not None or attached.see_instructions or attached.see_progress:
-        from hloexec.exec.watching import WatchedMachine
-
-        machine = WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts, limits=limits)
-    draws: AbstractContextManager[object] = nullcontext()
-    if plan.has_draws:
-        from hloexec.ops.random.rng import seeded
-
-        draws = seeded(int(seed))
-    memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
-    with np.errstate(all="ignore"), draws, memory, single_threaded_blas():
-        results = machine.run(plan, arguments)
-        try:
-            return device_results(plan, results, topology.count, always_copy=attached.see_instructions)
-        except MemoryError as error:
-            raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
 
 
 def _memory_of(plan: Plan) -> AbstractContextManager[None]:
