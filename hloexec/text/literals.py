@@ -1,45 +1,30 @@
 """Literals in text: `42`, `{1, 2}`, `{ { (0, 1) }, { (2, inf) } }`, `(1, {2, 3})`, `{...}`.
 
-A literal that is written the way XLA prints it is read as a whole: its rows are split by string methods and converted
-by NumPy. Only when that finds something unusual are its tokens read one by one, which also finds the place of an error.
+An array that is written the way XLA prints it is read as a whole (`literal_arrays`). Only where that finds something
+unusual are its tokens read one by one, which also finds the place of an error.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 import attrs
-import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.errors import warn
 from hloexec.ir import ArrayShape, Layout, Literal, Shape, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
+from hloexec.text.literal_arrays import BOOLEANS, floats, integer_range, integers, nan_bits, regular_array
 from hloexec.text.shapes import ShapeParser
-from hloexec.values import Array
 
-__all__ = ["LiteralParser", "nan_bits"]
+__all__ = ["LiteralParser"]
 
-_BRACE = re.compile(r"[^{}/]*+([{}]|/\*)")
-_COMMENT = re.compile(r"/\*(?:[^*\0]|\*(?!/))*+\*/")
-_ROW = re.compile(
-    r"\{[ \t\n\r]*+((?:(?:-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|-?inf|true|false)[, \t\n\r]*+)*+)\}"
-)
-_ROW_OF_INTEGERS = re.compile(r"\{([-0-9, \t\n\r]*+)\}")
-"""Finds what `_ROW` finds where `int` takes every word, in a tenth of the time."""
-_NOT_A_BRACE = re.compile(r"[^{}]+")
 _ELIDED = re.compile(r"\{[ \t\n\r]*\.\.\.[ \t\n\r]*\}")
 _NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
 _SHAPE_OF_TUPLE = re.compile(r"\((?:[^()]|\([^()]*\))*\)\s*\(")
 """A tuple's shape and the beginning of its elements: no literal is followed by a parenthesis."""
-_INTEGER_BEYOND_64_BITS = re.compile(r"[0-9]{19}")
-"""Where there may be one."""
-_WORDS = {"true": 1, "false": 0}
-_CONVERTED_AT_ONCE = 1 << 14
-"""As words, numbers take ten times the memory."""
 
 
 class LiteralParser:
@@ -144,8 +129,10 @@ class LiteralParser:
         if any(size < 0 for size in shape.dimensions):
             lexer.fail(f"a literal cannot have the unbounded shape {shape}")
         if lexer.at("{") and shape.rank and not shape.element_type.is_complex:
-            array = self._whole_array(shape)
-            if array is not None:
+            found = regular_array(lexer.text, lexer.start, shape, strict=self._strict)
+            if found is not None:
+                array, end = found
+                lexer.move_to(end)
                 return Literal.from_array(array, shape)
         elif shape.rank and shape.element_count and not shape.element_type.is_complex and not lexer.at("{"):
             return self._scalar_for_array(shape)
@@ -166,25 +153,6 @@ class LiteralParser:
                 "XLA takes it for the first element and sets all others to zero"
             )
         return Literal.from_array(array, shape)
-
-    def _whole_array(self, shape: ArrayShape) -> Array | None:
-        """The literal that begins here if all of it is regular: full rows of plain numbers, properly nested."""
-        lexer = self._lexer
-        end = _matching_brace(lexer.text, lexer.start)
-        if end is None or shape.element_count == 0:
-            return None
-        body = lexer.text[lexer.start : end]
-        is_checked = self._strict or shape.element_type.kind is Kind.PRED
-        if is_checked and _INTEGER_BEYOND_64_BITS.search(body):
-            return None
-        if "/" in body:
-            body = _COMMENT.sub("", body)
-        array = _rows(body, shape)
-        # Only rows that matched were counted, so equal skeletons mean that nothing but rows is there.
-        if array is None or _NOT_A_BRACE.sub("", body) != _skeleton(shape.dimensions):
-            return None
-        lexer.move_to(end)
-        return array.reshape(shape.dimensions)
 
     def _by_tokens(self, shape: ArrayShape) -> Literal:
         """The literal read token by token, as XLA does: commas are optional, braces are counted."""
@@ -234,16 +202,16 @@ class LiteralParser:
             return pair.view(element_type.storage)[0]
         if element_type.is_floating:
             return self._float(element_type.storage, f"a value of type {element_type.name}")
-        if lexer.kind == NAME and lexer.value in _WORDS:
+        if lexer.kind == NAME and lexer.value in BOOLEANS:
             if element_type.kind is not Kind.PRED:
                 lexer.fail(f"expected an integer for a value of type {element_type.name}, found {lexer.describe()}")
             return lexer.boolean("a truth value")
         value = lexer.integer(f"a value of type {element_type.name}")
         if element_type.kind is Kind.PRED:
             return value != 0
-        converted = _integers([value], element_type)
+        converted = integers([value], element_type)
         if converted is None:
-            low, high = _integer_range(element_type)
+            low, high = integer_range(element_type)
             lexer.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
         return converted[0]
 
@@ -264,7 +232,7 @@ class LiteralParser:
             lexer.integer(what)
         else:
             value = lexer.number(what)
-        array = _floats(np.array([value]), dtype)
+        array = floats(np.array([value]), dtype)
         if array is None:
             lexer.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
         return array[0]
@@ -272,152 +240,19 @@ class LiteralParser:
 
 def _elided(shape: Shape) -> Literal:
     """A literal of which nothing is known; a tuple is known to be one."""
-    open_tuples: list[tuple[TupleShape, list[Literal]]] = []
-    while True:
-        if isinstance(shape, TupleShape) and shape.elements:
-            open_tuples.append((shape, []))
-            shape = shape.elements[0]
-            continue
-        found = Literal(shape, () if isinstance(shape, TupleShape) else None)
-        while open_tuples:
-            tuple_shape, elements = open_tuples[-1]
-            elements.append(found)
-            if len(elements) < len(tuple_shape.elements):
-                shape = tuple_shape.elements[len(elements)]
-                break
-            found = Literal(tuple_shape, tuple(elements))
-            open_tuples.pop()
+    pending, parts = [shape], []
+    while pending:
+        parts.append(pending.pop())
+        if isinstance(parts[-1], TupleShape):
+            pending.extend(parts[-1].elements)
+    found: list[Literal] = []
+    for part in reversed(parts):  # elements, in their order, before their tuple
+        if isinstance(part, TupleShape):
+            first = len(found) - len(part.elements)
+            found[first:] = [Literal(part, tuple(found[first:]))]
         else:
-            return found
-
-
-def _matching_brace(text: str, start: int) -> int | None:
-    """The offset after the brace that closes the one at `start`, or None."""
-    depth = 0
-    position = start
-    while match := _BRACE.match(text, position):
-        position = match.end()
-        if match[1] == "{":
-            depth += 1
-        elif match[1] == "}":
-            depth -= 1
-            if depth == 0:
-                return position
-        else:
-            comment = _COMMENT.match(text, match.start(1))
-            if comment is None:
-                return None
-            position = comment.end()
-    return None
-
-
-def _rows(body: str, shape: ArrayShape) -> Array | None:
-    """The numbers of all rows, one after the other; None where a row has more or less of them, or there are others."""
-    row_size = shape.dimensions[-1]
-    parts: list[Array] = []
-    words: list[str] = []
-    count = 0
-    is_integral = shape.element_type.is_integral and shape.element_type.kind is not Kind.PRED
-    for row in (_ROW_OF_INTEGERS if is_integral else _ROW).finditer(body):
-        found = row[1].replace(",", " ").split()
-        if len(found) != row_size:
-            return None
-        words += found
-        count += row_size
-        if len(words) >= _CONVERTED_AT_ONCE:
-            part = _convert(words, shape.element_type)
-            if part is None:
-                return None
-            parts.append(part)
-            words = []
-    if count != shape.element_count:
-        return None
-    if words:
-        part = _convert(words, shape.element_type)
-        if part is None:
-            return None
-        parts.append(part)
-    return np.concatenate(parts)
-
-
-def _skeleton(dimensions: tuple[int, ...]) -> str:
-    """The braces of a literal of these dimensions."""
-    braces = "{}"
-    for size in reversed(dimensions[:-1]):
-        braces = "{" + braces * size + "}"
-    return braces
-
-
-def _convert(words: list[str], element_type: ElementType) -> Array | None:
-    """Plain numbers as an array of the element type; None where a word is no plain number or out of range."""
-    try:
-        if element_type.kind is Kind.PRED:
-            return np.array([bool(_WORDS[word] if word in _WORDS else int(word)) for word in words])
-        if element_type.is_integral:
-            return _integers(list(map(int, words)), element_type)
-        values = np.fromiter(map(float, words), np.float64, len(words))
-    except (ValueError, OverflowError):
-        return None
-    if np.count_nonzero(np.isinf(values)) != sum(word.endswith("inf") for word in words):
-        return None  # a number too large for a double
-    return _floats(values, element_type.storage)
-
-
-def _integer_range(element_type: ElementType) -> tuple[int, int]:
-    if element_type.kind is Kind.UNSIGNED:
-        return 0, (1 << element_type.bits) - 1
-    return -(1 << (element_type.bits - 1)), (1 << (element_type.bits - 1)) - 1
-
-
-def _integers(values: list[int], element_type: ElementType) -> Array | None:
-    """Integers as an array, None where one is out of range. 64-bit types wrap, as in XLA."""
-    low, high = _integer_range(element_type)
-    if element_type.bits == 64:
-        if min(values) < -(1 << 63) or max(values) >= 1 << 64:
-            return None
-        if max(values) < 1 << 63:
-            return np.array(values, np.int64).view(element_type.storage)
-        return np.array([value & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64).view(element_type.storage)
-    if min(values) < low or max(values) > high:
-        return None
-    return np.array(values, element_type.compute).astype(element_type.storage)
-
-
-def _floats(values: Array, dtype: DType) -> Array | None:
-    """Doubles rounded to a float type, None where a finite one overflows.
-
-    As in XLA, types of fewer than 32 bits are reached through f32.
-    """
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        if dtype.itemsize <= 2 and dtype != np.float16:
-            rounded = values.astype(np.float32).astype(dtype)
-        else:
-            rounded = values.astype(dtype)
-        overflowed = np.isfinite(values) & ~np.isfinite(rounded.astype(np.float64))
-    return None if overflowed.any() else rounded
-
-
-def nan_bits(dtype: DType, negative: bool, payload: int | None) -> Any:
-    """A NaN of a float type with a sign and a payload; None where the type has no such NaN.
-
-    The payload includes the quiet bit; without one it is the quiet bit alone. Types with a single NaN take no payload.
-    """
-    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    bits = dtype.itemsize * 8
-    unsigned = np.dtype(f"u{dtype.itemsize}")
-    quiet = np.array(math.nan).astype(dtype)
-    if not np.isnan(quiet.astype(np.float64)):
-        return None
-    exponent_mask = ((1 << (bits - 1)) - 1) & ~((1 << int(info.nmant)) - 1)
-    has_payload = bool(np.isinf(np.array(exponent_mask, unsigned).view(dtype).astype(np.float64)))
-    if not has_payload:
-        signed = quiet.view(unsigned) | unsigned.type(int(negative) << (bits - 1))
-        return np.asarray(signed, unsigned).view(dtype) if payload is None else None
-    if payload is None:
-        payload = 1 << (int(info.nmant) - 1)
-    if not 0 < payload < 1 << int(info.nmant):
-        return None
-    return np.array((int(negative) << (bits - 1)) | exponent_mask | payload, unsigned).view(dtype)
+            found.append(Literal(part, None))
+    return found[0]
 
 
 class _Nesting:
