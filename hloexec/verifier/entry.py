@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from hloexec.ir import Shape, TupleShape
 from hloexec.ops.common import braced
 from hloexec.ops.registry import ProgramShape
-from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
+from hloexec.verifier.shapes import agree
 
 __all__ = ["check_entry"]
 
@@ -29,7 +29,7 @@ def check_entry(report: Report, program: ProgramShape | None) -> None:
             )
         else:
             for name, ours, theirs in zip(names, declared, actual, strict=True):
-                if not same(ours, theirs):
+                if not agree(ours, theirs):
                     report.error(f"entry_computation_layout gives {name} the shape {ours}, but its shape is {theirs}")
     _check_aliases(report, program)
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
-from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
 from hloexec.verifier.structure import has_attributes
 
-__all__ = ["check_shapes"]
+__all__ = ["agree", "check_shapes"]
 
 _OFFERED = ("attributes", "shape", "operand_shapes", "computations")
 """What a shape rule may ask for in addition to the operands' shapes."""
@@ -25,6 +24,7 @@ _CONTINUATIONS = ("-done", "-update")
 
 
 def check_shapes(report: Report, programs: Mapping[str, ProgramShape | None]) -> None:
+    """Report instructions that are not declared of the shape that their operands give; `programs` are by name."""
     known = _Known(programs)
     for computation in report.module.computations:
         _check_computation(report, computation, programs, known)
@@ -143,9 +143,9 @@ def _check_instruction(
         report.error(error.message, computation, instruction)
         return
     declared = instruction.shape
-    if declared != inferred and not same(declared, inferred):
+    if declared != inferred and not agree(declared, inferred):
         message = f"{instruction.opcode} is declared {declared}, but its operands give {inferred}"
-        if same(declared, inferred, any_width=True):
+        if agree(declared, inferred, any_width=True):
             report.mixed_precision(message, computation, instruction)
         else:
             report.error(message, computation, instruction)
@@ -175,7 +175,7 @@ def _check_library_call(
     except ShapeError as error:
         report.error(f"{subject}, but {error.message}", computation, instruction)
         return
-    if inferred is not None and not same(declared, inferred):
+    if inferred is not None and not agree(declared, inferred):
         report.error(f"{subject}, but its operands give {inferred}", computation, instruction)
 
 
@@ -190,7 +190,7 @@ def _check_call_widths(
     program = called[0]
     assert program is not None
     for number, (operand, parameter) in enumerate(zip(operands, program.parameters, strict=True)):
-        if not same(operand, parameter):
+        if not agree(operand, parameter):
             report.mixed_precision(
                 f"operand {number} of {instruction.opcode} is {operand}, but the called computation takes {parameter}",
                 computation,
@@ -265,3 +265,37 @@ def _array_fault(shape: ArrayShape) -> str | None:
         order = ",".join(map(str, shape.layout.minor_to_major))
         return f"the layout {{{order}}} of {shape} is not a permutation of its {shape.rank} dimensions"
     return None
+
+
+def agree(first: Shape, second: Shape, any_width: bool = False) -> bool:
+    """Whether two shapes agree but for layouts and dynamic flags and, where `any_width`, the width of floats."""
+    if isinstance(first, ArrayShape) and isinstance(second, ArrayShape):
+        return _same_array(first, second, any_width)
+    pairs = [(first, second)]
+    while pairs:
+        ours, theirs = pairs.pop()
+        if isinstance(ours, TupleShape) and isinstance(theirs, TupleShape):
+            if len(ours.elements) != len(theirs.elements):
+                return False
+            pairs.extend(zip(ours.elements, theirs.elements, strict=True))
+        elif isinstance(ours, BufferShape) and isinstance(theirs, BufferShape):
+            pairs.append((ours.element, theirs.element))
+        elif isinstance(ours, ArrayShape) and isinstance(theirs, ArrayShape):
+            if not _same_array(ours, theirs, any_width):
+                return False
+        else:
+            return False
+    return True
+
+
+def _same_array(first: ArrayShape, second: ArrayShape, any_width: bool) -> bool:
+    ours, theirs = first.element_type, second.element_type
+    if ours is not theirs and not (any_width and ours.is_floating and theirs.is_floating):
+        return False
+    return first.dimensions == second.dimensions or (
+        first.rank == second.rank
+        and all(
+            size == other or UNBOUNDED in (size, other)
+            for size, other in zip(first.dimensions, second.dimensions, strict=True)
+        )
+    )

@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import ElementType
 from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
+from hloexec.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.excess import may_stay_wide, wide_shape
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hloexec.ops.policies.random_rounding import RandomRounding
     from hloexec.plan.steps import Plan
 
-__all__ = ["KernelContext", "bound", "instruction_kernel", "library_kernel"]
+__all__ = ["KernelContext", "Site", "bound", "instruction_kernel", "library_kernel"]
 
 
 class KernelContext(Protocol):
@@ -74,37 +74,55 @@ def bound(
     return {need: _GIVEN[need](context, computation, instruction) for need in needs}
 
 
-def instruction_kernel(
-    context: KernelContext,
-    computation: Computation,
-    instruction: Instruction,
-    entry: Opcode,
-    operands: Sequence[Leaf],
-    orders: Sequence[MemoryOrder | None],
-) -> InstructionKernel:
-    """The kernel of an instruction whose operands' leaves are `operands`, stored in these memory `orders`.
+@attrs.define(eq=False)
+class Site:
+    """An instruction in its computation, and what a plan says of its operands."""
+
+    context: KernelContext
+    computation: Computation
+    instruction: Instruction
+    operands: Sequence[Leaf]
+    """The shapes of the operands' leaves, which may have other float widths than are declared."""
+    orders: Sequence[MemoryOrder | None]
+    """The memory orders in which these leaves are stored."""
+
+    numerics: NumericsPolicy = attrs.field(init=False)
+    """The policy for this instruction."""
+    declared: tuple[Shape, ...] = attrs.field(init=False)
+    """The declared shapes of the operands."""
+
+    def __attrs_post_init__(self) -> None:
+        self.numerics = self.context.numerics.of(self.computation.name, self.instruction.name)
+        self.declared = tuple([operand.shape for operand in self.computation.operands_of(self.instruction)])
+
+    def given(self, needs: frozenset[str]) -> dict[str, Any]:
+        """The keyword arguments that a kernel declares."""
+        return bound(self.context, self.computation, self.instruction, needs)
+
+
+def instruction_kernel(site: Site, entry: Opcode) -> InstructionKernel:
+    """The kernel of an instruction.
 
     Elementwise kernels round to the declared type by themselves. Others may give the float width of an operand or of a
     called computation, so that the result is converted where widths differ.
     """
     assert entry.evaluate is not None
-    numerics = context.numerics.of(computation.name, instruction.name)
-    given = bound(context, computation, instruction, entry.evaluate_needs)
-    declared = tuple(operand.shape for operand in computation.operands_of(instruction))
+    numerics, shape = site.numerics, site.instruction.shape
+    given = site.given(entry.evaluate_needs)
     function = None
-    shapes = (*declared, instruction.shape), (*operands, instruction.shape)
+    shapes = (*site.declared, shape), (*site.operands, shape)
     if entry.bind is not None and _is_decided(numerics, *shapes, is_elementwise=entry.is_elementwise):
-        function = entry.bind(**bound(context, computation, instruction, entry.bind_needs))
-    rounded = _rounding_at_random(context, computation, instruction, entry, given) if function is None else None
+        function = entry.bind(**site.given(entry.bind_needs))
+    rounded = _rounding_at_random(site, entry, given) if function is None else None
     function = function or rounded or (partial(entry.evaluate, **given) if given else entry.evaluate)
-    found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
+    found = [met.element_type for met in (*site.operands, shape) if isinstance(met, ArrayShape)]
     is_flushed = numerics.flushes_denormals and flushes(entry.traits, frozenset(found))
-    types = None if entry.is_elementwise else _result_types(context, instruction, operands)
+    types = None if entry.is_elementwise else _result_types(site)
     return _assembled(
         entry,
         given,
         function,
-        orders if entry.is_order_sensitive else None,
+        site.orders if entry.is_order_sensitive else None,
         result_types=types,
         is_flushed=is_flushed,
         overwrites=entry.overwrites if types is None and rounded is None and not is_flushed else None,
@@ -112,29 +130,21 @@ def instruction_kernel(
     )
 
 
-def library_kernel(
-    context: KernelContext,
-    computation: Computation,
-    instruction: Instruction,
-    entry: CustomCall,
-    operands: Sequence[Leaf],
-    orders: Sequence[MemoryOrder | None],
-) -> InstructionKernel:
+def library_kernel(site: Site, entry: CustomCall) -> InstructionKernel:
     """The kernel of a library call."""
     assert entry.evaluate is not None
-    given = bound(context, computation, instruction, entry.evaluate_needs - {"config"})
+    instruction, declared, orders = site.instruction, site.declared, site.orders
+    given = site.given(entry.evaluate_needs - {"config"})
     if entry.config is not None and "config" in entry.evaluate_needs:
         given["config"] = entry.config(instruction)
-    declared = tuple(operand.shape for operand in computation.operands_of(instruction))
     results = [shape for _, shape in leaf_shapes(instruction.shape)]
     function = None
-    numerics = context.numerics.of(computation.name, instruction.name)
-    if entry.bind is not None and _is_decided(numerics, (*declared, *results[:1]), (*operands, *results[:1])):
+    if entry.bind is not None and _is_decided(site.numerics, (*declared, *results[:1]), (*site.operands, *results[:1])):
         function = entry.bind(
             backend_config=instruction.backend_config, shape=instruction.shape, operand_shapes=declared
         )
     if function is None:
-        function = _rounding_at_random(context, computation, instruction, entry, given)
+        function = _rounding_at_random(site, entry, given)
         if function is None:
             function = partial(entry.evaluate, **given) if given else entry.evaluate
         if entry.infer is None:
@@ -162,15 +172,9 @@ def _of_declared_shapes(
     return result
 
 
-def _rounding_at_random(
-    context: KernelContext,
-    computation: Computation,
-    instruction: Instruction,
-    entry: Opcode | CustomCall,
-    given: Mapping[str, object],
-) -> RandomRounding | None:
+def _rounding_at_random(site: Site, entry: Opcode | CustomCall, given: Mapping[str, object]) -> RandomRounding | None:
     """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
-    numerics = context.numerics.of(computation.name, instruction.name)
+    instruction, numerics = site.instruction, site.numerics
     seed = numerics.rounding_seed
     if seed is None:
         return None
@@ -179,14 +183,13 @@ def _rounding_at_random(
 
     assert entry.evaluate is not None
     rounding, name, summation, shape = Rounding.UNKNOWN, instruction.opcode, None, instruction.shape
-    shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
     split = None
     if numerics.keeps_formats and _is_settled(entry, instruction, numerics):
         return None
     if isinstance(entry, Opcode):
         rounding = entry.rounding
         if entry.summed is not None:
-            summation = entry.summed(**bound(context, computation, instruction, _SUMMED_NEEDS))
+            summation = entry.summed(**site.given(_SUMMED_NEEDS))
         if numerics.keeps_formats:
             if rounding is not Rounding.UNKNOWN and not (summation and summation.is_stepwise):
                 shape = wide_shape(shape)
@@ -196,11 +199,11 @@ def _rounding_at_random(
                 rounding = Rounding.UNKNOWN
             if entry.traits.sums is Sums.PRODUCTS:
                 split, given = contraction_split(given, numerics)
-        elif seed % 2 and may_stay_wide(computation, instruction):
+        elif seed % 2 and may_stay_wide(site.computation, instruction):
             shape = wide_shape(shape)
     else:
         name = entry.target
-    return random_rounding(name, rounding, entry.evaluate, given, shape, shapes, summation, seed, split)
+    return random_rounding(name, rounding, entry.evaluate, given, shape, site.declared, summation, seed, split)
 
 
 def _is_settled(entry: Opcode | CustomCall, instruction: Instruction, numerics: NumericsPolicy) -> bool:
@@ -292,14 +295,12 @@ def _pair_in_orders(kernel: Callable[..., Any], first: Any, second: Any) -> Call
     return lambda lhs, rhs, **out: kernel(in_order(lhs, first), in_order(rhs, second), **out)
 
 
-def _result_types(
-    context: KernelContext, instruction: Instruction, operands: Sequence[Leaf]
-) -> tuple[ElementType | None, ...] | None:
+def _result_types(site: Site) -> tuple[ElementType | None, ...] | None:
     """The float types to convert a result to; None where all that the kernel meets are of one width."""
-    types = float_types(instruction.shape)
-    met = list(operands)
-    for name in computation_names(instruction.attributes):
-        plan = context.plans[name]
+    types = float_types(site.instruction.shape)
+    met = list(site.operands)
+    for name in computation_names(site.instruction.attributes):
+        plan = site.context.plans[name]
         met += [plan.slot_shapes[slot] for slot in (*plan.parameters, *plan.results)]
     floats = {found for shape in met for found in float_types(shape)} | set(types)
     return types if len(floats - {None}) > 1 else None

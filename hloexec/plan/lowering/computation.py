@@ -10,27 +10,24 @@ Parameters are row-major, so the result of a computation does not depend on its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
-from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
-from hloexec.ops.attributes import has_numbers
-from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
+from hloexec.ir import Computation, Instruction, Literal, TupleShape
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Callee, MemoryOrder, Opcode, Role, find_opcode
+from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
 from hloexec.plan.kernels import Conversion, Forward, InstructionKernel, Kernel
-from hloexec.plan.lowering.binding import instruction_kernel, library_kernel
-from hloexec.plan.lowering.exchange import boundary, copy_start, device_number, exchange, part
+from hloexec.plan.lowering.exchange import copy_start, device_number, exchange, part
 from hloexec.plan.lowering.flow import conditional, invocation, while_loop
-from hloexec.plan.program import Program, call_reason
+from hloexec.plan.lowering.kernels import custom_call, kernel
+from hloexec.plan.program import Program
 from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.plan.synthesis import zeros
 from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape, map_tree
@@ -261,119 +258,6 @@ class Lowering:
         tree = rebuilt(literal, lambda part: part.value if isinstance(part.value, tuple) else None, slot)
         return self.renamed(instruction, tree)
 
-    def kernel(self, instruction: Instruction) -> SlotTree:
-        entry = find_opcode(instruction.opcode)
-        assert entry is not None and entry.evaluate is not None
-        context, computation = self.context, self.computation
-        numerics = context.numerics.of(computation.name, instruction.name)
-        is_unrounded = numerics.keeps_excess and reads_excess(instruction)
-        operands = self.unrounded_operands(instruction) if is_unrounded else self.operands(instruction)
-        if entry.may_be_view and len(operands) == 1 and isinstance(operands[0], tuple):
-            # A copy of a tuple: its leaves as they are.
-            return self.renamed(instruction, operands[0])
-        slots = [slot for tree in operands for slot in leaves(tree)]
-        shapes = [self.slot_shapes[slot] for slot in slots]
-        orders = [self.orders.get(slot) for slot in slots]
-        is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
-        computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
-        kernel = self._kernel_of(computed, entry, numerics, shapes, orders)
-        tree = map_shape(kernel.random.shape if kernel.random else computed.shape, self.new_slot)
-        extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else self._copied_bytes(kernel, slots)
-        is_wide = is_excess or (kernel.random is not None and numerics.keeps_formats)
-        is_wide = is_wide and wide_shape(instruction.shape) is not instruction.shape
-        self.add(instruction, operands, tree, kernel, extra_bytes=extra, is_silent=is_wide)
-        if is_excess:
-            self.unrounded[instruction.name] = tree
-        if is_wide:
-            return self.converted(instruction, tree, float_types(instruction.shape))
-        if kernel.is_view and slots and isinstance(tree, int):
-            self.viewed[tree] = self.viewed.get(slots[0], slots[0])
-        if entry.memory_order is not None and isinstance(tree, int) and isinstance(shapes[0], ArrayShape):
-            before = orders[0] or tuple(range(shapes[0].rank))
-            given: Mapping[str, Any] = {
-                "attributes": instruction.attributes,
-                "shape": instruction.shape,
-                "operand_shapes": (self.computation.operands_of(instruction)[0].shape,),
-            }
-            order = entry.memory_order(before, **given)
-            if order != tuple(range(len(order))):
-                self.orders[tree] = order
-        return tree
-
-    def _kernel_of(
-        self,
-        instruction: Instruction,
-        entry: Opcode,
-        numerics: NumericsPolicy,
-        shapes: list[Leaf],
-        orders: list[MemoryOrder | None],
-    ) -> InstructionKernel:
-        """The kernel of an instruction; one for all that are equal but for names, of which large programs are made."""
-        context, computation = self.context, self.computation
-        kind: type = type(instruction.attributes)
-        if not entry.is_pure or numerics.rounding_seed is not None or has_numbers(kind):
-            return instruction_kernel(context, computation, instruction, entry, shapes, orders)
-        declared = [operand.shape for operand in computation.operands_of(instruction)]
-        met = [instruction.shape, *declared, *shapes]
-        key = (
-            instruction.opcode,
-            instruction.attributes,
-            instruction.backend_config,
-            id(numerics),
-            tuple(orders),
-            tuple(map(id, met)),
-        )
-        # What is met is kept, so that nothing else gets its identity.
-        try:
-            known = context.kernels.get(key)
-        except TypeError:
-            # Attributes of modules that a program has made may hold lists.
-            return instruction_kernel(context, computation, instruction, entry, shapes, orders)
-        if known is None:
-            kernel = instruction_kernel(context, computation, instruction, entry, shapes, orders)
-            known = context.kernels[key] = kernel, met
-        return known[0]
-
-    def custom_call(self, instruction: Instruction) -> SlotTree:
-        context, computation = self.context, self.computation
-        entry = context.library_call(instruction.attributes.custom_call_target)
-        module = context.program.module
-        numerics = context.numerics.of(computation.name, instruction.name)
-        if entry is None or call_reason(module, computation, instruction, entry, numerics) is not None:
-            return self.renamed(
-                instruction,
-                map_shape(
-                    instruction.shape, lambda leaf: self.constant_slot(leaf, context.unknown_result(instruction, leaf))
-                ),
-            )
-        from hloexec.devices.manual_regions import crossings, is_boundary
-
-        if is_boundary(instruction):
-            return boundary(self, instruction, crossings(module, computation, instruction))
-        if entry.forwards is not None:
-            values = [self.values[name] for name in entry.forwards(computation, instruction)]
-            if not isinstance(instruction.shape, TupleShape):
-                return self.renamed(instruction, values[0])
-            return self.renamed(instruction, (*values, *self.state(instruction, len(values))))
-        operands = self.operands(instruction)
-        slots = [slot for tree in operands for slot in leaves(tree)]
-        shapes, orders = [self.slot_shapes[slot] for slot in slots], [self.orders.get(slot) for slot in slots]
-        kernel = library_kernel(context, computation, instruction, entry, shapes, orders)
-        tree = map_shape(instruction.shape, self.new_slot)
-        self.add(instruction, operands, tree, kernel, extra_bytes=self._copied_bytes(kernel, slots))
-        return tree
-
-    def _copied_bytes(self, kernel: InstructionKernel, slots: Sequence[int]) -> int:
-        """Bytes of the broadcast operands that a kernel with a required memory order copies."""
-        if kernel.orders is None:
-            return 0
-        shapes = [(self.slot_shapes[slot], self.slot_shapes[self.viewed.get(slot, slot)]) for slot in slots]
-        return sum(
-            shape.byte_size
-            for shape, shown in shapes
-            if shape.byte_size > shown.byte_size and not kernel.keeps_repeated(shape)
-        )
-
 
 _LOWERED = {
     Role.PARAMETER: Lowering.parameter,
@@ -387,14 +271,14 @@ _LOWERED = {
     Role.CALL: invocation,
     Role.WHILE: while_loop,
     Role.CONDITIONAL: conditional,
-    Role.CUSTOM_CALL: Lowering.custom_call,
+    Role.CUSTOM_CALL: custom_call,
     Role.ASYNC_START: invocation,
     Role.COPY_START: copy_start,
     Role.PART: part,
     Role.PARTITION_ID: device_number,
     Role.REPLICA_ID: device_number,
     Role.MACHINE: exchange,
-    Role.KERNEL: Lowering.kernel,
+    Role.KERNEL: kernel,
 }
 """What gives the value of an instruction, by the role of its opcode."""
 
@@ -407,15 +291,6 @@ def _parameters(computation: Computation) -> Sequence[Instruction]:
             f"the parameters of computation {computation.name} must be numbered 0 to {len(parameters) - 1}"
         )
     return parameters
-
-
-def _temporary_bytes(instruction: Instruction, operands: Sequence[Leaf]) -> int:
-    """Bytes that an elementwise kernel takes for its operands and result in their compute types."""
-    total = 0
-    for shape in (*operands, instruction.shape):
-        if isinstance(shape, ArrayShape) and shape.element_type.is_narrow:
-            total += shape.element_count * shape.element_type.compute.itemsize
-    return total
 
 
 def _read_only(value: Array) -> Array:

@@ -1,0 +1,157 @@
+"""Lowering of operations and library calls: each becomes a step that runs one kernel, or only renames values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hloexec.ir import ArrayShape, Instruction, TupleShape
+from hloexec.ops.attributes import has_numbers
+from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
+from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.plan.float_widths import float_types
+from hloexec.plan.kernels import InstructionKernel
+from hloexec.plan.lowering.binding import Site, instruction_kernel, library_kernel
+from hloexec.plan.lowering.exchange import boundary
+from hloexec.plan.program import call_reason
+from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape
+
+if TYPE_CHECKING:
+    from hloexec.plan.lowering.computation import Lowering
+
+__all__ = ["custom_call", "kernel"]
+
+
+def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an instruction of role KERNEL."""
+    entry = find_opcode(instruction.opcode)
+    assert entry is not None
+    context, computation = lowering.context, lowering.computation
+    numerics = context.numerics.of(computation.name, instruction.name)
+    is_unrounded = numerics.keeps_excess and reads_excess(instruction)
+    operands = lowering.unrounded_operands(instruction) if is_unrounded else lowering.operands(instruction)
+    if entry.may_be_view and len(operands) == 1 and isinstance(operands[0], tuple):
+        # A copy of a tuple: its leaves as they are.
+        return lowering.renamed(instruction, operands[0])
+    slots = [slot for tree in operands for slot in leaves(tree)]
+    is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
+    computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
+    site = _site(lowering, computed, slots)
+    made = _kernel_of(lowering, site, entry)
+    tree = map_shape(made.random.shape if made.random else computed.shape, lowering.new_slot)
+    is_wide = is_excess or (made.random is not None and numerics.keeps_formats)
+    is_wide = is_wide and wide_shape(instruction.shape) is not instruction.shape
+    extra = (
+        _temporary_bytes(instruction, site.operands) if entry.is_elementwise else _copied_bytes(lowering, made, slots)
+    )
+    lowering.add(instruction, operands, tree, made, extra_bytes=extra, is_silent=is_wide)
+    if is_excess:
+        lowering.unrounded[instruction.name] = tree
+    if is_wide:
+        return lowering.converted(instruction, tree, float_types(instruction.shape))
+    if isinstance(tree, int) and slots:
+        if made.is_view:
+            lowering.viewed[tree] = lowering.viewed.get(slots[0], slots[0])
+        _set_order(lowering, site, entry, tree)
+    return tree
+
+
+def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an instruction of role CUSTOM_CALL; of an unknown call, what the options say."""
+    context, computation = lowering.context, lowering.computation
+    entry = context.library_call(instruction.attributes.custom_call_target)
+    module = context.program.module
+    numerics = context.numerics.of(computation.name, instruction.name)
+    if entry is None or call_reason(module, computation, instruction, entry, numerics) is not None:
+
+        def unknown(leaf: Leaf) -> int:
+            return lowering.constant_slot(leaf, context.unknown_result(instruction, leaf))
+
+        return lowering.renamed(instruction, map_shape(instruction.shape, unknown))
+    # Imported late, as most programs have no custom calls.
+    from hloexec.devices.manual_regions import crossings, is_boundary
+
+    if is_boundary(instruction):
+        return boundary(lowering, instruction, crossings(module, computation, instruction))
+    if entry.forwards is not None:
+        values = [lowering.values[name] for name in entry.forwards(computation, instruction)]
+        if not isinstance(instruction.shape, TupleShape):
+            return lowering.renamed(instruction, values[0])
+        return lowering.renamed(instruction, (*values, *lowering.state(instruction, len(values))))
+    operands = lowering.operands(instruction)
+    slots = [slot for tree in operands for slot in leaves(tree)]
+    made = library_kernel(_site(lowering, instruction, slots), entry)
+    tree = map_shape(instruction.shape, lowering.new_slot)
+    lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
+    return tree
+
+
+def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int]) -> Site:
+    shapes, orders = [lowering.slot_shapes[slot] for slot in slots], [lowering.orders.get(slot) for slot in slots]
+    return Site(lowering.context, lowering.computation, instruction, shapes, orders)
+
+
+def _kernel_of(lowering: Lowering, site: Site, entry: Opcode) -> InstructionKernel:
+    """The kernel of an instruction; one for all that are equal but for names, of which large programs are made."""
+    instruction, numerics = site.instruction, site.numerics
+    kind: type = type(instruction.attributes)
+    if not entry.is_pure or numerics.rounding_seed is not None or has_numbers(kind):
+        return instruction_kernel(site, entry)
+    # What is met is kept, so that nothing else gets its identity.
+    met = [instruction.shape, *site.declared, *site.operands]
+    key = (
+        instruction.opcode,
+        instruction.attributes,
+        instruction.backend_config,
+        id(numerics),
+        tuple(site.orders),
+        tuple(map(id, met)),
+    )
+    known = lowering.context.kernels
+    try:
+        found = known.get(key)
+    except TypeError:
+        # Attributes of modules that a program has made may hold lists.
+        return instruction_kernel(site, entry)
+    if found is None:
+        found = known[key] = instruction_kernel(site, entry), met
+    return found[0]
+
+
+def _set_order(lowering: Lowering, site: Site, entry: Opcode, slot: int) -> None:
+    """Note in which memory order a view shows its operand, where that is not row-major."""
+    operand = site.operands[0]
+    if entry.memory_order is None or not isinstance(operand, ArrayShape):
+        return
+    given: Mapping[str, Any] = {
+        "attributes": site.instruction.attributes,
+        "shape": site.instruction.shape,
+        "operand_shapes": site.declared[:1],
+    }
+    order = entry.memory_order(site.orders[0] or tuple(range(operand.rank)), **given)
+    if order != tuple(range(len(order))):
+        lowering.orders[slot] = order
+
+
+def _copied_bytes(lowering: Lowering, made: InstructionKernel, slots: Sequence[int]) -> int:
+    """Bytes of the broadcast operands that a kernel with a required memory order copies."""
+    if made.orders is None:
+        return 0
+    shapes = lowering.slot_shapes
+    pairs = [(shapes[slot], shapes[lowering.viewed.get(slot, slot)]) for slot in slots]
+    return sum(
+        shape.byte_size
+        for shape, shown in pairs
+        if shape.byte_size > shown.byte_size and not made.keeps_repeated(shape)
+    )
+
+
+def _temporary_bytes(instruction: Instruction, operands: Sequence[Leaf]) -> int:
+    """Bytes that an elementwise kernel takes for its operands and result in their compute types."""
+    total = 0
+    for shape in (*operands, instruction.shape):
+        if isinstance(shape, ArrayShape) and shape.element_type.is_narrow:
+            total += shape.element_count * shape.element_type.compute.itemsize
+    return total
