@@ -1,6 +1,6 @@
 """Making a module smaller: the same instructions on smaller arrays.
 
-`dimensions` numbers all dimensions and relates them, `groups` finds those that shrink together, `solving` decides by
+`dimensions` numbers all dimensions and relates them, `grouping` finds those that shrink together, `solving` decides by
 how much, `rewriting` makes the module, and `running` does it all.
 """
 

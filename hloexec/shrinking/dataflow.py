@@ -1,15 +1,15 @@
-"""Following what is known of values through a module: through tuples, calls, fusions, loops and conditionals.
+"""Forward dataflow analysis of a module: facts about values, through tuples, calls, fusions, loops and conditionals.
 
-What is known, a *fact*, differs from use to use: the numbers that devices compute, the sums that a factor meets. A use
-says what constants and operations give; this says how control flow passes facts on. What a loop carries is what holds
-in every iteration: facts of its initial state are joined with those of what the body makes of them, until none changes.
+An analysis says what a *fact* is (the numbers that devices compute, the sums that a value is) and what constants and
+operations make of facts; this says how control flow passes them on. What holds of the state of a loop holds in every
+iteration: facts of its initial state are joined with those of what the body makes of them, until none changes.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -19,41 +19,45 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 
-__all__ = ["Fact", "Following"]
+__all__ = ["Fact", "ForwardAnalysis"]
 
 _MOST_ROUNDS = 4
 
 
-@attrs.frozen
-class Fact(ABC):
-    """What is known of a value, and of the elements of a tuple."""
+F = TypeVar("F", bound="Fact[Any]")
 
-    parts: tuple[Fact, ...] = attrs.field(default=(), kw_only=True)
+
+@attrs.frozen
+class Fact(ABC, Generic[F]):
+    """What is known of a value, and of the elements of a tuple; `F` is the kind of fact itself."""
+
+    parts: tuple[F, ...] = attrs.field(default=(), kw_only=True)
 
     @abstractmethod
-    def joined(self: F, other: F) -> F:
+    def joined(self, other: F) -> F:
         """What is known of a value that is this one or the other, its parts aside."""
-
-
-F = TypeVar("F", bound=Fact)
 
 
 def _joined(first: F, second: F) -> F:
     if first is second or first == second:
         return first
-    parts: tuple[Fact, ...] = ()
+    parts: tuple[F, ...] = ()
     if len(first.parts) == len(second.parts):
         parts = tuple(_joined(*pair) for pair in zip(first.parts, second.parts, strict=True))
-    return attrs.evolve(first.joined(second), parts=parts)
+    joined: F = first.joined(second)
+    return attrs.evolve(joined, parts=parts)
 
 
 @attrs.define(eq=False)
-class Following(ABC, Generic[F]):
-    """Computations are followed from the entry on, for each call anew."""
+class ForwardAnalysis(ABC, Generic[F]):
+    """An analysis that begins in the entry computation, and analyses a computation anew for each of its calls."""
 
     module: Module
-    nothing: ClassVar[Fact]
-    """The fact that says nothing."""
+
+    @property
+    @abstractmethod
+    def nothing(self) -> F:
+        """The fact that says nothing."""
 
     @abstractmethod
     def constant(self, instruction: Instruction, place: Place) -> F:
@@ -71,18 +75,14 @@ class Following(ABC, Generic[F]):
         """Take note of a fact that is final."""
 
     def run(self, computation: Computation, arguments: Sequence[F], *, is_final: bool = True) -> F:
-        """Follow a computation; what is known of its result."""
+        """Analyse a computation; what is known of its result."""
         facts: dict[str, F] = {}
         for instruction in computation.instructions:
-            operands = [facts.get(name, self._nothing) for name in instruction.operands]
+            operands = [facts.get(name, self.nothing) for name in instruction.operands]
             facts[instruction.name] = self._of(computation, instruction, operands, arguments, is_final)
             if is_final:
                 self.found((computation.name, instruction.name), facts[instruction.name])
         return facts[computation.root_name]
-
-    @property
-    def _nothing(self) -> F:
-        return self.nothing  # type: ignore[return-value]
 
     def _of(
         self,
@@ -95,7 +95,7 @@ class Following(ABC, Generic[F]):
         role, place = role_of(instruction), (computation.name, instruction.name)
         if role is Role.PARAMETER:
             number = instruction.attributes.number
-            return arguments[number] if number < len(arguments) else self._nothing
+            return arguments[number] if number < len(arguments) else self.nothing
         if role is Role.CONSTANT:
             return self.constant(instruction, place)
         if role is Role.TUPLE:
@@ -121,11 +121,11 @@ class Following(ABC, Generic[F]):
         return self.computed(computation, instruction, operands, place)
 
     def _tuple(self, parts: Sequence[F]) -> F:
-        return attrs.evolve(self._nothing, parts=tuple(parts))
+        return attrs.evolve(self.nothing, parts=tuple(parts))
 
     def _part(self, fact: F, index: Sequence[int]) -> F:
         for number in index:
-            fact = fact.parts[number] if number < len(fact.parts) else self._nothing  # type: ignore[assignment]
+            fact = fact.parts[number] if number < len(fact.parts) else self.nothing
         return fact
 
     def _loop(self, called: Sequence[Computation], state: F, is_final: bool) -> F:
@@ -136,7 +136,7 @@ class Following(ABC, Generic[F]):
                 break
             state = after
         else:
-            state = self._nothing
+            state = self.nothing
         if is_final:
             for each in called:
                 self.run(each, [state])

@@ -11,7 +11,7 @@ from hloexec.ir import ArrayShape, BufferShape, Module, Shape, TupleShape, leaf_
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Value
 from hloexec.shrinking.dimensions import Dimensions
-from hloexec.shrinking.groups import Groups
+from hloexec.shrinking.grouping import Groups
 from hloexec.summary import run_counts
 
 __all__ = ["Workload", "resized_shape"]

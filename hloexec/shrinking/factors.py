@@ -17,7 +17,7 @@ import attrs
 import ml_dtypes
 import numpy as np
 
-from hloexec.ir import Literal, Module
+from hloexec.ir import ArrayShape, Literal, Module
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Relations
 from hloexec.shrinking.positions import ConstantChange
@@ -151,9 +151,9 @@ def factors_for(
     literals: dict[Place, Literal] = {}
     changes: list[ConstantChange] = []
     for place, literal in _constants(module):
-        assert isinstance(literal.value, np.ndarray)
+        assert isinstance(literal.value, np.ndarray) and isinstance(literal.shape, ArrayShape)
         number = literal.value.reshape(-1)[0]
-        is_floating = literal.shape.element_type.is_floating  # type: ignore[union-attr]
+        is_floating = literal.shape.element_type.is_floating
         found = _followed(number, place, facts, lengths) if is_floating else _counted(number, place, facts, lengths)
         if found is None:
             continue

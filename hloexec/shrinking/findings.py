@@ -10,7 +10,7 @@ import attrs
 from hloexec.ir import Module
 from hloexec.shrinking.devices.arrangements import AxisChange
 from hloexec.shrinking.dimensions import Dimensions
-from hloexec.shrinking.groups import Groups
+from hloexec.shrinking.grouping import Groups
 from hloexec.shrinking.positions import ConstantChange
 from hloexec.values import Described
 

@@ -20,7 +20,7 @@ from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
 from hloexec.shrinking.factors import factors_for
 from hloexec.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
-from hloexec.shrinking.groups import Group, Groups, groups_of
+from hloexec.shrinking.grouping import Group, Groups, groups_of
 from hloexec.shrinking.loops import with_trip_counts
 from hloexec.shrinking.positions import ConstantChange, constants_for, tie_positions
 from hloexec.shrinking.rewriting import rewritten

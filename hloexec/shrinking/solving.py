@@ -17,7 +17,7 @@ import numpy as np
 
 from hloexec.errors import UnsupportedError
 from hloexec.ops.relations import Relations
-from hloexec.shrinking.groups import Group, Groups
+from hloexec.shrinking.grouping import Group, Groups
 from hloexec.shrinking.primes import factorization
 
 __all__ = ["Demand", "Sizing", "Solver"]

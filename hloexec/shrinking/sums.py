@@ -8,7 +8,7 @@ elements at its counter. They remain sums in whatever is computed from them elem
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeAlias, cast
+from typing import TypeAlias
 
 import attrs
 
@@ -17,8 +17,8 @@ from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode
 from hloexec.ops.relations import Place, Relations
+from hloexec.shrinking.dataflow import Fact, ForwardAnalysis
 from hloexec.shrinking.dimensions import Dimensions
-from hloexec.shrinking.following import Fact, Following
 
 __all__ = ["Roots", "Sums"]
 
@@ -32,7 +32,7 @@ _MOST_SOURCES = 4
 
 
 @attrs.frozen
-class _Fact(Fact):
+class _Fact(Fact["_Fact"]):
     sums: tuple[Roots, ...] = ()
     """Over which dimensions it was summed: the last sums first, and with those before."""
     counts: tuple[Roots, ...] = ()
@@ -54,6 +54,9 @@ class _Fact(Fact):
         )
 
 
+_NOTHING = _Fact()
+
+
 def _few(sums: Iterable[Roots]) -> tuple[Roots, ...]:
     return tuple(dict.fromkeys(sums))[:_MOST_CANDIDATES]
 
@@ -63,10 +66,9 @@ def _places(sources: Iterable[Place]) -> tuple[Place, ...]:
 
 
 @attrs.define(eq=False)
-class Sums(Following[_Fact]):
-    """What constants of a module meet, found by following values from the entry computation."""
+class Sums(ForwardAnalysis[_Fact]):
+    """What constants of a module meet."""
 
-    nothing: ClassVar[_Fact] = _Fact()
     dimensions: Dimensions
     met: dict[Place, dict[Roots, None]] = attrs.field(factory=dict)
     """By constant, the sums that it meets in an operation on elements."""
@@ -92,6 +94,10 @@ class Sums(Following[_Fact]):
         found = cls(module, dimensions, axes=frozenset(map(root, relations.to_one)), tiled=tiled)
         found.run(module.entry, ())
         return found
+
+    @property
+    def nothing(self) -> _Fact:
+        return _NOTHING
 
     @property
     def relations(self) -> Relations:
@@ -169,22 +175,18 @@ class Sums(Following[_Fact]):
         return self._with_sums(state, (), sums, over) if over else state
 
     def _with_sums(self, fact: _Fact, index: Index, sums: Collection[Index], over: Roots) -> _Fact:
-        parts = [self._with_sums(part, (*index, number), sums, over) for number, part in enumerate(_parts(fact))]
+        parts = [self._with_sums(part, (*index, number), sums, over) for number, part in enumerate(fact.parts)]
         return attrs.evolve(self._summed(fact, over) if index in sums else fact, parts=tuple(parts))
-
-
-def _parts(fact: _Fact) -> tuple[_Fact, ...]:
-    return cast(tuple[_Fact, ...], fact.parts)
 
 
 def _leaves(fact: _Fact, index: Index = ()) -> Iterator[tuple[Index, _Fact]]:
     if not fact.parts:
         yield index, fact
-    for number, part in enumerate(_parts(fact)):
+    for number, part in enumerate(fact.parts):
         yield from _leaves(part, (*index, number))
 
 
 def _marked(fact: _Fact, index: Index = ()) -> _Fact:
     """A fact each leaf of which says where it is."""
-    parts = tuple(_marked(part, (*index, number)) for number, part in enumerate(_parts(fact)))
+    parts = tuple(_marked(part, (*index, number)) for number, part in enumerate(fact.parts))
     return attrs.evolve(fact, parts=parts, adds_to=index)

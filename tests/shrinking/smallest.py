@@ -11,7 +11,7 @@ from hloexec.devices.topology import topology_of
 from hloexec.ir import Module, leaf_shapes
 from hloexec.shrinking.dimensions import dimensions_of
 from hloexec.shrinking.estimating import Workload
-from hloexec.shrinking.groups import Groups, groups_of
+from hloexec.shrinking.grouping import Groups, groups_of
 from hloexec.shrinking.positions import constants_for, tie_positions
 from hloexec.shrinking.rewriting import rewritten
 from hloexec.shrinking.solving import Demand, Solver

@@ -204,7 +204,4 @@ class _Slice:
             return np.broadcast_to(trial[place].reshape(-1)[:1], (self.values.count,))
         if role_of(instruction) is not Role.KERNEL or isinstance(instruction.attributes, DynamicSliceAttributes):
             return self.values.known.get(place, NOTHING).numbers
-        operands = [self.value(operand, trial) for operand in instruction.operands]
-        if any(operand is None for operand in operands):
-            return None
-        return computed(instruction, operands)  # type: ignore[arg-type]
+        return computed(instruction, [self.value(operand, trial) for operand in instruction.operands])

@@ -18,7 +18,7 @@ from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
-from hloexec.shrinking.following import Fact, Following
+from hloexec.shrinking.dataflow import Fact, ForwardAnalysis
 from hloexec.values import Array
 
 __all__ = ["DeviceValues", "Known", "computed", "literal_of"]
@@ -27,11 +27,11 @@ _MOST_SOURCES = 4
 
 
 def _are_equal(first: Array | None, second: Array | None) -> bool:
-    return (first is None) == (second is None) and (first is None or np.array_equal(first, second))  # type: ignore[arg-type]
+    return first is second or (first is not None and second is not None and np.array_equal(first, second))
 
 
 @attrs.frozen
-class Known(Fact):
+class Known(Fact["Known"]):
     """What is known of a value."""
 
     numbers: Array | None = attrs.field(default=None, eq=attrs.cmp_using(eq=_are_equal, require_same_type=False))
@@ -63,10 +63,9 @@ def literal_of(instruction: Instruction) -> Array | None:
 
 
 @attrs.define(eq=False)
-class DeviceValues(Following[Known]):
-    """The known values of all instructions, found by following them from the entry computation."""
+class DeviceValues(ForwardAnalysis[Known]):
+    """The known values of all instructions."""
 
-    nothing = NOTHING
     replicas: int
     partitions: int
     replaced: Mapping[Place, Array] = attrs.field(factory=dict)
@@ -80,6 +79,10 @@ class DeviceValues(Following[Known]):
         found = cls(module, replicas, partitions, replaced or {})
         found.run(module.entry, ())
         return found
+
+    @property
+    def nothing(self) -> Known:
+        return NOTHING
 
     @property
     def count(self) -> int:
@@ -113,8 +116,8 @@ class DeviceValues(Following[Known]):
         ):
             return NOTHING
         numbers = self.looked_up(instruction, operands)
-        if numbers is None and all(each.numbers is not None for each in operands) and operands:
-            numbers = computed(instruction, [each.numbers for each in operands])  # type: ignore[misc]
+        if numbers is None and operands:
+            numbers = computed(instruction, [each.numbers for each in operands])
         if numbers is not None:
             return self._of_numbers(numbers, place)
         entry = find_opcode(instruction.opcode)
@@ -139,10 +142,11 @@ class DeviceValues(Following[Known]):
         return array[np.clip(operands[1].numbers.astype(np.int64), 0, array.size - 1)]
 
 
-def computed(instruction: Instruction, operands: Sequence[Array]) -> Array | None:
-    """What an instruction on single elements gives, for each device; None where it is not one that is followed."""
+def computed(instruction: Instruction, given: Sequence[Array | None]) -> Array | None:
+    """What an instruction gives for single elements, of each device one; None where it or an operand is not known."""
+    operands = [operand for operand in given if operand is not None]
     shape, entry = instruction.shape, find_opcode(instruction.opcode)
-    if not isinstance(shape, ArrayShape) or shape.element_count != 1 or entry is None:
+    if len(operands) < len(given) or not isinstance(shape, ArrayShape) or shape.element_count != 1 or entry is None:
         return None
     moved = traits_of(instruction).moved_operands(len(operands))
     if len(moved) == 1 and operands[moved[0]].dtype == shape.element_type.storage:
@@ -150,15 +154,15 @@ def computed(instruction: Instruction, operands: Sequence[Array]) -> Array | Non
     if not entry.is_elementwise or entry.evaluate is None:
         return None
     types = [element_type_of(operand.dtype) for operand in operands]
-    given = {
+    known = {
         "attributes": instruction.attributes,
         "shape": ArrayShape(shape.element_type, (operands[0].size,)),
         "numerics": REFERENCE,
         "operand_shapes": tuple(ArrayShape(each, (operands[0].size,)) for each in types),
     }
     needs = entry.evaluate_needs
-    if not needs <= given.keys():
+    if not needs <= known.keys():
         return None
     with np.errstate(all="ignore"):
-        found = entry.evaluate(*operands, **{name: given[name] for name in needs})
+        found = entry.evaluate(*operands, **{name: known[name] for name in needs})
     return np.asarray(found).astype(shape.element_type.storage)

@@ -81,7 +81,13 @@ def _iota(devices: Any, dimensions: tuple[int, ...]) -> IotaTiles | None:
 
 def _sharding(sharding: Sharding, shorter: Shorter, where: str) -> Sharding:
     if isinstance(sharding, TupleSharding):
-        return TupleSharding(tuple(_sharding(each, shorter, where) for each in sharding.elements))  # type: ignore[misc]
+        return TupleSharding(tuple(_leaf_sharding(each, shorter, where) for each in sharding.elements))
+    return _leaf_sharding(sharding, shorter, where)
+
+
+def _leaf_sharding(
+    sharding: TileSharding | NamedSharding, shorter: Shorter, where: str
+) -> TileSharding | NamedSharding:
     if isinstance(sharding, NamedSharding):
         return _named(sharding, shorter, where)
     if sharding.type is ShardingType.MAXIMAL:
@@ -92,7 +98,7 @@ def _sharding(sharding: Sharding, shorter: Shorter, where: str) -> Sharding:
     return _tiled(sharding, shorter, where) if sharding.type is ShardingType.TILED else sharding
 
 
-def _tiled(sharding: TileSharding, shorter: Shorter, where: str) -> Sharding:
+def _tiled(sharding: TileSharding, shorter: Shorter, where: str) -> TileSharding:
     sizes = sharding.tile_dimensions
     devices = sharding.iota.expand().reshape(-1) if sharding.iota is not None else np.array(sharding.devices)
     tiles = devices.reshape(sizes)
