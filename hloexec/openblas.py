@@ -30,7 +30,7 @@ def openblas_kernels() -> str:
     for path in openblas_libraries():
         name = openblas_function(path, "get_corename")
         if name is not None:
-            return name().decode(errors="replace").lower()  # type: ignore[no-any-return]
+            return str(name(), errors="replace").lower()
     return ""
 
 

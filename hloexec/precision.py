@@ -42,4 +42,4 @@ def least_number(entry: ElementType) -> float:
 
 
 def _info(entry: ElementType) -> Any:
-    return ml_dtypes.finfo(part_type(entry).storage)  # type: ignore[no-untyped-call]
+    return ml_dtypes.finfo(part_type(entry).storage)

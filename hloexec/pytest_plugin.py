@@ -157,8 +157,17 @@ class GoldenFixture:
                 return
             if not is_updating:
                 pytest.fail(_failure_text(found), pytrace=False)
-        given = {"seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
-        record_golden(module, inputs, folder, replace=found is not None, **given)  # type: ignore[arg-type]
+        record_golden(
+            module,
+            inputs,
+            folder,
+            replace=found is not None,
+            seed=seed,
+            numerics=numerics,
+            atol=atol,
+            rtol=rtol,
+            ulp=ulp,
+        )
         verb = "recorded" if found is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
 

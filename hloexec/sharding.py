@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -36,12 +36,13 @@ from hloexec.plan.trees import fits
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
-from hloexec.values import Array, Inputs, Value, mapped, rebuilt
+from hloexec.values import Array, Inputs, Nested, Value, mapped, rebuilt
 
 __all__ = ["leaf_shardings", "result_shardings", "shard_inputs", "unshard_outputs"]
 
 _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape
+T = TypeVar("T")
 
 
 def shard_inputs(
@@ -167,7 +168,7 @@ def unshard_outputs(
     names = [_leaf_name(index) for index, _ in leaf_shapes(declared)]
     columns = zip(*rows, strict=True) if names else []
     wholes = iter([_whole(*entry, topology) for entry in zip(columns, shardings, shapes, names, strict=True)])
-    return _mapped(outputs[0], declared, "the output", lambda value, shape: next(wholes))  # type: ignore[no-any-return]
+    return _mapped(outputs[0], declared, "the output", lambda value, shape: next(wholes))
 
 
 def _whole(
@@ -283,7 +284,7 @@ def _whole_shapes(shape: Shape | None, declared: Shape) -> list[tuple[int, ...] 
     return found
 
 
-def _mapped(value: object, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], Any]) -> Any:
+def _mapped(value: object, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], T]) -> Nested[T]:
     """A value with `leaf` applied to each of its leaves and their shapes; InputError where its tuples are others."""
 
     def parts(node: tuple[Any, Shape]) -> Sequence[Any] | None:

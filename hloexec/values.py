@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Described", "Inputs", "Token", "Value", "flat", "mapped", "rebuilt"]
+__all__ = ["TOKEN", "Array", "Described", "Inputs", "Nested", "Token", "Value", "flat", "mapped", "rebuilt"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
@@ -59,6 +59,12 @@ Inputs: TypeAlias = Sequence[Any] | Mapping[Any, Any]
 """
 
 
+T = TypeVar("T")
+
+Nested: TypeAlias = T | tuple["Nested[T]", ...]
+"""A leaf of some type, or a (nested) tuple of such leaves."""
+
+
 def flat(value: object) -> list[Any]:
     """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
     if not isinstance(value, tuple):
@@ -74,12 +80,12 @@ def flat(value: object) -> list[Any]:
     return found
 
 
-def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
+def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], T]) -> Nested[T]:
     """Nested tuples with `leaf` applied where `children` gives None."""
     parts = children(root)
     if parts is None:
         return leaf(root)
-    frames: list[tuple[Iterator[Any], list[Any]]] = [(iter(parts), [])]
+    frames: list[tuple[Iterator[Any], list[Nested[T]]]] = [(iter(parts), [])]
     while True:
         pending, done = frames[-1]
         for node in pending:
@@ -95,6 +101,6 @@ def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf:
             frames[-1][1].append(tuple(done))
 
 
-def mapped(value: object, leaf: Callable[[Any], Any]) -> Any:
+def mapped(value: object, leaf: Callable[[Any], T]) -> Nested[T]:
     """Nested tuples with `leaf` of each of their leaves in its place, depth first."""
     return rebuilt(value, lambda node: node if isinstance(node, tuple) else None, leaf)

@@ -123,9 +123,9 @@ def _refuse_surplus(plan: Plan, infeed: Source | None, parties: Mapping[int, Any
         raise InputError(f"values for the infeed were given, but {plan.computation.name} takes none")
 
 
-def _draw(party: Any, transfer: FromHost) -> Callable[[], Any]:
+def _draw(party: object, transfer: FromHost) -> Callable[[], Any]:
     if callable(party):
-        return party  # type: ignore[no-any-return]
+        return party
     if isinstance(party, Iterable) and not isinstance(party, (str, bytes, Mapping)):
         return iter(party).__next__
     raise InputError(
@@ -134,14 +134,14 @@ def _draw(party: Any, transfer: FromHost) -> Callable[[], Any]:
     )
 
 
-def _put(party: Any, transfer: ToHost) -> Callable[[Any], Any]:
+def _put(party: object, transfer: ToHost) -> Callable[[Any], Any]:
     if party is None:
         return _drop
     if callable(party):
-        return party  # type: ignore[no-any-return]
-    append = getattr(party, "append", None)
+        return party
+    append: object = getattr(party, "append", None)
     if callable(append):
-        return append  # type: ignore[no-any-return]
+        return append
     raise InputError(
         f"{_name(transfer)} puts its values into a list or a function of one argument, but {_option(transfer, '…')} "
         f"is a {_type(party)}"

@@ -114,8 +114,7 @@ def value_of(shape: Shape, leaf: Callable[[int, ArrayShape], Array | Token]) -> 
     def next_leaf(part: ArrayShape | BufferShape) -> Array | Token:
         return leaf(next(numbers), part.array_shape)
 
-    value: Value = rebuilt(shape, lambda part: part.elements if isinstance(part, TupleShape) else None, next_leaf)
-    return value
+    return rebuilt(shape, lambda part: part.elements if isinstance(part, TupleShape) else None, next_leaf)
 
 
 def _random_leaf(

@@ -293,4 +293,5 @@ def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[
 
 def _number(element: object) -> float | int | complex | bool:
     """A NumPy scalar as Python's."""
-    return wide(np.asarray(element)).item()  # type: ignore[no-any-return]
+    number: float | int | complex | bool = wide(np.asarray(element)).item()
+    return number

@@ -164,7 +164,7 @@ class InstructionKernel(Kernel):
 
     @property
     def callees(self) -> tuple[Callee, ...]:
-        return self.given.get("computations", ())  # type: ignore[no-any-return]
+        return tuple(self.given.get("computations", ()))
 
     def with_given(self, **changed: object) -> Callable[..., Any]:
         """The entry's own function with other attributes or shapes."""

@@ -6,16 +6,18 @@ Nothing here recurses, because tuples may be nested deeply.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
-from hloexec.values import TOKEN, flat, mapped, rebuilt
+from hloexec.values import TOKEN, Nested, flat, mapped, rebuilt
 
 __all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_shape", "map_tree", "store", "unflatten"]
 
-SlotTree: TypeAlias = "int | tuple[SlotTree, ...]"
+T = TypeVar("T")
+
+SlotTree: TypeAlias = Nested[int]
 """A value as a tree of slots: a slot, or a tuple of trees."""
 
 Leaf: TypeAlias = "ArrayShape | BufferShape"
@@ -28,19 +30,18 @@ def leaves(tree: SlotTree) -> tuple[int, ...]:
     """The slots of a tree, depth first."""
     if isinstance(tree, int):
         return (tree,)
-    if all(type(branch) is int for branch in tree):
-        return tree  # type: ignore[return-value]
-    return tuple(flat(tree))
+    found = tuple([branch for branch in tree if isinstance(branch, int)])
+    return found if len(found) == len(tree) else tuple(flat(tree))
 
 
 def map_shape(shape: Shape, leaf: Callable[[Leaf], int]) -> SlotTree:
     """The tree of a shape, with a slot made by `leaf` for each of its leaves, depth first."""
     if not isinstance(shape, TupleShape):
         return leaf(shape)
-    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)  # type: ignore[no-any-return]
+    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)
 
 
-def map_tree(tree: SlotTree, leaf: Callable[[int], Any]) -> Any:
+def map_tree(tree: SlotTree, leaf: Callable[[int], T]) -> Nested[T]:
     """The tree with `leaf` of each slot in its place."""
     if isinstance(tree, int):
         return leaf(tree)

@@ -9,6 +9,9 @@ whose metadata name it, in any of the calls that led to them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypedDict
+
 import attrs
 import numpy as np
 
@@ -95,10 +98,19 @@ def _is_same(one: Value, other: Value) -> bool:
     )
 
 
-def parsed(text: str) -> dict[str, object]:
+class BreakpointText(TypedDict, total=False):
+    """What the text of a breakpoint says, as `Stepper.break_at` takes it."""
+
+    where: str
+    iteration: int
+    device: int
+    condition: str | None
+
+
+def parsed(text: str) -> BreakpointText:
     """The parts of a breakpoint's text, as `Stepper.break_at` takes them; InputError where it is none."""
     head, has_condition, rest = f" {text} ".partition(" if ")
-    found: dict[str, object] = {"condition": rest.strip() if has_condition else None}
+    found: BreakpointText = {"condition": rest.strip() if has_condition else None}
     if has_condition and not rest.strip():
         raise InputError("a condition is expected after `if`, such as `if any nan`")
     words = iter(head.split())
@@ -108,17 +120,21 @@ def parsed(text: str) -> dict[str, object]:
             if not (number.isascii() and number.isdecimal()):
                 given = f", not {number!r}" if number else ""
                 raise InputError(f"a number is expected after `{word}`{given}")
-            _add(found, word, int(number))
+            _require_new(found, word, int(number))
+            if word == "device":
+                found["device"] = int(number)
+            else:
+                found["iteration"] = int(number)
         else:
-            _add(found, "where", word)
+            _require_new(found, "where", word)
+            found["where"] = word
     return found
 
 
-def _add(found: dict[str, object], key: str, value: object) -> None:
+def _require_new(found: Mapping[str, object], key: str, value: object) -> None:
     if key in found:
         what = f"where it is ({found[key]!r})" if key == "where" else f"the {key}"
         raise InputError(f"a breakpoint says {what} once, but {value!r} follows")
-    found[key] = value
 
 
 def _text(where: str | None, iteration: int | None, device: int | None, given: Condition | None) -> str:

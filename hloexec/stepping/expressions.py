@@ -121,7 +121,7 @@ def _literal(text: str, shape: Shape, what: str, whole: Shape) -> Value:
         raise InputError(f"{what}, which is {whole}, cannot be {text!r}: {error.message}; {advice}") from error
     if found.is_elided:
         raise InputError(f"{what} must have all of its elements")
-    return rebuilt(found, _elements, lambda leaf: leaf.value)  # type: ignore[no-any-return]
+    return rebuilt(found, _elements, lambda leaf: leaf.value)
 
 
 def _elements(literal: Literal) -> Sequence[Literal] | None:

@@ -169,7 +169,7 @@ def nan_bits(dtype: DType, negative: bool, payload: int | None) -> Any:
 
     The payload includes the quiet bit; without one it is the quiet bit alone. Types with a single NaN take no payload.
     """
-    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(dtype)
     bits = dtype.itemsize * 8
     unsigned = np.dtype(f"u{dtype.itemsize}")
     quiet = np.array(math.nan).astype(dtype)

@@ -164,7 +164,7 @@ def _shortest(value: np.float32) -> str:
 def _nan(element: Array) -> str:
     """`nan`, `-nan`, or with the payload where it is not the usual one; types without infinities have no payloads."""
     dtype = element.dtype
-    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(dtype)
     bits = int(element.view(f"u{dtype.itemsize}")[0])
     payload = bits & ((1 << int(info.nmant)) - 1)
     sign = "-" if info.min < 0 and bits >> (dtype.itemsize * 8 - 1) else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
@@ -47,7 +48,7 @@ class ShapeParser:
         self._known: dict[str, ArrayShape] = {}
         self._known_tuples: dict[str, TupleShape] = {}
         number, unsigned = self._number, self._unsigned_type
-        self._layout_fields: tuple[tuple[str, str, Callable[[], object]], ...] = (
+        self._layout_fields: tuple[tuple[str, str, Callable[[], Any]], ...] = (
             ("D", "dim_level_types", self._dim_level_types),
             ("T", "tiles", self._tiles),
             ("L", "tail_padding_alignment_in_elements", lambda: number("the tail padding alignment")),
@@ -236,13 +237,13 @@ class ShapeParser:
             minor_to_major.append(lexer.integer("a dimension number"))
             while lexer.take(","):
                 minor_to_major.append(lexer.integer("a dimension number"))
-        fields: dict[str, object] = {}
+        fields: dict[str, Any] = {}
         if lexer.take(":"):
             for mark, field, read in self._layout_fields:
                 if self._field(mark):
                     fields[field] = read()
         lexer.expect("}", "at the end of a layout")
-        return Layout(tuple(minor_to_major), **fields)  # type: ignore[arg-type]
+        return Layout(tuple(minor_to_major), **fields)
 
     def _no_physical_shape(self) -> None:
         self._lexer.fail("a physical shape belongs to sparse arrays, which XLA no longer has", self._lexer.start)

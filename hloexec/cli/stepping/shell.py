@@ -207,7 +207,7 @@ class Shell(cmd.Cmd):
         if not rest:
             self.do_breakpoints("")
             return
-        added = self.stepper.break_at(**parsed(rest))  # type: ignore[arg-type]
+        added = self.stepper.break_at(**parsed(rest))
         count = "" if added.instructions is None else f", {_plural(len(added.instructions), 'instruction')}"
         self._say([f"breakpoint {added.number}: {added}{count}"])
 

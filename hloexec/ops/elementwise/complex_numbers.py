@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -24,10 +23,10 @@ from hloexec.values import Array
 __all__ = ["atan2", "divide", "expm1", "in_double", "log1p", "logistic", "power", "rsqrt", "sign"]
 
 
-def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
+def in_double(formula: Callable[..., Array]) -> Callable[..., Array]:
     """The complex formula with its operands taken to c128 first."""
 
-    def compute(*operands: Array) -> Any:
+    def compute(*operands: Array) -> Array:
         return formula(*(operand.astype(np.complex128, copy=False) for operand in operands))
 
     return compute
@@ -66,7 +65,7 @@ def atan2(lhs: Array, rhs: Array) -> Array:
 @in_double
 def rsqrt(operand: Array) -> Array:
     """1 / √z."""
-    return divide(np.ones_like(operand), np.sqrt(operand))  # type: ignore[no-any-return]
+    return divide(np.ones_like(operand), np.sqrt(operand))
 
 
 @in_double
@@ -74,7 +73,7 @@ def logistic(operand: Array) -> Array:
     """1 / (1 + exp(−z)), in the left half plane as exp(z) / (1 + exp(z)), which does not overflow."""
     left = operand.real < 0
     power = np.exp(np.where(left, operand, -operand))
-    return divide(np.where(left, power, np.ones_like(power)), 1 + power)  # type: ignore[no-any-return]
+    return divide(np.where(left, power, np.ones_like(power)), 1 + power)
 
 
 @in_double

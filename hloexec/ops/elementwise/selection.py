@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import attrs
 import numpy as np
@@ -27,7 +27,7 @@ from hloexec.values import Array
 
 __all__ = ["DIRECTIONS", "CompareAttributes", "Select", "total_order_key"]
 
-DIRECTIONS: dict[str, Any] = {
+DIRECTIONS: dict[str, Callable[..., Array]] = {
     "EQ": np.equal,
     "NE": np.not_equal,
     "GE": np.greater_equal,
@@ -66,7 +66,7 @@ def _infer_compare(lhs: Shape, rhs: Shape, *, attributes: CompareAttributes) -> 
 def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
     if attributes.type == "TOTALORDER":
         lhs, rhs = total_order_key(lhs), total_order_key(rhs)
-    return DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
+    return DIRECTIONS[attributes.direction](lhs, rhs)
 
 
 def total_order_key(array: Array) -> Array:
@@ -150,7 +150,7 @@ class Select:
         return choose(pred, on_true, on_false)
 
     @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
         return choose if _is_plain(shape, operand_shapes) else partial(Select.evaluate, shape=shape)
 
     @staticmethod

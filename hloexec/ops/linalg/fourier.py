@@ -139,7 +139,7 @@ class Fft:
         return Summation(4 * math.log2(max(2, math.prod(attributes.fft_length))), has_signs=True)
 
 
-_Transform = Callable[..., Any]
+_Transform = Callable[..., Array]
 
 
 def _passes(kind: str, axes: tuple[int, ...], lengths: tuple[int, ...]) -> list[tuple[_Transform, int, int]]:
@@ -166,7 +166,7 @@ def _along(transform: _Transform, operand: Array, axis: int, length: int, out: A
     # The longest other dimension is cut.
     cut = max((other for other in range(operand.ndim) if other != axis), key=sizes.__getitem__, default=None)
     if cut is None:
-        return transform(operand, length, axis, out=result)  # type: ignore[no-any-return]
+        return transform(operand, length, axis, out=result)
     before = (slice(None),) * cut
     is_converted = dtype == np.complex64 and transform in (np.fft.fft, np.fft.rfft)
 

@@ -234,7 +234,7 @@ class Lowering:
             shape, entry = self.slot_shapes[old], next(wanted)
             return self.new_slot(shape if entry is None else with_type(shape, entry))
 
-        result: SlotTree = map_tree(tree, slot)
+        result = map_tree(tree, slot)
         self.add(instruction, (tree,), result, Conversion.to(types, isinstance(result, tuple)), is_silent=is_silent)
         return result
 

@@ -158,7 +158,7 @@ class Inliner:
     def _tree_of(self, frame: _InlinedCall, tree: SlotTree) -> SlotTree:
         if isinstance(tree, int):
             return self._slot_of(frame, tree)
-        return map_tree(tree, lambda slot: self._slot_of(frame, slot))  # type: ignore[no-any-return]
+        return map_tree(tree, lambda slot: self._slot_of(frame, slot))
 
     def _slot_of(self, frame: _InlinedCall, old: int) -> int:
         """The slot of a slot's value in the copy; equal constants share a slot."""

@@ -126,7 +126,8 @@ def inverse_hyperbolic_sine(x: Array) -> Array:
 
 def _log_doubled(x: Array) -> Array:
     """log 2x for large x, to which what log(x + √(x² ± 1)) adds is below 2⁻⁶⁰."""
-    return np.add(*doubled.add(_log_of_any(x), (_LN2, _LN2_LOW)))  # type: ignore[no-any-return]
+    result: Array = np.add(*doubled.add(_log_of_any(x), (_LN2, _LN2_LOW)))
+    return result
 
 
 def inverse_hyperbolic_cosine(x: Array) -> Array:
