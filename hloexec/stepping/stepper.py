@@ -7,26 +7,23 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
-import numpy as np
-
 from hloexec.arguments import byte_count, listed, require_flags, require_integer, require_module, require_text, texts
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, InputError
-from hloexec.exec.arguments import value_leaves
 from hloexec.exec.observers import UNREPLACEABLE, Event, Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.plans import plan_of
 from hloexec.exec.running import run_devices
-from hloexec.inputs import value_of
-from hloexec.ir import ArrayShape, Instruction, Module
+from hloexec.ir import Instruction, Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.stepping.breakpoints import Breakpoint, made
 from hloexec.stepping.controlling import Going, RunController
-from hloexec.stepping.names import found_instruction, near_name
+from hloexec.stepping.names import found_instruction
+from hloexec.stepping.replacing import replaceable, require_same_arrays, value_for
 from hloexec.stepping.stops import Level, Stop
 from hloexec.stepping.targets import Targets
 from hloexec.stepping.worker import Worker
-from hloexec.values import Described, Inputs, Value, flat
+from hloexec.values import Described, Inputs, Value
 
 __all__ = ["Stepper", "step"]
 
@@ -296,18 +293,13 @@ class Stepper(Described):
         the devices that the run stands still for get it, or those that reach the other instruction first.
         """
         instruction = self.target(name)
-        new = self._checked(instruction, value)
+        new = value_for(instruction, value)
         stop = self.stop
         if stop is None or instruction is not stop.instruction:
             self._controller.to_come[id(instruction)] = instruction, new
             return
-        assert isinstance(stop.place, Event)
-        for before, after in zip(flat(stop.value), flat(new), strict=True):
-            if isinstance(before, np.ndarray) and (before.dtype, before.shape) != (after.dtype, after.shape):
-                raise InputError(
-                    f"%{instruction.name} is {before.dtype}{list(before.shape)} in this run, but {after.dtype}"
-                    f"{list(after.shape)} was given"
-                )
+        assert isinstance(stop.place, Event) and stop.value is not None
+        require_same_arrays(instruction, stop.value, new)
         self._controller.replacement = new
         self._controller.kept.replace(stop.place, new)
 
@@ -322,50 +314,7 @@ class Stepper(Described):
             raise InputError(UNREPLACEABLE)
         if self.has_ended:
             raise InputError("the run has ended; a value can be set when it has been restarted")
-        stop = self.stop
-        wanted = name.removeprefix("%")
-        here = None if stop is None else stop.instruction
-        if stop is None or here is None or wanted not in (here.name, f"{stop.place.computation.name}/{here.name}"):
-            return self._to_come(wanted)
-        if stop.error is not None:
-            raise InputError(f"%{here.name} has failed; restart, and set one of its operands before it runs")
-        return here
-
-    def _to_come(self, name: str) -> Instruction:
-        """The instruction of a name, which is to run; InputError where it has, or where there are several."""
-        computation, _, own = name.rpartition("/")
-        found = [
-            (home, each)
-            for home, each in self._targets.instructions
-            if each.name == own and computation in ("", home.name)
-        ]
-        if not found:
-            known = [each.name for _, each in self._targets.instructions]
-            raise InputError(f"{self.module.name} has no instruction %{name} that runs{near_name(own, known)}")
-        if len(found) > 1:
-            homes = ", ".join(f"{home.name}/{own}" for home, _ in found)
-            raise InputError(f"there are several instructions %{own}; say which of {homes}")
-        ((home, instruction),) = found
-        stop = self.stop
-        kept = self._controller.kept
-        if stop is not None and any(
-            level.computation is home and kept.of(level.activation, own, stop.devices[0]) is not None
-            for level in stop.levels
-        ):
-            raise InputError(
-                f"%{own} has run, and others may have used its value; restart, break at {own} and set it there"
-            )
-        return instruction
-
-    def _checked(self, instruction: Instruction, value: object) -> Value:
-        """A value of an instruction's shape; a Python number becomes an array full of it."""
-        what = f"the value for %{instruction.name}"
-        shape = instruction.shape
-        if isinstance(value, (bool, int, float, complex)) and isinstance(shape, ArrayShape) and shape.rank:
-            (scalar,) = value_leaves(value, ArrayShape(shape.element_type, ()), what)
-            value = np.broadcast_to(scalar, shape.dimensions)
-        leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in value_leaves(value, shape, what)]
-        return value_of(shape, lambda number, _: leaves[number])
+        return replaceable(name.removeprefix("%"), self._targets, self.stop, self._controller.kept)
 
     # The end
 
