@@ -11,20 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.custom_calls.backend_config import Fields, backend_config_field, known_fields
-from hloexec.custom_calls.cublas.matmul import (
-    GEMM_FIELDS,
-    GemmConfig,
-    Product,
-    accumulation_type,
-    apply_epilogue,
-    check_addends,
-    gemm_config,
-    read_gemm_config,
-    relate_product,
-    require_real,
-    resized_strides,
-    result_type_of,
-)
+from hloexec.custom_calls.cublas.config import GEMM_FIELDS, GemmConfig, gemm_config, read_gemm_config
+from hloexec.custom_calls.cublas.epilogue import accumulation_type, apply_epilogue, check_addends
+from hloexec.custom_calls.cublas.matmul import Product, relate_product, require_real, resized_strides, result_type_of
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.shapes import (
     CallResult,

@@ -14,8 +14,8 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.activations import relu
 from hloexec.custom_calls.backend_config import read_fields
-from hloexec.custom_calls.cublas.matmul import relu
 from hloexec.custom_calls.cudnn.convolutions import CONVOLUTION_FIELDS, elu
 from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
 from hloexec.custom_calls.registry import custom_call

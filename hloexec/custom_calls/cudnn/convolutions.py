@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.activations import relu
 from hloexec.custom_calls.backend_config import read_fields
-from hloexec.custom_calls.cublas.matmul import relu
 from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
 from hloexec.custom_calls.cudnn.layouts import unreordered_bias, unreordered_filter
 from hloexec.custom_calls.registry import custom_call

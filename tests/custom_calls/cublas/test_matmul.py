@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls.cublas.matmul import Gemm, gemm_config
+from hloexec.custom_calls.cublas.config import gemm_config
+from hloexec.custom_calls.cublas.matmul import Gemm
 from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
