@@ -8,8 +8,10 @@ bytes live.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from operator import is_, itemgetter
+from typing import TypeVar
 
 from hloexec.errors import VerificationError
 from hloexec.ir import Computation, Instruction, Module
@@ -17,6 +19,8 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 
 __all__ = ["after_dependencies", "callees_first", "computation_named", "effectful_computations", "schedule"]
+
+_Node = TypeVar("_Node", Computation, Instruction)
 
 _LARGE_BYTES = 1 << 20
 """Where less is live the order of the text is as good as any."""
@@ -42,26 +46,12 @@ def callees_first(module: Module, entry: Computation) -> list[Computation]:
 
     Raises VerificationError where a computation calls itself, directly or through others.
     """
-    order: list[Computation] = []
-    done: dict[str, bool] = {entry.name: False}
-    stack = [(entry, _callees(module, entry))]
-    while stack:
-        computation, pending = stack[-1]
-        while pending:
-            callee = pending.pop()
-            if callee.name not in done:
-                done[callee.name] = False
-                stack.append((callee, _callees(module, callee)))
-                break
-            if not done[callee.name]:
-                names = [frame.name for frame, _ in stack]
-                cycle = " → ".join([*names[names.index(callee.name) :], callee.name])
-                raise VerificationError(f"a computation must not call itself, but {cycle}")
-        else:
-            done[computation.name] = True
-            order.append(computation)
-            stack.pop()
-    return order
+    try:
+        return _after_needs([entry], partial(_callees, module))
+    except _CycleError as cycle:
+        raise VerificationError(
+            f"a computation must not call itself, but {' → '.join((*cycle.names, cycle.names[0]))}"
+        ) from None
 
 
 def _callees(module: Module, computation: Computation) -> list[Computation]:
@@ -231,28 +221,49 @@ def _dependencies(computation: Computation, instruction: Instruction) -> list[In
 
 def after_dependencies(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:
     """The roots in the order given, each with what it needs, depth first, before it."""
-    order: list[Instruction] = []
+    try:
+        return _after_needs(roots, partial(_dependencies, computation))
+    except _CycleError as cycle:
+        first, last = cycle.names[0], cycle.names[-1]
+        raise VerificationError(
+            f"%{first} in computation {computation.name} waits for itself through %{last}"
+        ) from None
+
+
+class _CycleError(Exception):
+    """Something needs itself: the names on the way, each of which needs the next one, and the last one the first."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
+def _after_needs(roots: Sequence[_Node], needs: Callable[[_Node], list[_Node]]) -> list[_Node]:
+    """The roots in the order given, each with all that it needs, depth first, before it.
+
+    `needs` gives what a node needs, the last one first.
+    """
+    order: list[_Node] = []
     done: dict[str, bool] = {}
     for root in roots:
         if root.name in done:
             continue
         done[root.name] = False
-        stack = [(root, _dependencies(computation, root))]
+        stack: list[tuple[_Node, list[_Node]]] = [(root, needs(root))]
         while stack:
-            instruction, pending = stack[-1]
+            node, pending = stack[-1]
             while pending:
                 needed = pending.pop()
                 if needed.name not in done:
                     done[needed.name] = False
-                    stack.append((needed, _dependencies(computation, needed)))
+                    stack.append((needed, needs(needed)))
                     break
                 if not done[needed.name]:
-                    raise VerificationError(
-                        f"%{needed.name} in computation {computation.name} waits for itself through %{instruction.name}"
-                    )
+                    path: list[str] = [above.name for above, _ in stack]
+                    raise _CycleError(path[path.index(needed.name) :])
             else:
-                done[instruction.name] = True
-                order.append(instruction)
+                done[node.name] = True
+                order.append(node)
                 stack.pop()
     return order
 
