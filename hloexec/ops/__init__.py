@@ -15,9 +15,10 @@ MODULES = {
     "collective.all_reduce": (
         "all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done reduce-scatter"
     ),
+    "collective.all_to_all": "all-to-all ragged-all-to-all",
     "collective.permute": (
-        "all-to-all ragged-all-to-all collective-broadcast collective-permute collective-permute-start "
-        "collective-permute-done partition-id replica-id"
+        "collective-broadcast collective-permute collective-permute-start collective-permute-done partition-id "
+        "replica-id"
     ),
     "elementwise.convert": "convert reduce-precision stochastic-convert",
     "contraction.dot": "dot",

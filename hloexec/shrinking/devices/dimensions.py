@@ -13,7 +13,7 @@ import numpy as np
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.operations import traits_of
-from hloexec.ops.collective.permute import AllToAllAttributes
+from hloexec.ops.collective.all_to_all import AllToAllAttributes
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Position, Relations, Value
 from hloexec.shrinking.devices.axes import DeviceAxes, is_collective
