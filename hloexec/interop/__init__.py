@@ -19,7 +19,7 @@ from hloexec.values import Value
 if TYPE_CHECKING:
     from hloexec.interop.protos import ModuleFile
 
-__all__ = ["Snapshot", "load_bytes", "load_recorded", "load_snapshot"]
+__all__ = ["Snapshot", "load_bytes", "load_recorded"]
 
 
 _OTHERS = {
@@ -71,22 +71,13 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     return parse(text, filename=_as_text(filename), strict=strict)
 
 
-def load_snapshot(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:
-    """Read a module together with its inputs, and its result where it has one.
-
-    `data` is what XLA dumps under `--xla_dump_hlo_snapshots` (HloSnapshot: the optimized module, its inputs, its
-    result) or `--xla_dump_hlo_unoptimized_snapshots` (HloUnoptimizedSnapshot: the module before optimization and each
-    device's inputs), perhaps gzipped. Raises what `load_bytes` raises, and InputError where there are no values.
-    """
-    data = unpacked(data, filename)
-    file = _module_file(data, filename, with_values=True)
-    if not file.inputs_per_device and file.result is None:
-        raise InputError(f"{filename} holds a module without inputs; expected a snapshot")
-    return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
-
-
 def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:
-    """Read what `load_bytes` reads, with the inputs and the result that only snapshots hold."""
+    """Read what `load_bytes` reads, with the inputs and the result that only snapshots hold.
+
+    Snapshots are what XLA dumps under `--xla_dump_hlo_snapshots` (HloSnapshot: the optimized module, its inputs, its
+    result) or `--xla_dump_hlo_unoptimized_snapshots` (HloUnoptimizedSnapshot: the module before optimization and each
+    device's inputs). Raises what `load_bytes` raises.
+    """
     data = unpacked(data, filename)
     if data.strip() and detect(data) is Format.PROTO:
         file = _module_file(data, filename, with_values=True)
