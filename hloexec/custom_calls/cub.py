@@ -12,10 +12,10 @@ import numpy as np
 from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import parts_of, shapes_of, zeros_of
+from hloexec.custom_calls.shapes import shapes_of, zeros_of
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.values import Array
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require
 from hloexec.precision import largest_number
 from hloexec.values import Array
@@ -21,7 +21,6 @@ __all__ = [
     "CallResult",
     "in_declared_form",
     "operand_shapes",
-    "parts_of",
     "require_floating",
     "result_shapes",
     "saturating",
@@ -45,11 +44,6 @@ def require_floating(shapes: Iterable[ArrayShape], what: str) -> None:
     """ShapeError unless all of these arrays hold floating-point numbers."""
     for shape in shapes:
         require(shape.element_type.is_floating, f"the operands of {what} must be floating-point numbers, not {shape}")
-
-
-def parts_of(shape: Shape) -> tuple[Shape, ...]:
-    """The results that a call declares: the elements of a tuple, or the one array."""
-    return shape.elements if isinstance(shape, TupleShape) else (shape,)
 
 
 def shapes_of(arrays: Iterable[Array]) -> list[ArrayShape]:

@@ -28,7 +28,16 @@ from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
 from hloexec.devices.tiles import Tiles, along_axes, partitions_named, places, tiles_of, untiled
 from hloexec.devices.topology import Group, Topology
 from hloexec.errors import InputError, ParseError, UnsupportedError
-from hloexec.ir import ArrayShape, Computation, Instruction, Module, NamedSharding, Shape, TupleShape, TupleSharding
+from hloexec.ir import (
+    ArrayShape,
+    Computation,
+    Instruction,
+    Module,
+    NamedSharding,
+    Shape,
+    TupleSharding,
+    parts_of,
+)
 from hloexec.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
 from hloexec.values import Array
 
@@ -112,7 +121,7 @@ def reason_against(module: Module, computation: Computation, instruction: Instru
 def crossings(module: Module, computation: Computation, instruction: Instruction) -> tuple[Crossing, ...]:
     """How each operand of a boundary crosses it; UnsupportedError, with a clause, says why one cannot."""
     given = computation.operands_of(instruction)
-    results = instruction.shape.elements if isinstance(instruction.shape, TupleShape) else (instruction.shape,)
+    results = parts_of(instruction.shape)
     if len(given) != len(results):
         raise UnsupportedError(f"it has {len(given)} operands, but gives {instruction.shape}")
     pairs = []

@@ -15,12 +15,12 @@ from hloexec.arguments import described, wrong
 from hloexec.devices.varying import Varying, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape, map_shape
 from hloexec.ops.arena import is_own, owner_of
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
-from hloexec.plan.trees import fits, map_shape, unflatten
+from hloexec.plan.trees import fits, unflatten
 from hloexec.values import TOKEN, Array, Token, Value, rebuilt
 
 __all__ = [

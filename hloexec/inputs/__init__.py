@@ -19,10 +19,10 @@ from hloexec.inputs.bounds import frame_of, opaque_bounds
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
 from hloexec.inputs.ranges import Range, ranges_of
 from hloexec.inputs.tracing import parameter_demands
-from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, map_shape
 from hloexec.ops.intervals import Demand
 from hloexec.system_memory import in_units, memory_limit_bytes
-from hloexec.values import TOKEN, Array, Token, Value, rebuilt
+from hloexec.values import TOKEN, Array, Token, Value
 from hloexec.verifier import explained
 from hloexec.verifier import verify as verify_module
 
@@ -114,7 +114,7 @@ def value_of(shape: Shape, leaf: Callable[[int, ArrayShape], Array | Token]) -> 
     def next_leaf(part: ArrayShape | BufferShape) -> Array | Token:
         return leaf(next(numbers), part.array_shape)
 
-    return rebuilt(shape, lambda part: part.elements if isinstance(part, TupleShape) else None, next_leaf)
+    return map_shape(shape, next_leaf)
 
 
 def _random_leaf(

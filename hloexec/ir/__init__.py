@@ -22,6 +22,8 @@ from hloexec.ir.shape import (
     SplitConfig,
     TupleShape,
     leaf_shapes,
+    map_shape,
+    parts_of,
     subshapes,
 )
 from hloexec.ir.sharding import (
@@ -86,5 +88,7 @@ __all__ = [
     "Window",
     "WindowDimension",
     "leaf_shapes",
+    "map_shape",
+    "parts_of",
     "subshapes",
 ]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from itertools import accumulate, zip_longest
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
 from hloexec.dtypes import ElementType, Kind
+from hloexec.values import Nested, rebuilt
 
 __all__ = [
     "UNBOUNDED",
@@ -27,8 +28,12 @@ __all__ = [
     "SplitConfig",
     "TupleShape",
     "leaf_shapes",
+    "map_shape",
+    "parts_of",
     "subshapes",
 ]
+
+T = TypeVar("T")
 
 UNBOUNDED = -1
 """The size of a dimension written `?`: dynamic without an upper bound."""
@@ -217,6 +222,18 @@ class BufferShape:
 
 
 Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
+
+
+def parts_of(shape: Shape) -> tuple[Shape, ...]:
+    """The elements of a tuple's shape; of any other shape, the shape itself."""
+    return shape.elements if isinstance(shape, TupleShape) else (shape,)
+
+
+def map_shape(shape: Shape, leaf: Callable[[ArrayShape | BufferShape], T]) -> Nested[T]:
+    """Tuples nested as in a shape, with what `leaf` makes of each of its leaves, depth first."""
+    if not isinstance(shape, TupleShape):
+        return leaf(shape)
+    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)
 
 
 def leaf_shapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape | BufferShape]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, in_type, require
 from hloexec.ops.registry import Callee, ProgramShape
 from hloexec.values import Array
@@ -124,7 +124,7 @@ def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what:
     scalars = all(isinstance(parameter, ArrayShape) and parameter.rank == 0 for parameter in parameters)
     if not scalars:
         raise ShapeError(f"{what} must take scalars, but takes {', '.join(map(str, parameters))}")
-    results = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
+    results = parts_of(program.result)
     if len(results) != count:
         raise ShapeError(f"{what} must return {count} results, but returns {program.result}")
     for k, result in enumerate(results):

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
-from hloexec.values import TOKEN, Nested, flat, mapped, rebuilt
+from hloexec.ir import ArrayShape, BufferShape
+from hloexec.values import TOKEN, Nested, flat, mapped
 
-__all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_shape", "map_tree", "store", "unflatten"]
+__all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_tree", "store", "unflatten"]
 
 T = TypeVar("T")
 
@@ -32,13 +32,6 @@ def leaves(tree: SlotTree) -> tuple[int, ...]:
         return (tree,)
     found = tuple([branch for branch in tree if isinstance(branch, int)])
     return found if len(found) == len(tree) else tuple(flat(tree))
-
-
-def map_shape(shape: Shape, leaf: Callable[[Leaf], int]) -> SlotTree:
-    """The tree of a shape, with a slot made by `leaf` for each of its leaves, depth first."""
-    if not isinstance(shape, TupleShape):
-        return leaf(shape)
-    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)
 
 
 def map_tree(tree: SlotTree, leaf: Callable[[int], T]) -> Nested[T]:

@@ -8,9 +8,9 @@ from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes, no_attributes
 from hloexec.custom_calls.linalg.solver_calls import reason_against_layouts
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import parts_of, shapes_of, zeros_of
+from hloexec.custom_calls.shapes import shapes_of, zeros_of
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.linalg.triangular import Cholesky, CholeskyAttributes, TriangularSolve, TriangularSolveAttributes

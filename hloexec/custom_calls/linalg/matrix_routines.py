@@ -21,10 +21,10 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import add_custom_call
-from hloexec.custom_calls.shapes import parts_of, zeros
+from hloexec.custom_calls.shapes import zeros
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
 from hloexec.precision import part_type

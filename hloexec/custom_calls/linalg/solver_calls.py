@@ -24,9 +24,9 @@ from hloexec.custom_calls.linalg.matrix_routines import (
     reason_without_scipy,
     register,
 )
-from hloexec.custom_calls.shapes import parts_of, shapes_of
+from hloexec.custom_calls.shapes import shapes_of
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ir import ArrayShape, Instruction, Shape, parts_of
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 

@@ -17,10 +17,10 @@ from hloexec.custom_calls.ffi import bytes_of_attribute, bytes_of_config, checke
 from hloexec.custom_calls.linalg.matrix_routines import reason_without_scipy, register
 from hloexec.custom_calls.linalg.solver_calls import VENDORS, Descriptor, enumeration
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import CallResult, in_declared_form, parts_of, shapes_of, with_scratch, zeros
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, shapes_of, with_scratch, zeros
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.values import Array
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hloexec.ir import ArrayShape, ReplicaGroups, Shape, TupleShape
+from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, Role, opcode
@@ -84,6 +84,6 @@ def extent_of(shape: ArrayShape, dimension: int, what: str) -> int:
 
 def declared_results(shape: Shape, count: int, opcode_name: str) -> tuple[Shape, ...]:
     """The results as declared: one array, or a tuple of as many as there are operands."""
-    results = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    results = parts_of(shape)
     require(len(results) == count, f"{opcode_name} has {count} operands, but {len(results)} results: {shape}")
     return results

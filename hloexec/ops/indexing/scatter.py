@@ -13,7 +13,7 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import (
     array_shape,
@@ -167,7 +167,7 @@ class Scatter:
     ) -> Array | tuple[Array, ...]:
         count = len(operands) // 2
         extents, bound = operands[0].shape, operand_shapes[0].dimensions
-        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        declared = parts_of(shape)
         types = [array_shape(each, "the result of scatter").element_type for each in declared]
         sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
         updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
@@ -243,7 +243,7 @@ def _require_combiner(combiner: ProgramShape, sources: list[ArrayShape], updates
         f"scatter's computation must take {2 * count} parameters, but takes {len(combiner.parameters)}",
     )
     result = combiner.result
-    results = result.elements if isinstance(result, TupleShape) else (result,)
+    results = parts_of(result)
     require(
         len(results) == count and (count == 1 or isinstance(result, TupleShape)),
         f"scatter's computation must return {count} scalars, but returns {result}",

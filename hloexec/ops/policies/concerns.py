@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape
+from hloexec.ir import ArrayShape, Computation, Instruction, parts_of
 from hloexec.ops.policies.excess import has_excess, reads_excess
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import flushes
@@ -22,7 +22,10 @@ def concerns(policy: NumericsPolicy, computation: Computation, instruction: Inst
         return entry is not None
     types = [
         shape.element_type
-        for shape in (*(operand.shape for operand in computation.operands_of(instruction)), *_leaves(instruction))
+        for shape in (
+            *(operand.shape for operand in computation.operands_of(instruction)),
+            *parts_of(instruction.shape),
+        )
         if isinstance(shape, ArrayShape)
     ]
     is_f32 = any(kind.name == "f32" for kind in types)
@@ -54,8 +57,3 @@ def _has_default_precision(contraction: Instruction) -> bool:
     attributes = contraction.attributes
     words = (*getattr(attributes, "operand_precision", ()), getattr(attributes, "algorithm", "unset"))
     return all(word in ("default", "unset") for word in words)
-
-
-def _leaves(instruction: Instruction) -> tuple[object, ...]:
-    shape = instruction.shape
-    return shape.elements if isinstance(shape, TupleShape) else (shape,)

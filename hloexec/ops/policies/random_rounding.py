@@ -38,7 +38,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
@@ -315,7 +315,7 @@ def random_rounding(
     `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is. `split` is
     done to the operands of contractions before that.
     """
-    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    leaves = parts_of(shape)
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
     if rounding is Rounding.NONE or not any(entry.is_inexact for entry in types):
         return None

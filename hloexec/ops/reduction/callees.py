@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, in_type, require, same_dimensions, shape_of
 from hloexec.ops.intervals import POSITIVE, Demand, Demanded, Use
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
@@ -63,7 +63,7 @@ def result_shape(
 
 def element_types(shape: Shape) -> list[ElementType]:
     """The element types of a result that is an array or a tuple of arrays."""
-    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    leaves = parts_of(shape)
     return [array_shape(leaf, "a result").element_type for leaf in leaves]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Computation, Shape, TupleShape
+from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, parts_of
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
@@ -88,7 +88,7 @@ class Scan:
             )
         slices = [ArrayShape(array.element_type, _without(array.dimensions, dimension)) for array in inputs]
         require_parameters(program, [*slices, *operands[count:]], "to_apply of scan")
-        results = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
+        results = parts_of(program.result)
         require(
             len(results) >= carries,
             f"to_apply of scan must return its {carries} carries, but returns {program.result}",
@@ -116,7 +116,7 @@ class Scan:
         count = len(operands) - attributes.num_carries
         inputs = [np.moveaxis(operand, dimension, 0) for operand in operands[:count]]
         carries: tuple[Array, ...] = operands[count:]
-        shapes = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        shapes = parts_of(shape)
         outputs = [_empty(element, dimension) for element in shapes[: len(shapes) - attributes.num_carries]]
         steps = range(len(inputs[0]))
         for number in reversed(steps) if attributes.is_reverse else steps:

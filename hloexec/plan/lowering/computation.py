@@ -19,24 +19,24 @@ from hloexec.custom_calls.registry import CustomCall
 from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
-from hloexec.ir import Computation, Instruction, Literal, TupleShape
-from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
+from hloexec.ir import Computation, Instruction, Literal, TupleShape, map_shape
+from hloexec.ops.registry import MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
 from hloexec.plan.kernels import Conversion, Forward, InstructionKernel, Kernel
+from hloexec.plan.lowering.binding import KernelContext
 from hloexec.plan.lowering.exchange import copy_start, device_number, exchange, part
 from hloexec.plan.lowering.flow import conditional, invocation, while_loop
 from hloexec.plan.lowering.kernels import custom_call, kernel
 from hloexec.plan.program import Program
 from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.plan.synthesis import zeros
-from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape, map_tree
+from hloexec.plan.trees import Leaf, SlotTree, leaves, map_tree
 from hloexec.values import Array, rebuilt
 
 __all__ = ["Lowering", "LoweringContext"]
 
 
-class LoweringContext(Protocol):
+class LoweringContext(KernelContext, Protocol):
     """What the lowering of one computation needs to know of the whole program."""
 
     program: Program
@@ -44,15 +44,12 @@ class LoweringContext(Protocol):
     """Whether plans keep a step for each instruction that only renames values, so that observers see them all."""
     is_controlled: bool
     """Whether what only renames values has slots of its own, too, so that a value can be replaced for its users."""
-    plans: dict[str, Plan]
-    """The plans that are finished, by the names of their computations; callees come before their callers."""
     host_transfers: dict[HostTransfer, Step]
     """The first step of each kind of transfer with the host."""
     communication: list[Step]
     """The steps that have to do with other devices or the host."""
-
-    @property
-    def numerics(self) -> NumericsPolicy: ...
+    kernels: dict[Any, tuple[InstructionKernel, object]]
+    """The kernels of the program, by all that they depend on, and what has to live as long as they do."""
 
     def called_plan(
         self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
@@ -64,14 +61,8 @@ class LoweringContext(Protocol):
     ) -> Plan:
         """The finished plan of a computation for control flow with these float types."""
 
-    def callee(self, name: str) -> Callee:
-        """A planned computation as kernels see it."""
-
     def library_call(self, target: str) -> CustomCall | None:
         """The entry of a custom-call target."""
-
-    kernels: dict[Any, tuple[InstructionKernel, object]]
-    """The kernels of the program, by all that they depend on, and what has to live as long as they do."""
 
     def elided(self, instruction: Instruction, shape: Leaf) -> Any:
         """The value of a leaf of an elided constant."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from hloexec.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
 from hloexec.errors import VerificationError
-from hloexec.ir import Instruction, TupleShape
+from hloexec.ir import Instruction, TupleShape, map_shape
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.lowering.binding import bound
 from hloexec.plan.steps import Communication, DeviceNumber, Exchange, Step
-from hloexec.plan.trees import SlotTree, map_shape
+from hloexec.plan.trees import SlotTree
 
 if TYPE_CHECKING:
     from hloexec.devices.manual_regions import Crossing

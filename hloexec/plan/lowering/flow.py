@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hloexec.errors import VerificationError
-from hloexec.ir import Instruction, TupleShape
+from hloexec.ir import Instruction, TupleShape, map_shape
 from hloexec.ops.attributes import computation_names
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.program import called_computation, starts
 from hloexec.plan.steps import Branch, Conditional, Invocation, Plan, Step, While
-from hloexec.plan.trees import SlotTree, leaves, map_shape
+from hloexec.plan.trees import SlotTree, leaves
 
 if TYPE_CHECKING:
     from hloexec.plan.lowering.computation import Lowering

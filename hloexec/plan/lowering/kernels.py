@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hloexec.ir import ArrayShape, Instruction, TupleShape
+from hloexec.ir import ArrayShape, Instruction, TupleShape, map_shape
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.registry import Opcode, find_opcode
@@ -16,7 +16,7 @@ from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.lowering.binding import Site, instruction_kernel, library_kernel
 from hloexec.plan.lowering.exchange import boundary
 from hloexec.plan.program import call_reason
-from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape
+from hloexec.plan.trees import Leaf, SlotTree, leaves
 
 if TYPE_CHECKING:
     from hloexec.plan.lowering.computation import Lowering
