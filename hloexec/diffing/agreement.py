@@ -135,9 +135,10 @@ def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain
     Where one side rounds to a narrow type (unit roundoff 2⁻¹² or more) more often than the other, about half of the
     elements differ. Where both round as often, what is rounded differs by f32's roundings at most, and
     elements differ only where these decide: about one in 2⁻⁹/2⁻²⁴ per term added up. So more than one in twenty are
-    taken for a rounding that is missing, or one too many. What one side has yet to round is rounded first.
+    taken for a rounding that is missing, or one too many. What one side has yet to round is rounded first. Partial sums
+    in a narrow type are rounded, too.
     """
-    fewer, more = sorted((ours.rounding_squares, counterpart.rounding_squares))
+    fewer, more = sorted(chain.rounding_squares + chain.sum_squares for chain in (ours, counterpart))
     if more < LIMITS.narrow_unit**2 or more < LIMITS.more_roundings * fewer:
         return True
     narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))

@@ -26,7 +26,7 @@ from hloexec.exec.running import run_devices
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits"]
+__all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits", "is_unrolled"]
 
 
 Holds = Callable[[str, str, int], tuple[Node, ...]]
@@ -295,6 +295,17 @@ def _frame_of(name: str) -> tuple[str, str]:
             loop, _, iteration = head.partition("[")
             return "/".join([*components[:place], loop]), iteration
     return "", ""
+
+
+def is_unrolled(first: Sequence[Node], second: Sequence[Node]) -> bool:
+    """Whether an iteration of one of two loops, given by their conditions, is several of the other: it goes round a
+    whole number of times as often, and runs, each time, so many instructions less; that is, about as many in all."""
+    more, fewer = sorted((first, second), key=len, reverse=True)
+    trips = len(more) - 1, len(fewer) - 1
+    if not 1 < trips[1] < trips[0] or trips[0] % trips[1]:
+        return False
+    steps = [(loop[-1].instance.number - loop[0].instance.number) / (len(loop) - 1) for loop in (more, fewer)]
+    return (steps[1] / steps[0]) ** 2 > trips[0] / trips[1]
 
 
 def exits(scope: str, node: Node) -> list[str]:

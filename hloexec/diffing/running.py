@@ -207,8 +207,8 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, st
     match_through_rounding(replay.graph, state)
     findings, nearest = [_finding(entry, state) for entry in blamed], []
     if comparison.agrees:
-        # What rounding explains of an instruction proves nothing against results that it explains.
-        pairs = [pair for pair in zip(blamed, findings, strict=True) if not _is_within_bounds(pair[1])]
+        # Against results that rounding explains, only a proof counts, of what rounding does not explain.
+        pairs = [pair for pair in zip(blamed, findings, strict=True) if _is_beyond_bounds(pair[1])]
         blamed, findings = [entry for entry, _ in pairs], [finding for _, finding in pairs]
     if not findings and not comparison.agrees:
         nearest = blame.nearest(state)
@@ -355,8 +355,8 @@ def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[
     return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))
 
 
-def _is_within_bounds(finding: Finding) -> bool:
-    return finding.comparison is not None and finding.comparison.agrees
+def _is_beyond_bounds(finding: Finding) -> bool:
+    return finding.is_certain and (finding.comparison is None or not finding.comparison.agrees)
 
 
 def _more_precise(blamed: Blamed) -> str:

@@ -8,6 +8,7 @@ bytes live.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import is_, itemgetter
@@ -116,39 +117,50 @@ def _with_early_deaths(order: Sequence[Instruction], computation: Computation) -
     Masks for a backward pass are an example, where the text computes them long after what they are made of.
     """
     users: dict[str, dict[str, Instruction]] = {instruction.name: {} for instruction in order}
+    needed = {entry.name: _distinct(_dependencies(computation, entry)) for entry in order}
     for instruction in order:
-        for operand in _dependencies(computation, instruction):
+        for operand in needed[instruction.name]:
             users[operand.name][instruction.name] = instruction
     users.setdefault(computation.root_name, {})[""] = computation.root
+    waiting = {name: len(using) for name, using in users.items()}
     made = {instruction.name: _new_bytes(instruction) for instruction in order}
     found: dict[str, Instruction] = {}
+
+    def take(*instructions: Instruction) -> None:
+        for instruction in instructions:
+            found[instruction.name] = instruction
+            for operand in needed[instruction.name]:
+                waiting[operand.name] -= 1
+
     for instruction in order:
         if instruction.name in found:
             continue
-        found[instruction.name] = instruction
+        take(instruction)
         pending = [instruction]
         while pending:
             done = pending.pop()
-            for value in (done, *_dependencies(computation, done)):
-                left = users[value.name] if value.name in found and made[value.name] else {}
-                if len(left) > _MOST_USERS:
-                    continue
-                left = {name: user for name, user in left.items() if name not in found}
-                if not left or "" in left:
-                    continue
-                dying = {
-                    operand.name
-                    for user in left.values()
-                    for operand in _dependencies(computation, user)
-                    if operand.name in found and all(name in found or name in left for name in users[operand.name])
-                }
-                if sum(made[name] for name in left) >= sum(made[name] for name in dying):
+            for value in (done, *needed[done.name]):
+                left = _left(users[value.name], found) if value.name in found and made[value.name] else {}
+                uses = Counter(operand.name for user in left.values() for operand in needed[user.name])
+                freed = sum(made[name] for name, count in uses.items() if name in found and count == waiting[name])
+                if sum(made[name] for name in left) >= freed:
                     continue
                 group: dict[str, Instruction] = {}
                 if all(_is_ready(user, computation, made, found, group) for user in left.values()):
-                    found |= group
+                    take(*group.values())
                     pending += group.values()
     return list(found.values())
+
+
+def _left(users: Mapping[str, Instruction], found: Mapping[str, Instruction]) -> dict[str, Instruction]:
+    """The users of a value that have yet to run; none of a result's, nor if there are many."""
+    if "" in users or len(users) > _MOST_USERS:
+        return {}
+    return {name: user for name, user in users.items() if name not in found}
+
+
+def _distinct(instructions: Iterable[Instruction]) -> list[Instruction]:
+    return list({instruction.name: instruction for instruction in instructions}.values())
 
 
 def _is_ready(

@@ -8,7 +8,7 @@ import pytest
 
 from hloexec.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
 from hloexec.diffing.digests import digest_of
-from hloexec.numerics.error_budget import rounding
+from hloexec.numerics.error_budget import rounding, summing
 
 
 def _random(*dimensions: int, seed: int = 0) -> np.ndarray:
@@ -106,3 +106,14 @@ def test_a_rounding_too_many_is_told_by_how_many_elements_differ() -> None:
     assert rounds_alike(nearly, values, once, twice)
     assert rounds_alike(values * np.float32(1.002), values, once, once)
     assert not rounds_alike(values * np.float32(1.002), values, once, twice)
+
+
+def test_partial_sums_in_a_narrow_type_round_as_its_results_do() -> None:
+    """A reduce in bf16 may round each partial sum, or the last one alone: XLA:CPU does the one, a GPU the other."""
+    values = _random(100).astype(ml_dtypes.bfloat16).astype(np.float32)
+    in_steps = summing(20, 2.0**-8)
+    at_the_end = in_steps.then(rounding(2.0**-8))
+    assert rounds_alike(values * np.float32(1.01), values.astype(ml_dtypes.bfloat16), in_steps, at_the_end)
+    assert not rounds_alike(
+        values * np.float32(1.01), values.astype(ml_dtypes.bfloat16), summing(20, 2.0**-24), at_the_end
+    )

@@ -6,8 +6,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import hloexec
+from hloexec.diffing.localization.blaming import Blame, Blamed
 
 _AGES = np.arange(12, dtype=np.int32).reshape(3, 4) % 5
 _ALIVE = (np.arange(12).reshape(3, 4) % 3 > 0).astype(np.int32)
@@ -340,3 +342,55 @@ def test_what_hands_on_a_value_is_right_where_a_conditional_gives_it() -> None:
     before, after = (_SCANNER.replace("LIMIT", f"limit = s32[] constant({number})") for number in (1, 2))
     found = _first(before, after, np.int32(5))
     assert found.after.instruction in ("limit", "is_odd")
+
+
+_LOST = """HloModule m
+ENTRY main {
+  x = f32[6] parameter(0)
+  y = f32[6] parameter(1)
+  square = f32[6] multiply(x, x)
+  zero = f32[] constant(0)
+  zeros = f32[6] broadcast(zero), dimensions={}
+  ROOT r = f32[6] subtract(y, TAKEN)
+}
+"""
+
+
+def test_what_takes_a_constant_for_a_computed_value_may_be_right() -> None:
+    """What should have been computed may have been lost before: in a loop that never went round, for example."""
+    before, after = (_LOST.replace("TAKEN", name) for name in ("square", "zeros"))
+    x, y = np.random.default_rng(0).normal(size=(2, 6)).astype(np.float32)
+    found = _first(before, after, x, y)
+    assert (found.after.instruction, found.is_certain) == ("r", False)
+
+
+_SUM = """HloModule m
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+ENTRY main {
+  x = f32[4,300] parameter(0)
+  zero = f32[] constant(0)
+  half = f32[4,150] slice(x), slice={[0:4], [0:150]}
+  other = f32[4,150] slice(x), slice={[0:4], [150:300]}
+  RESULT
+}
+"""
+_WHOLE = "ROOT r = f32[4] reduce(x, zero), dimensions={1}, to_apply=add"
+_HALVES = """first = f32[4] reduce(half, zero), dimensions={1}, to_apply=add
+  second = f32[4] reduce(other, zero), dimensions={1}, to_apply=add
+  ROOT r = f32[4] add(first, second)"""
+
+
+@pytest.mark.parametrize(("is_certain", "verdict"), [(True, "differ"), (False, "rounding only")])
+def test_only_a_proof_outweighs_results_within_rounding(
+    monkeypatch: pytest.MonkeyPatch, is_certain: bool, verdict: str
+) -> None:
+    def find(self: Any, state: Any, top: int) -> list[Blamed]:
+        node = self._replay.graph.nodes[-1]
+        return [Blamed(node, None, None, state.raw[node.number], None, frozenset(), is_certain=is_certain)]
+
+    monkeypatch.setattr(Blame, "find", find)
+    before, after = (hloexec.parse(_SUM.replace("RESULT", each)) for each in (_WHOLE, _HALVES))
+    x = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
+    assert hloexec.diff(before, after, [x]).verdict == verdict

@@ -19,7 +19,7 @@ from itertools import product, zip_longest
 
 import attrs
 
-from hloexec.diffing.control import Decisions, exits
+from hloexec.diffing.control import Decisions, exits, is_unrolled
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
@@ -312,13 +312,21 @@ class Causes:
             if name is None and sources[0].instance.is_source:
                 place = self._ours.passed_on(self._ours.like(other, self._theirs, pair.ours.device), pair.ours.device)
             # What a loop hands on that never went round, or carries unchanged, has not left it.
-            first = self._ours.of(name or self._ours.like(other, self._theirs, pair.ours.device), pair.ours.device)
-            second = self._theirs.of(
-                other or self._theirs.like(name, self._ours, pair.theirs.device), pair.theirs.device
-            )
-            for node, counterpart in zip(first, second, strict=False):
-                if self._relations.differ(node, counterpart):
-                    decision = NodePair(node, counterpart)
+            loop = name or self._ours.like(other, self._theirs, pair.ours.device)
+            counterpart = other or self._theirs.like(name, self._ours, pair.theirs.device)
+            first, second = self._ours.of(loop, pair.ours.device), self._theirs.of(counterpart, pair.theirs.device)
+            early = self._runs.as_far_as_both_ran((loop, first), (counterpart, second), sources)
+            is_wrong_early = early is not None and self._relations.differ(early.ours, early.theirs)
+            if is_unrolled(first, second) and (early is None or is_wrong_early):
+                # Several iterations of the one are one of the other, as far as can be told.
+                continue
+            if early is not None and is_wrong_early:
+                # It is wrong whenever the loop ends; what was wrong then has to come right.
+                found.append(_Cause(early, attrs.evolve(early)))
+                break
+            for one, another in zip(first, second, strict=False):
+                if self._relations.differ(one, another):
+                    decision = NodePair(one, another)
                     found.append(_Cause(decision, decision))
                     break
         # What runs another way gives other values, whether or not what computes them is right.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from hloexec.diffing.control import Decisions, Handing
+from hloexec.diffing.control import Decisions, Handing, is_unrolled
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
@@ -40,6 +40,8 @@ class Handings:
 
     def _of_loop(self, name: str, device: int) -> Iterator[Suspect]:
         other = self._theirs.like(name, self._ours, device)
+        if is_unrolled(self._ours.of(name, device), self._theirs.of(other, device)):
+            return
         pairs = zip(self._ours.handings(name, device), self._theirs.handings(other, device), strict=False)
         for iteration, (ours, theirs) in enumerate(pairs):
             if not self._are_right(ours, theirs):

@@ -52,7 +52,8 @@ class Misuses:
         wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
         place = self.carrier(user, operand)
         region = () if place else _way_of(user.ours, operand.ours)
-        return Suspect(user, _reason(place, _number(ours), wanted), region=region, place=place)
+        # What should have been computed may have been computed elsewhere, and lost: the user may be right.
+        return Suspect(user, _reason(place, _number(ours), wanted), region=region, place=place, is_end=theirs is None)
 
     def misplaced(self, user: NodePair, operand: NodePair, other: Node) -> Suspect:
         """What uses another value of `before` than it should: the user, or what moves the operand for it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled
@@ -32,6 +34,31 @@ class PairedRuns:
                 if self.is_wrong(first):
                     return first
         return pair
+
+    def as_far_as_both_ran(
+        self, ours: tuple[str, Sequence[Node]], theirs: tuple[str, Sequence[Node]], pair: tuple[Node, Node]
+    ) -> NodePair | None:
+        """What two values that leave loops were in the last iteration that both had, if one of the loops went round
+        more often than the other; None where nothing says so. Loops are given by their names and conditions."""
+        last = min(len(ours[1]), len(theirs[1])) - 2
+        if len(ours[1]) == len(theirs[1]) or last < 0:
+            return None
+        early = [
+            self._at(side, node, loop, last)
+            for side, (node, (loop, _)) in enumerate(zip(pair, (ours, theirs), strict=True))
+        ]
+        return None if early[0] is None or early[1] is None else NodePair(early[0], early[1])
+
+    def _at(self, side: int, node: Node, loop: str, iteration: int) -> Node | None:
+        """What a value was after an iteration of a loop; None where nothing says so."""
+        instance, depth = node.instance, loop.count("[")
+        iterations = instance.iterations
+        if not loop or not instance.scope.startswith(f"{loop}["):
+            return None
+        if int(iterations[depth]) <= iteration:
+            return node
+        run = self._runs(side, instance).get((*iterations[:depth], str(iteration), *iterations[depth + 1 :]))
+        return None if run is None or len(run.results) <= node.leaf else run.results[node.leaf]
 
     def is_wrong(self, pair: NodePair) -> bool:
         """Whether a pair differs, or has the same numbers in the same dimensions elsewhere."""
