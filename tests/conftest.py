@@ -1,10 +1,11 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
-pass over a plan is checked, which cases of long tables are slow, and that tests which need JAX are skipped where it is
-not installed.
+pass over a plan is checked, which cases of long tables are slow, that tests which need JAX are skipped where it is not
+installed, and that Python does not search the tests for garbage.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -18,6 +19,17 @@ os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("explore", print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests and what they import stay to the end: they are never garbage, and there are a lot of them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

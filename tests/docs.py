@@ -9,7 +9,7 @@ A page's blocks of code that are fenced as `console` hold lines that start with 
     ```
 
 The commands of a page are run one after the other in one folder, into which `examples/` is copied: by the shell, but
-for those that are hloexec's alone, which run in this process. A command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
+for those that are hloexec's or a script's alone, which run in this process. A command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
 Lines of output must be those of the page; a line `…` stands for any number of lines (what follows the last command of a
 block may be left out as a whole), `…` within a line for any text, and numbers with a unit of time for any such.
 Blocks with a first line `# FILE` (as `python`) or `// FILE` (as `hlo`) are files that are written before the next
@@ -22,12 +22,14 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -35,7 +37,7 @@ import attrs
 import pytest
 
 from hloexec.cli import main
-from hloexec.custom_calls.user_calls import unregister_custom_call
+from hloexec.custom_calls.registry import USER_CALLS
 
 __all__ = [
     "PAGES",
@@ -57,6 +59,7 @@ _BLOCK = re.compile(r"^```(console|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXITS = re.compile(r"\s+# exits with (\d+)$")
 _FILE = re.compile(r"(?:#|//) ([\w./-]+\.\w+)\n")
 _SECONDS = re.compile(r"\b[\d.]+ ?(?:µs|ms|s|min)\b")
+_QUOTED = re.compile("'[^']*'")
 _SHELL = re.compile(r"[|<>;&*]|\$\(")
 _SHELL_TIMEOUT = 300
 
@@ -127,10 +130,13 @@ def run_command(command: Command, folder: Path, page: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(command.text, encoding="utf-8")
         return
-    words = hloexec_words(command)
-    require_as_written(
-        command, run_here(words, folder, COLUMNS="120") if words else _run_by_shell(command, folder), page
-    )
+    if words := hloexec_words(command):
+        ran = run_here(words, folder, COLUMNS="120")
+    elif words := _script_words(command):
+        ran = _run_script(words, folder)
+    else:
+        ran = _run_by_shell(command, folder)
+    require_as_written(command, ran, page)
 
 
 def require_as_written(command: Command, ran: Ran, page: str) -> None:
@@ -146,8 +152,19 @@ def require_as_written(command: Command, ran: Ran, page: str) -> None:
 
 def hloexec_words(command: Command) -> list[str]:
     """The arguments of a command that is hloexec's alone; none where the shell does more."""
-    words = [] if command.file is not None or _SHELL.search(command.text) else shlex.split(command.text)
-    return words[1:] if words[:1] == ["hloexec"] else []
+    return _words_after("hloexec", command)
+
+
+def _script_words(command: Command) -> list[str]:
+    """A script and its arguments, where Python alone runs it; none elsewhere."""
+    words = _words_after("python", command)
+    return words if words and words[0].endswith(".py") else []
+
+
+def _words_after(program: str, command: Command) -> list[str]:
+    needs_shell = command.file is not None or _SHELL.search(_QUOTED.sub("", command.text))
+    words = [] if needs_shell else shlex.split(command.text)
+    return words[1:] if words[:1] == [program] else []
 
 
 def requires_graphviz(text: str) -> bool:
@@ -158,7 +175,43 @@ def requires_graphviz(text: str) -> bool:
 def run_here(words: Sequence[str], folder: Path, **environment: str) -> Ran:
     """Run a command of hloexec's in this process, with `folder` as the current one."""
     out, errors = io.StringIO(), io.StringIO()
+    with _as_if_started(folder, out, errors, environment):
+        code = main(words)
+    return Ran(out.getvalue(), code, errors.getvalue())
+
+
+def _run_script(words: Sequence[str], folder: Path) -> Ran:
+    """Run a script in this process, which has imported already what most of them import."""
+    out, code = io.StringIO(), 0
     with (
+        _as_if_started(folder, out, out, {"COLUMNS": "120"}),
+        mock.patch.object(sys, "argv", list(words)),
+        mock.patch.object(sys, "path", [str(folder), *sys.path]),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("default")
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.showwarning = _print_warning
+        try:
+            runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    return Ran(out.getvalue(), code)
+
+
+def _print_warning(message: object, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+    print(warnings.formatwarning(str(message), category, filename, lineno), end="", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _as_if_started(folder: Path, out: io.StringIO, errors: io.StringIO, environment: dict[str, str]) -> Iterator[None]:
+    """A program's folder, streams and environment; the library calls that it registers are gone afterwards."""
+    with (
+        mock.patch.dict(USER_CALLS),
         mock.patch.dict(os.environ, environment),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
@@ -166,11 +219,7 @@ def run_here(words: Sequence[str], folder: Path, **environment: str) -> Ran:
     ):
         for name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR"} - environment.keys():
             os.environ.pop(name, None)
-        code = main(words)
-    for option, value in pairwise(words):
-        if option == "--custom-call":
-            unregister_custom_call(value.partition("=")[0])
-    return Ran(out.getvalue(), code, errors.getvalue())
+        yield
 
 
 def _run_by_shell(command: Command, folder: Path) -> Ran:

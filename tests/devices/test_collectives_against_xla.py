@@ -50,12 +50,12 @@ settings = hypothesis.settings(max_examples=40, deadline=None, suppress_health_c
 @settings
 @hypothesis.given(partitioned)
 def test_model_agrees_with_xla_in_every_group_mode(program: drawing.Program) -> None:
-    compiled = xla.compile_hlo(program.text, spmd=True)
+    compiled = xla.compile_hlo(program.text, spmd=True, xla_flags=xla.COMPILED_SOONEST)
     assert_same(compiled.run_devices(program.inputs_per_device), program.expected, program.text)
 
 
 @settings
 @hypothesis.given(replicated)
 def test_model_agrees_with_xla_across_replicas(program: drawing.Program) -> None:
-    compiled = xla.compile_hlo(program.text)
+    compiled = xla.compile_hlo(program.text, xla_flags=xla.COMPILED_SOONEST)
     assert_same(compiled.run_devices(program.inputs_per_device), program.expected, program.text)

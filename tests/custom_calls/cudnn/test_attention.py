@@ -15,6 +15,7 @@ import pytest
 import hloexec
 from hloexec.custom_calls.cudnn.attention_config import KINDS
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
+from tests.custom_calls.by_jax import by_jax, with_gradients_by_jax
 from tests.custom_calls.cudnn.modules import call, module, normal, shape_of, whole
 
 jax = pytest.importorskip("jax")
@@ -71,6 +72,12 @@ def plain(q: Any, k: Any, v: Any, bias: Any, seen: Any) -> Any:
     return jax.numpy.einsum("bnts,bsne->btne", weights / jax.numpy.where(total == 0, 1, total), v)
 
 
+def plain_with_gradients(arrays: Any, seen: Any) -> tuple[Any, Any]:
+    """In f64, of the arrays of a problem."""
+    q, k, v, bias, gradient = wide(*arrays)
+    return with_gradients_by_jax(functools.partial(plain, seen=seen), q, k, v, bias, cotangent=gradient)
+
+
 def wide(*arrays: Any) -> list[Any]:
     return [np.asarray(array).astype(np.float64) for array in arrays]
 
@@ -100,12 +107,9 @@ def gradient_bounds(arrays: Any, seen: Any, half_ulp: float) -> list[Any]:
     """What gradients may err by, beyond their own rounding: Σ dO ∘ O takes the rounded output, so it errs by up to
     half_ulp·Σ|dO ∘ O|, and dS by P times that; f32 errors are as above, of terms of the same size."""
     q, k, v, bias, gradient = wide(*arrays)
-    with jax.enable_x64(True):
-        output = np.abs(np.asarray(plain(q, k, v, bias, seen)))
-        shared = q.shape[2] // k.shape[2]
-        weights = np.asarray(
-            plain(q, k, np.broadcast_to(np.eye(12)[None, :, None], (2, 12, k.shape[2], 12)), bias, seen)
-        )
+    output = np.abs(by_jax(plain, q, k, v, bias, seen))
+    shared = q.shape[2] // k.shape[2]
+    weights = by_jax(plain, q, k, np.broadcast_to(np.eye(12)[None, :, None], (2, 12, k.shape[2], 12)), bias, seen)
     mean = (np.abs(gradient) * output).sum(-1)
     each = np.abs(np.einsum("btne,bsne->btns", np.abs(gradient), np.abs(np.repeat(v, shared, 2))))
     scores = weights * (half_ulp * mean[..., None] + 512 * 2.0**-24 * (each + mean[..., None]))
@@ -161,11 +165,9 @@ def test_attention_and_its_gradients_are_those_of_plain_attention(on_cuda, name,
     value = run(fused, *placed, *(lengths or ()))
     value = [array if n == 4 else array.transpose(order) for n, array in enumerate(value)]
     seen = visible(10, 12, causal="CAUSAL" in mask.name, window=case.get("window"), lengths=lengths)
-    with jax.enable_x64(True):
-        output, pull = jax.vjp(functools.partial(plain, seen=seen), *wide(*arrays[:4]))
-        gradients = [np.asarray(array) for array in pull(*wide(arrays[4]))]
+    output, gradients = plain_with_gradients(arrays, seen)
     half_ulp = HALF_ULP[np.dtype(dtype)]
-    assert_is_attention(value[0], np.asarray(output), half_ulp)
+    assert_is_attention(value[0], output, half_ulp)
     bounds = gradient_bounds(arrays, seen, half_ulp)
     for n, (ours, theirs, bound) in enumerate(zip(value[1:], gradients, bounds, strict=True)):
         if n == 3 and not has_bias:
@@ -216,10 +218,8 @@ def test_packed_sequences_do_not_see_each_other(on_cuda):
         if t > 0:
             seen[row, 0, i : i + t, j : j + s] = visible(t, s, causal=True)[0, 0]
     arrays = [q, k, v, np.zeros((1, 1, 12, 12), np.float16), gradient]
-    with jax.enable_x64(True):
-        output, pull = jax.vjp(functools.partial(plain, seen=seen), *wide(*arrays[:4]))
-        gradients = [np.asarray(array) for array in pull(*wide(gradient))]
-    assert_is_attention(value[0], np.asarray(output), 2.0**-11)
+    output, gradients = plain_with_gradients(arrays, seen)
+    assert_is_attention(value[0], output, 2.0**-11)
     assert not value[0][0, 5].any()
     for ours, theirs, bound in zip(value[1:], gradients, gradient_bounds(arrays, seen, 2.0**-11), strict=False):
         assert (np.abs(ours.astype(np.float64) - theirs) <= bound + 2.0**-11 * np.abs(theirs) + 2.0**-24).all()
@@ -251,9 +251,7 @@ def test_keys_and_values_may_lie_in_pages(on_cuda):
     )
     value = value[0] if isinstance(value, tuple) else value
     seen = visible(10, 12, lengths=lengths)
-    with jax.enable_x64(True):
-        expected = np.asarray(plain(*wide(q, k, v), 0.0, seen))
-    assert_is_attention(value, expected, 2.0**-11)
+    assert_is_attention(value, by_jax(plain, *wide(q, k, v), 0.0, seen), 2.0**-11)
 
 
 def numbers(lhs: int, rhs: int, lhs_batch: Any = (0, 1), rhs_batch: Any = (0, 1)) -> dict[str, Any]:
@@ -315,12 +313,11 @@ def test_the_older_form_holds_probabilities(name, prefix):
     )
     mask = mask if "mask" in OLDER[name] else np.ones_like(mask)
     bias = bias if "bias" in OLDER[name] else np.zeros_like(bias)
-    with jax.enable_x64(True):
-        (its_output, its_weights), pull = jax.vjp(
-            lambda q, k, v, bias: older(q, k, v, bias, *wide(mask), has_softmax), *wide(q, k, v, bias)
-        )
-        expected = [np.asarray(array) for array in pull((*wide(gradient), np.zeros((2, 3, 6, 9))))]
-        its_output, its_weights = np.asarray(its_output), np.asarray(its_weights)
+    (its_output, its_weights), expected = with_gradients_by_jax(
+        lambda q, k, v, bias: older(q, k, v, bias, *wide(mask), has_softmax),
+        *wide(q, k, v, bias),
+        cotangent=(*wide(gradient), np.zeros((2, 3, 6, 9))),
+    )
     bound = (1 if has_softmax else 16) * 12 * 16 * 128 * 2.0**-24
     assert (np.abs(output - its_output) <= bound).all()
     assert (np.abs(weights - its_weights) <= bound).all()
@@ -345,8 +342,7 @@ def test_products_of_one_batch_dimension_have_no_heads():
         "bmm2_dot_dimension_numbers": numbers(2, 1, (0,), (0,)),
     }
     output, _ = call("__cudnn$fhmaSoftmax", q, k, v, config=config(**fields), result="(f32[6,5,4], u8[0])")
-    with jax.enable_x64(True):
-        expected = np.asarray(older(*(array[:, None] for array in wide(q, k, v)), 0.0, 1.0, True)[0])
+    expected, _ = by_jax(lambda q, k, v: older(q, k, v, 0.0, 1.0, True), *(array[:, None] for array in wide(q, k, v)))
     assert (np.abs(output - expected[:, 0]) <= 12 * 16 * 128 * 2.0**-24).all()
 
 
@@ -364,8 +360,7 @@ def test_is_causal_mask_is_a_causal_mask_and_the_policy_reaches_the_products():
     assert (causal != call("__cudnn$fmhaSoftmax", Q, K, V, config=flash(), **how)[0]).any()
     rounded = call("__cudnn$fmhaSoftmax", Q, K, V, config=flash(), numerics="tf32", **how)[0]
     usual = call("__cudnn$fmhaSoftmax", Q, K, V, config=flash(), **how)[0]
-    with jax.enable_x64(True):
-        expected = np.asarray(older(*wide(Q, K, V), 0.0, 1.0, True)[0])
+    expected, _ = by_jax(lambda q, k, v: older(q, k, v, 0.0, 1.0, True), *wide(Q, K, V))
     assert (np.abs(usual - expected) <= 12 * 16 * 128 * 2.0**-24).all()
     assert np.abs(rounded - expected).max() > np.abs(usual - expected).max()
 

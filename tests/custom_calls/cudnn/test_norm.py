@@ -10,6 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import UnsupportedError, VerificationError
+from tests.custom_calls.by_jax import by_jax, with_gradients_by_jax
 from tests.custom_calls.cudnn.modules import call, module, normal, shape_of
 
 jax = pytest.importorskip("jax")
@@ -59,8 +60,7 @@ def test_inference_is_jaxs_layer_normalization(sizes):
     factors r ≤ 1/√ε and scales below 5, some 16·2⁻²⁴·6·(1 + r)·5 bounds all; deviations are of order 1, so r ≈ 1."""
     x, scale, bias, _ = problem(sizes)
     value, scratch = forward(sizes, "LAYER_FWD_INFER", 1)
-    with jax.enable_x64(True):
-        expected = np.asarray(layer_norm(*wide(x, scale, bias)))
+    expected = by_jax(layer_norm, *wide(x, scale, bias))
     factor = 1 / np.sqrt(x.astype(np.float64).var(tuple(range(1, x.ndim)), keepdims=True) + EPSILON)
     assert (np.abs(value - expected) <= 16 * 2.0**-24 * 6 * (1 + factor) * 5).all()
     assert scratch.shape == (32,)
@@ -97,15 +97,14 @@ def test_gradients_are_jaxs(sizes, name):
         "__cudnn$norm", x, scale, dy, expectation, factor, config=config("LAYER_BWD"),
         result=f"({shape_of(x)}, {shape_of(scale)}, {shape_of(scale)}, u8[32])",
     )  # fmt: skip
-    with jax.enable_x64(True):
-        expected = jax.vjp(layer_norm, *exact[:3])[1](exact[3])
+    _, expected = with_gradients_by_jax(layer_norm, *exact[:3], cotangent=exact[3])
     normalized = (exact[0] - expectation) * factor
     scaled = np.abs(exact[3] * exact[1])
     size = scaled + scaled.mean(axes, keepdims=True)
     size += np.abs(normalized) * (scaled * np.abs(normalized)).mean(axes, keepdims=True)
     sizes_of = [factor * size, np.abs(exact[3] * normalized).sum(0), np.abs(exact[3]).sum(0)]
     half = 2.0**-8 if name == "bf16" else 0
-    for ours, theirs, bound in zip(value, map(np.asarray, expected), sizes_of, strict=False):
+    for ours, theirs, bound in zip(value, expected, sizes_of, strict=False):
         assert ours.dtype == dtype
         # μ and r are rounded to f32, which moves (x − μ)·r by as much as 8·r·2⁻²⁴ of terms of order 1.
         assert (
@@ -118,8 +117,7 @@ def test_narrow_floats_are_rounded_once():
     """Against f64 the error is half an ULP of bf16, and the f32 error that a value at a tie needs to fall over."""
     x, scale, bias, _ = problem(SIZES[0], ml_dtypes.bfloat16)
     value, _ = forward(SIZES[0], "LAYER_FWD_INFER", 1, ml_dtypes.bfloat16)
-    with jax.enable_x64(True):
-        expected = np.asarray(layer_norm(*wide(x, scale, bias)))
+    expected = by_jax(layer_norm, *wide(x, scale, bias))
     assert value.dtype == ml_dtypes.bfloat16
     assert (np.abs(value.astype(np.float64) - expected) <= 2.0**-8 * np.abs(expected) + 2.0**-15).all()
 
@@ -128,8 +126,7 @@ def test_the_exact_policy_rounds_the_f64_result():
     """A result whose f64 value is off by 2⁻⁴⁰ relatively rounds to the nearest f32 or lies as good as on a tie."""
     x, scale, bias, _ = problem(SIZES[1])
     value, _ = forward(SIZES[1], "LAYER_FWD_INFER", 1, numerics="exact")
-    with jax.enable_x64(True):
-        expected = np.asarray(layer_norm(*wide(x, scale, bias)))
+    expected = by_jax(layer_norm, *wide(x, scale, bias))
     assert (np.abs(value - expected) <= np.spacing(np.abs(value)) * (0.5 + 2.0**-12)).all()
 
 

@@ -22,6 +22,7 @@ import hloexec
 from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
+from tests.custom_calls.by_jax import by_jax
 
 pytest.importorskip("scipy")
 jax = pytest.importorskip("jax")
@@ -154,7 +155,7 @@ def lowered_for(platform: str, function: Any, *arguments: Any) -> Any:
 def run_both(platform: str, function: Any, *arguments: Any) -> tuple[list[Any], list[Any], str]:
     with jax.enable_x64(True):
         module = lowered_for(platform, function, *arguments)
-        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(function(*arguments))]
+        expected = jax.tree.leaves(by_jax(function, *arguments))
         return jax.tree.leaves(hloexec.run(module, *arguments)), expected, hloexec.format(module)
 
 

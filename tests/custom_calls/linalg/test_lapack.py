@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.xla import COMPILED_SOONEST
 from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
@@ -127,7 +128,7 @@ def run_both(function: Any, *arguments: Any) -> tuple[list[Any], list[Any]]:
     """hloexec's and XLA's results of a JAX function."""
     with jax.enable_x64(True):
         lowered = jax.jit(function, keep_unused=True).lower(*arguments)
-        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(lowered.compile()(*arguments))]
+        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(lowered.compile({**COMPILED_SOONEST})(*arguments))]
         found = jax.tree.leaves(hloexec.run(hloexec.from_jax(lowered), *arguments))
     return found, expected
 

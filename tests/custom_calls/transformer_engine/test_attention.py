@@ -7,7 +7,6 @@ follows by linearity, as the probabilities of a query add up to one.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import attrs
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
+from tests.custom_calls.by_jax import with_gradients_by_jax
 from tests.custom_calls.calls import HALF_ULP, U32, refusal, run_call, shape_text, within
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
@@ -71,15 +71,15 @@ def oracle(case: Case, q: Any, k: Any, v: Any, bias: Any, sink: Any) -> tuple[An
 
 def expected(case: Case, cotangent: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     """The output, the log-sum-exps and the gradients in f64."""
-    with jax.enable_x64(True):
-        bias = np.zeros((1, 1, case.q.shape[1], case.k.shape[1])) if case.bias is None else case.bias
-        given = [jnp.asarray(np.asarray(x, np.float64)) for x in (case.q, case.k, case.v, bias)]
-        if case.sink is not None:
-            given.append(jnp.asarray(np.asarray(case.sink, np.float64)))
-        run = partial(oracle, case) if case.sink is not None else (lambda *x: oracle(case, *x, None))
-        output, back, sums = jax.vjp(lambda *x: run(*x), *given, has_aux=True)
-        gradients = back(jnp.asarray(np.asarray(cotangent, np.float64)))
-        return np.asarray(output), np.asarray(sums), tuple(map(np.asarray, gradients))
+    bias = np.zeros((1, 1, case.q.shape[1], case.k.shape[1])) if case.bias is None else case.bias
+    given = [wide(x) for x in (case.q, case.k, case.v, bias, case.sink) if x is not None]
+    output, gradients, sums = with_gradients_by_jax(
+        lambda q, k, v, bias, sink=None: oracle(case, q, k, v, bias, sink),
+        *given,
+        cotangent=wide(cotangent),
+        has_aux=True,
+    )
+    return output, sums, gradients
 
 
 def bounds(case: Case, sums: Any, cotangent: Any, name: str, rounded: Any = 0.0, unit: float = U32) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hloexec.dtypes import ELEMENT_TYPES
+from tests.custom_calls.by_jax import with_gradients_by_jax
 from tests.custom_calls.calls import U32, refusal, run_call, shape_text, within
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
@@ -37,12 +38,14 @@ def normalized(kind: str, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]
 
 
 def expected(kind: str, x: Any, gamma: Any, beta: Any, dz: Any) -> tuple[Any, Any, Any, Any]:
-    with jax.enable_x64(True):
-        given = [jnp.asarray(wide(array)) for array in (x, gamma, beta)]
-        output, back, others = jax.vjp(
-            lambda *arrays: (lambda y, *rest: (y, rest))(*normalized(kind, *arrays)), *given, has_aux=True
-        )
-        return wide(output), wide(others[0]), wide(others[1]), tuple(map(wide, back(jnp.asarray(wide(dz)))))
+    def split(*arrays: Any) -> tuple[Any, Any]:
+        output, *others = normalized(kind, *arrays)
+        return output, others
+
+    output, gradients, (mean, factor) = with_gradients_by_jax(
+        split, *map(wide, (x, gamma, beta)), cotangent=wide(dz), has_aux=True
+    )
+    return output, mean, factor, gradients
 
 
 def error_of_normal(x: Any, factor: Any) -> Any:

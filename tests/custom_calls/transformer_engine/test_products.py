@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hloexec.dtypes import ELEMENT_TYPES
+from tests.custom_calls.by_jax import with_gradients_by_jax
 from tests.custom_calls.calls import U32, attributes_text, refusal, run_call, shape_text, within
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
@@ -52,9 +53,7 @@ def activation(name: str, x: Any) -> Any:
 @pytest.mark.parametrize(("name", "number", "halves"), CASES)
 def test_activations_and_their_gradients(name, number, halves, type_name):
     x, dz = numbers(1, (3, 2, halves, 8), type_name), numbers(2, (3, 2, 8), type_name)
-    with jax.enable_x64(True):
-        wanted, back = jax.vjp(lambda x: activation(name, x), jnp.asarray(wide(x)))
-        wanted, (gradient,) = wide(wanted), map(wide, back(jnp.asarray(wide(dz))))
+    wanted, (gradient,) = with_gradients_by_jax(lambda x: activation(name, x), wide(x), cotangent=wide(dz))
     most = 1 + np.abs(wide(x)).max(-2)
     value = run_call("te_act_lu_ffi", [x], shape_text(dz), {"act_enum": number})
     within(value, wanted, type_name, 40 * U32 * most**3)
