@@ -10,6 +10,7 @@ import numpy as np
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, in_type, require, same_dimensions
+from hloexec.ops.movement.extents import cut_to_common_extents
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import pointwise
@@ -54,8 +55,11 @@ class Map:
         return result.with_element_type(value.element_type)
 
     @staticmethod
-    def evaluate(*operands: Array, shape: ArrayShape, computations: Sequence[Callee]) -> Array:
+    def evaluate(
+        *operands: Array, shape: ArrayShape, operand_shapes: Sequence[ArrayShape], computations: Sequence[Callee]
+    ) -> Array:
         (callee,) = computations
+        operands = tuple(cut_to_common_extents(operands, operand_shapes))
         if operands[0].size == 0:
             return np.empty(operands[0].shape, shape.element_type.storage)
         return in_type(callee(*as_parameters(operands, callee.computation)), shape.element_type)

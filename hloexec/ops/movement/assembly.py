@@ -21,7 +21,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.movement.copying import filled
-from hloexec.ops.movement.extents import part
+from hloexec.ops.movement.extents import cut_to_common_extents, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_part, relate_sum, resized_start
@@ -104,8 +104,14 @@ class Concatenate:
         return shape_of(element_type, tuple(sizes), dynamic)
 
     @staticmethod
-    def evaluate(*operands: Array, attributes: ConcatenateAttributes, shape: ArrayShape) -> Array:
+    def evaluate(
+        *operands: Array,
+        attributes: ConcatenateAttributes,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+    ) -> Array:
         axis = attributes.dimension
+        operands = tuple(cut_to_common_extents(operands, operand_shapes, apart=axis))
         sizes = list(operands[0].shape)
         sizes[axis] = sum(operand.shape[axis] for operand in operands)
         result = empty(sizes, shape.element_type.storage)

@@ -1,8 +1,8 @@
-"""Bounded-dynamic dimensions in the shape rules and kernels of data movement.
+"""Bounded-dynamic dimensions in shape rules and kernels.
 
 A bounded-dynamic value is an array of its runtime extents; its declared shape is only an upper bound. Kernels that take
-sizes from their arrays need nothing from here. The others pad an array with zeros to its bound, or compute the extents
-of the result of a reshape.
+sizes from their arrays need nothing from here. The others cut static operands to the extents of dynamic ones, pad an
+array with zeros to its bound, or compute the extents of the result of a reshape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import flags, require
 from hloexec.values import Array
 
-__all__ = ["completed", "part", "reshaped_extents", "reshaped_flags", "with_zeros"]
+__all__ = ["completed", "cut_to_common_extents", "part", "reshaped_extents", "reshaped_flags", "with_zeros"]
 
 
 def part(array: Array, slices: Iterable[slice]) -> Array:
@@ -45,6 +45,26 @@ def completed(array: Array, sizes: tuple[int, ...]) -> Array:
     result = np.zeros(sizes, array.dtype)
     result[tuple(map(slice, array.shape))] = array
     return result
+
+
+def cut_to_common_extents(
+    operands: Sequence[Array], shapes: Sequence[ArrayShape], apart: int | None = None
+) -> Sequence[Array]:
+    """Operands of one size: where a dimension is dynamic in some, static ones are cut to the extent of these.
+
+    Operands without dimensions go with any others. Along the dimension `apart`, each operand has a size of its own.
+    Source: XLA, DynamicDimensionInference.
+    """
+    if not any(shape.dynamic_dimensions for shape in shapes):
+        return operands
+    arrays = [(array, flags(shape)) for array, shape in zip(operands, shapes, strict=True) if array.ndim]
+    slices: list[slice] = []
+    for axis, sizes in enumerate(zip(*(array.shape for array, _ in arrays), strict=True)):
+        extents = {size for size, (_, dynamic) in zip(sizes, arrays, strict=True) if dynamic[axis]} or set(sizes)
+        if axis != apart and len(extents) > 1:
+            raise EvaluationError(f"the operands have different extents along dimension {axis}: {sorted(extents)}")
+        slices.append(slice(None) if axis == apart else slice(extents.pop()))
+    return [part(array, slices) if array.ndim else array for array in operands]
 
 
 def reshaped_flags(source: ArrayShape, result: ArrayShape) -> tuple[bool, ...]:

@@ -19,6 +19,7 @@ from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
 from hloexec.ops.movement.copying import as_integers, reshaped
+from hloexec.ops.movement.extents import cut_to_common_extents
 from hloexec.ops.probes import COMPARATOR, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, pointwise
@@ -75,11 +76,15 @@ class Sort:
 
     @staticmethod
     def evaluate(
-        *operands: Array, attributes: SortAttributes, computations: tuple[Callee, ...]
+        *operands: Array,
+        attributes: SortAttributes,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: tuple[Callee, ...],
     ) -> Array | tuple[Array, ...]:
         comparator, dimension = computations[0], attributes.dimension
+        given, operands = operands, tuple(cut_to_common_extents(operands, operand_shapes))
         if operands[0].size == 0 or operands[0].shape[dimension] < 2:
-            return operands if len(operands) > 1 else operands[0]
+            return given if len(given) > 1 else given[0]
         transposed = [np.moveaxis(operand, dimension, -1) for operand in operands]
         length = transposed[0].shape[-1]
         rows = [reshaped(operand, (operands[0].size // length, length)) for operand in transposed]
@@ -88,7 +93,10 @@ class Sort:
             sorted_rows = _merge_sorted(comparator, [row[start:stop] for row in rows])
             for target, row in zip(targets, sorted_rows, strict=True):
                 target[start:stop] = row
-        results = tuple(np.moveaxis(target.reshape(transposed[0].shape), -1, dimension) for target in targets)
+        results = tuple(
+            _beside_rest(np.moveaxis(target.reshape(transposed[0].shape), -1, dimension), operand)
+            for target, operand in zip(targets, given, strict=True)
+        )
         return results if len(results) > 1 else results[0]
 
     @staticmethod
@@ -155,6 +163,15 @@ class TopK:
     @staticmethod
     def order(operand: Array, *, attributes: TopKAttributes, computations: tuple[Callee, ...]) -> tuple[int, Array]:
         return operand.ndim - 1, TopK.evaluate(operand, attributes=attributes)[1].astype(np.int64)
+
+
+def _beside_rest(first: Array, operand: Array) -> Array:
+    """A static operand whose elements within the extents of dynamic ones are sorted; those behind them stay."""
+    if first.shape == operand.shape:
+        return first
+    result = operand.copy()
+    result[tuple(map(slice, first.shape))] = first
+    return result
 
 
 def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Array:

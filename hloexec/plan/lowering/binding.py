@@ -19,6 +19,7 @@ from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import in_order
+from hloexec.ops.movement.extents import cut_to_common_extents
 from hloexec.ops.policies.excess import may_stay_wide, wide_shape
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import Flushing, flushes
@@ -29,7 +30,7 @@ from hloexec.ops.rounding import Rounding, Sums
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.kernels import Conversion, InstructionKernel
 from hloexec.plan.trees import Leaf, fits
-from hloexec.values import flat
+from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
     from hloexec.ops.policies.random_rounding import RandomRounding
@@ -115,6 +116,9 @@ def instruction_kernel(site: Site, entry: Opcode) -> InstructionKernel:
         function = entry.bind(**site.given(entry.bind_needs))
     rounded = _rounding_at_random(site, entry, given) if function is None else None
     function = function or rounded or (partial(entry.evaluate, **given) if given else entry.evaluate)
+    arrays = [met for met in site.declared if isinstance(met, ArrayShape)]
+    if entry.is_elementwise and len(arrays) > 1 and any(met.is_dynamic for met in arrays):
+        function = partial(_of_common_extents, function, arrays)
     found = [met.element_type for met in (*site.operands, shape) if isinstance(met, ArrayShape)]
     is_flushed = numerics.flushes_denormals and flushes(entry.traits, frozenset(found))
     types = None if entry.is_elementwise else _result_types(site)
@@ -157,6 +161,10 @@ def library_kernel(site: Site, entry: CustomCall) -> InstructionKernel:
 
     overwrites = 2 if isinstance(function, AddedProduct) else None
     return attrs.evolve(_assembled(entry, given, zeros or function, orders, overwrites=overwrites), bound=function)
+
+
+def _of_common_extents(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: Array) -> Any:
+    return kernel(*cut_to_common_extents(operands, shapes))
 
 
 def _of_declared_shapes(

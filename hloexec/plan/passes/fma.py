@@ -124,8 +124,8 @@ def _fusion(scope: Scope) -> Scope | None:
 
 
 def _is_f32(step: Step, shapes: Sequence[Leaf]) -> bool:
-    """Whether a kernel takes and gives nothing but f32."""
+    """Whether a kernel takes and gives nothing but f32, of sizes that the text says."""
     found = [shapes[slot] for slot in (*step.operands, *step.results)]
     return step.kernel is not None and all(
-        isinstance(shape, ArrayShape) and shape.element_type.name == "f32" for shape in found
+        isinstance(shape, ArrayShape) and shape.element_type.name == "f32" and not shape.is_dynamic for shape in found
     )

@@ -18,6 +18,7 @@ from hloexec.ops.movement.dynamic_shapes import (
     SetDimensionSize,
 )
 from hloexec.ops.movement.strided import Reshape, ReshapeAttributes
+from hloexec.values import flat
 from tests.ops.evaluation import evaluate
 
 F32, S32 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["s32"]
@@ -199,3 +200,69 @@ FIRST, SECOND = DimensionSizeAttributes(dimension=0), DimensionSizeAttributes(di
 def test_shape_rules_say_what_is_wrong(infer: Any, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         infer()
+
+
+BESIDE_STATIC = """HloModule m
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = f32[] parameter(2)
+  d = f32[] parameter(3)
+  ROOT l = pred[] compare(a, b), direction=LT
+}
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}
+ENTRY main {
+  whole = f32[6,2] parameter(0)
+  static = f32[6,2] parameter(1)
+  n = s32[] parameter(2)
+  dynamic = f32[<=6,2] set-dimension-size(whole, n), dimensions={0}
+  product = f32[<=6,2] multiply(dynamic, static)
+  sum = f32[<=6,2] add(product, static)
+  less = pred[<=6,2] compare(static, sum), direction=LT
+  chosen = f32[<=6,2] select(less, static, dynamic)
+  one = f32[] constant(1)
+  clamped = f32[<=6,2] clamp(one, chosen, static)
+  complex = c64[<=6,2] complex(static, dynamic)
+  joined = f32[<=6,4] concatenate(static, dynamic), dimensions={1}
+  sorted = (f32[<=6,2], f32[6,2]) sort(dynamic, static), dimensions={0}, to_apply=less
+  zero = f32[] constant(0)
+  total = f32[2] reduce(sum, zero), dimensions={0}, to_apply=add
+  ROOT all = (f32[<=6,2], f32[<=6,2], f32[<=6,2], c64[<=6,2], f32[<=6,4], (f32[<=6,2], f32[6,2]), f32[2]) tuple(product, chosen, clamped, complex, joined, sorted, total)
+}"""
+
+
+@pytest.mark.parametrize("extent", [0, 1, 4])
+def test_static_operands_are_cut_to_the_extents_of_dynamic_ones_beside_them(extent: int) -> None:
+    """As in a framework's sum over the elements that a mask selects, where a constant is broadcast to the bound."""
+    xla = pytest.importorskip("conformance.xla")
+    whole, static = (np.random.default_rng(seed).random((6, 2), np.float32) for seed in (1, 2))
+    inputs = [whole, static, np.array(extent, np.int32)]
+    expected = xla.run_hlo(BESIDE_STATIC, *inputs)
+    module = hloexec.parse(BESIDE_STATIC)
+    for numerics in ("reference", "exact", "xla-cpu", "random-rounding:1"):
+        actual = flat(hloexec.run(module, inputs, numerics=numerics))
+        plain = flat(hloexec.run(module, inputs, numerics=numerics, planner=False))
+        assert [each.tobytes() for each in actual] == [each.tobytes() for each in plain]
+        for ours, theirs in zip(actual, expected, strict=True):
+            assert ours.shape == theirs.shape
+            # Two roundings of numbers below 2, and sums of at most four of these.
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=16 * 2**-24)
+    assert hloexec.shadow(module, inputs).outputs
+
+
+def test_dynamic_operands_of_different_extents_are_refused() -> None:
+    text = """HloModule m
+ENTRY main {
+  x = f32[4] parameter(0)
+  n = s32[] parameter(1)
+  m = s32[] parameter(2)
+  a = f32[<=4] set-dimension-size(x, n), dimensions={0}
+  b = f32[<=4] set-dimension-size(x, m), dimensions={0}
+  ROOT r = f32[<=4] add(a, b)
+}"""
+    with pytest.raises(EvaluationError, match=r"different extents along dimension 0: \[1, 3\]"):
+        hloexec.run(hloexec.parse(text), np.ones(4, np.float32), np.array(1, np.int32), np.array(3, np.int32))

@@ -205,8 +205,8 @@ def test_concatenate_of_the_narrowest_integers_keeps_every_element(name: str) ->
 def test_concatenate_of_mixed_float_widths_converts_to_the_declared_type() -> None:
     narrow = random_array(1, (3,), ELEMENT_TYPES["bf16"].storage)
     wide = random_array(2, (2,), np.float32)
-    shape = ArrayShape(ELEMENT_TYPES["f32"], (5,))
-    result = Concatenate.evaluate(narrow, wide, attributes=ConcatenateAttributes(dimension=0), shape=shape)
+    text = "HloModule m\nENTRY e {\n a = bf16[3] parameter(0)\n b = f32[2] parameter(1)\n ROOT r = f32[5] concatenate(a, b), dimensions={0}\n}"
+    result = evaluate(text, narrow, wide)
     np.testing.assert_array_equal(result, [*narrow.astype(np.float32), *wide])
 
 
