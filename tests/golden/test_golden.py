@@ -258,6 +258,24 @@ def test_what_tests_hardly_anything_is_said(root: str, warning: str | None, tmp_
     assert len(messages) == (warning is not None) and all(re.search(warning or "", message) for message in messages)
 
 
+def test_a_golden_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = op("f32[3] negate(x)", x="f32[3]")
+    folder = _recorded(tmp_path, text)
+    load_inputs = literals.load_inputs
+
+    def replaced(*given: Any) -> Any:
+        found = load_inputs(*given)
+        monkeypatch.undo()
+        _recorded(tmp_path, text, seed=1, replace=True)
+        return found
+
+    monkeypatch.setattr(literals, "load_inputs", replaced)
+    found = hloexec.check_golden(folder)
+    assert found.passed and found.comparison is not None and found.comparison.verdict.value == "equal"
+
+
 def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
