@@ -63,7 +63,8 @@ def whole_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Iter
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(target)
-        is_inside = target.is_dir() and not any(target.iterdir())
+        # What is replaced looks empty, too, while another process that has replaced it removes it.
+        is_inside = not replace and target.is_dir() and not any(target.iterdir())
         temporary = (
             target if is_inside else target.parent
         ) / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
@@ -114,7 +115,10 @@ def _remove_abandoned(target: Path) -> None:
     """Remove what processes have left that were killed while they wrote `target`."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.*-*.tmp"):
         number = left.name.removeprefix(f".{target.name}.").partition("-")[0]
-        is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+        try:
+            is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+        except FileNotFoundError:
+            continue  # Another process has just finished.
         if number.isdecimal() and is_old and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
             shutil.rmtree(left, ignore_errors=True)
 

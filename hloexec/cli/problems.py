@@ -28,6 +28,7 @@ _OTHERS = {
     r"\breplace=True\b": "--force",
     r"\bstatistics_only=True\b": "--stats-only",
     r"\bselect=(?=PATTERN)": "--select ",
+    r"; give against(?= to compare)": "; give --against",
     r"\baround=(?=NAME)": "--around ",
     rf"\binfeed={_NEXT_VALUE}": "--infeed FILE.npz",
     rf"\bhost_transfers=\{{(\d+): {_NEXT_VALUE}": r"--recv \1=FILE.npz",

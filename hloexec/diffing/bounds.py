@@ -135,7 +135,7 @@ class Bounds:
             operand_shapes=shapes,
             computations=called,
         )
-        return summation is not None and not summation.is_product and not summation.has_signs
+        return summation is not None and not summation.is_product and not summation.transformed
 
     def _sensitivity(self, node: Node, result: Array, values: Values) -> Array:
         """How far results move for operands that each move by a part of themselves, in units of that part."""

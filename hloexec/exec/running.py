@@ -33,7 +33,7 @@ from hloexec.ops import arena
 from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.plan.memory import entry_peak_bytes, require_memory
-from hloexec.plan.optimization_errors import warn_of_failure
+from hloexec.plan.optimization_errors import is_of_signal_handler, warn_of_failure
 from hloexec.plan.spread import spread_of
 from hloexec.plan.steps import PartError, Plan
 from hloexec.values import Inputs, Value
@@ -266,6 +266,8 @@ class _Run:
             return self._outputs(plan)
         except Exception as error:
             fault = _fault(error)
+            if fault is not None and is_of_signal_handler(fault):
+                raise fault from None
             if fault is None or not self.planner or attached.see_instructions:
                 raise
             plain = self._plan(planner=False)

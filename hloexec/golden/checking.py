@@ -19,9 +19,12 @@ from hloexec.ir import Module
 from hloexec.loading import load
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, Verdict
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.values import Described, Value
 
 __all__ = ["GoldenCheck", "Outcome", "check_golden", "update_golden"]
+
+_MOST_READINGS = 20
 
 
 class Outcome(enum.Enum):
@@ -97,13 +100,44 @@ def _timed(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
     return attrs.evolve(found, seconds=time.perf_counter() - start), result
 
 
-def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
+_Files = tuple[Golden, Module, list[list[Value]], Value, dict[str, Spread]]
+
+
+def _files(path: Path, other: Module | None) -> _Files:
+    """What is in a golden: how it is run, the module to run, its inputs, the recorded result and its spreads."""
     golden = read_golden(path)
     module, inputs = _module_and_inputs(golden, other)
-    expected = literals.load(path / EXPECTED)
-    result = run_golden(golden, module, inputs)
     recorded = module if other is None else load(path / MODULE)
-    spreads = read_spreads(path, recorded, golden.devices)
+    return golden, module, inputs, literals.load(path / EXPECTED), read_spreads(path, recorded, golden.devices)
+
+
+def _files_of_one(path: Path, other: Module | None) -> _Files:
+    """The same, all of one recording: read again where another process has replaced the folder meanwhile."""
+    for _ in range(_MOST_READINGS):
+        before = _identity(path)
+        try:
+            found = _files(path, other)
+        except HloError:
+            if _identity(path) == before:
+                raise
+            continue
+        if _identity(path) == before:
+            return found
+    raise InputError(f"{path.name} is replaced by other processes again and again")
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """What tells a folder from another of its name; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
+    golden, module, inputs, expected, spreads = _files_of_one(path, other)
+    result = run_golden(golden, module, inputs)
     comparison = compare(
         result,
         expected,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec import __version__, literals
 from hloexec.arguments import (
@@ -20,7 +21,8 @@ from hloexec.arguments import (
     wrong,
 )
 from hloexec.devices.topology import topology_of
-from hloexec.errors import InputError, os_errors_named
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.plans import plan_of
@@ -33,6 +35,7 @@ from hloexec.ir import Module
 from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
+from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays
 from hloexec.values import Array, Inputs, Value
@@ -70,7 +73,8 @@ def record_golden(
     for `run`; `atol`, `rtol` and `ulp` are tolerances for `check_golden`, as for `compare`. `inputs_source` and
     `expected_source` describe where the values come from, for readers. `replace` allows an existing golden to be
     overwritten. `memory_limit`, `max_iterations` and `timeout` limit the runs, as for `run_devices`; they are not
-    stored.
+    stored. A warning names leaves of which a check finds hardly any change: NaN throughout, or numbers that rounding
+    alone may change by their own size.
 
     Raises what `run_devices` raises, and InputError if the folder cannot be written or the shape of `expected` is not
     that of the module's result.
@@ -110,6 +114,7 @@ def record_golden(
     limits = {"memory_limit": memory_limit, "max_iterations": max_iterations, "timeout": timeout}
     result = _result(golden, module, given, expected, **limits)
     spreads = _spreads(golden, module, given, **limits)
+    _warn_of_untested(golden, result, spreads)
     _write(golden, text, given, result, spreads, replace=replace)
     return golden
 
@@ -129,6 +134,36 @@ def _spreads(golden: Golden, module: Module, given: Sequence[Sequence[Any]], **l
         return {}
     options = golden.run_options | limits
     return sampled(module, given, golden.numerics, RECORDED_SAMPLES, has_means=False, **options).spreads
+
+
+def _warn_of_untested(golden: Golden, result: Value, spreads: Mapping[str, Spread]) -> None:
+    """Warn of leaves that a check compares, but of which it would find hardly any change."""
+    leaves = labelled_arrays(result)
+    if not any(leaf.size for leaf in leaves.values()):
+        warn(f"{golden.name} has no element in its result: a check of it can hardly fail")
+    for label, leaf in leaves.items():
+        if not leaf.size or not element_type_of(leaf.dtype).is_inexact:
+            continue
+        values = wide(leaf)
+        where = f"{golden.name}: leaf {label} of the result" if len(leaves) > 1 else f"{golden.name}: the result"
+        if np.isnan(values).all():
+            warn(
+                f"{where} is NaN throughout, so that a check finds no change that leaves it NaN; other inputs may give "
+                "numbers"
+            )
+        elif golden.expected_source == OURS and label in spreads and _may_be_any(np.abs(values), spreads[label]).all():
+            warn(
+                f"{where} may change by its own size through rounding alone, in each of its elements; a check finds "
+                "larger changes only"
+            )
+
+
+def _may_be_any(sizes: Array, spread: Spread) -> Array:
+    """Of which elements the tolerance is no smaller than they are themselves, NaN included, but zeros that nothing
+    moves."""
+    with np.errstate(all="ignore"):
+        is_within = spread.factor * spread.scales >= sizes
+    return np.asarray(np.isnan(sizes) | (is_within & (spread.scales > 0)))
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any) -> Value:

@@ -14,6 +14,10 @@ What is a fault in all likelihood takes no more runs, even where 6 samples alone
 twice its tolerance, 11 scales (that ŝ is half of what it should be, or less, happens to one element in sixteen for χ²
 of 5 degrees of freedom; a fault of 30 spreads passes for it only where ŝ is 2.7 times too large); more than eight
 elements; and several of one row, or elements whose row is off as a whole, as chance strikes here and there.
+
+None of this holds where rounding errors have grown to the size of the elements, as in chaotic iterations: they are not
+normal, and are as large in one run of several as they are for elements that no run has moved so far. If all that is
+beyond its tolerance is of this kind, more samples are taken whatever it is off by.
 """
 
 from __future__ import annotations
@@ -40,6 +44,9 @@ _MOST_SEVERITY = 2.0
 _MOST_BESIDE = 1.5
 """By how many of their scales the others in a row may be off in the mean: two results that are rounded to nearest
 differ by a standard deviation of one at most, 0.8 in the mean; a fault of three of them moves the mean to three."""
+_GROWN = 0.1
+"""A tolerance of this share of an element, beside what its last roundings take, is for errors that have grown to its
+size."""
 _FEW = 2
 """So many of a row may be off by chance, where no others are."""
 
@@ -89,6 +96,8 @@ def _may_be_chance(leaf: LeafComparison) -> bool:
     tolerance, error_map = leaf.tolerance, leaf.error_map
     if not tolerance.samples or error_map is None:
         return False
+    if _have_grown(leaf):
+        return True
     degrees = tolerance.samples - 1
     expected = leaf.count * student_tail(tolerance.factor, degrees)
     # Three standard deviations more than are to be expected; one is always possible. All of them must be listed.
@@ -100,3 +109,15 @@ def _may_be_chance(leaf: LeafComparison) -> bool:
         return False
     rows = {element.index[:-1] for element in leaf.first}
     return leaf.mismatches <= _FEW or len(rows) > 1 or leaf.count == error_map.columns
+
+
+def _have_grown(leaf: LeafComparison) -> bool:
+    """Whether errors up to the tolerance are of the size of the elements, for all beyond it that are listed."""
+    least = _GROWN + 2 * leaf.tolerance.rtol
+    beyond = [*leaf.first, *(element for element in leaf.worst if element.severity > 1)]
+    # An infinite error says nothing, and compares as false.
+    return all(
+        element.absolute_error >= element.severity * least * max(abs(element.actual), abs(element.expected))
+        and math.isfinite(element.absolute_error)
+        for element in beyond
+    )

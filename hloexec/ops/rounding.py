@@ -56,5 +56,6 @@ class Summation:
     """Where set, sums of a narrow type may be rounded to it at each step, as of so many terms one after the other."""
     is_product: bool = False
     """Whether the terms are multiplied with one another, not added."""
-    has_signs: bool = False
-    """Whether terms are elements times factors of either sign, or complex ones."""
+    transformed: tuple[float, ...] = ()
+    """Of sums of elements times irrational factors, of either sign or complex, that are taken along each of the last
+    dimensions in turn: how many terms each adds up one after the other."""

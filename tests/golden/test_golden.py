@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +231,49 @@ def test_limits_end_a_run_that_is_to_be_recorded(tmp_path: Path) -> None:
     with pytest.raises(hloexec.ResourceError, match="max_iterations=3 ends the loop"):
         _recorded(tmp_path, COUNTING_LOOP, max_iterations=3)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("root", "warning"),
+    [
+        ("(f32[4], f32[4]) tuple(lost, x)", None),
+        ("(f32[4], f32[4]) tuple(nans, x)", "leaf 0 of the result is NaN throughout, .* other inputs may give numbers"),
+        ("f32[4] negate(noise)", "t: the result may change by its own size through rounding alone"),
+        ("f32[0] slice(x), slice={[0:0]}", "t has no element in its result"),
+    ],
+)
+def test_what_tests_hardly_anything_is_said(root: str, warning: str | None, tmp_path: Path) -> None:
+    """The sum of x and 3e8 is rounded to multiples of 32; what is left of x < 32 without 3e8 is 0 or 32."""
+    text = (
+        "HloModule m\nENTRY e { x = f32[4] parameter(0)\n big = f32[] constant(3e8)\n c = f32[4] broadcast(big), "
+        "dimensions={}\n s = f32[4] add(x, c)\n noise = f32[4] subtract(s, c)\n n = f32[] constant(nan)\n"
+        " d = f32[4] broadcast(n), dimensions={}\n nans = f32[4] add(x, d)\n k = pred[4] compare(x, c), direction=LT\n"
+        f" lost = f32[4] select(k, x, nans)\n ROOT r = {root} }}"
+    )
+    x = np.array([10, 20, np.nan, 14], np.float32)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        hloexec.record_golden(hloexec.parse(text), [x], tmp_path / "t.golden")
+    messages = [str(entry.message) for entry in found]
+    assert len(messages) == (warning is not None) and all(re.search(warning or "", message) for message in messages)
+
+
+def test_a_golden_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = op("f32[3] negate(x)", x="f32[3]")
+    folder = _recorded(tmp_path, text)
+    load_inputs = literals.load_inputs
+
+    def replaced(*given: Any) -> Any:
+        found = load_inputs(*given)
+        monkeypatch.undo()
+        _recorded(tmp_path, text, seed=1, replace=True)
+        return found
+
+    monkeypatch.setattr(literals, "load_inputs", replaced)
+    found = hloexec.check_golden(folder)
+    assert found.passed and found.comparison is not None and found.comparison.verdict.value == "equal"
 
 
 def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path: Path) -> None:

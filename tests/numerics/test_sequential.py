@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -157,6 +158,20 @@ def test_few_elements_a_little_beyond_their_tolerance_are_open(places, severity,
     spread = Spread(scales, samples, 5.0 * (samples - 1), 5.5)
     comparison = hloexec.compare(actual, values, spreads={"value": spread})
     assert comparison.leaves[0].mismatches == len(places)
+    assert is_open(comparison) is expected
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.04, True), (0.01, False), (1e-6, False)])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_errors_that_have_grown_to_the_size_of_elements_are_open_however_many_and_far_off(share, expected, kind):
+    """Tolerances of 5.5 spreads: of 0.22 of each element, of 0.055, and of next to nothing."""
+    values = np.arange(1, 8193, dtype=np.float32).reshape(64, 128)
+    actual = values.copy()
+    actual[10:20, 7:90] *= 1 + np.float32(max(5.5 * share, 0.02) * 4)
+    actual, values = (side.astype(kind if kind == "float32" else ml_dtypes.bfloat16) for side in (actual, values))
+    spread = Spread(share * values.astype(np.float32), 6, 25.0, 5.5)
+    comparison = hloexec.compare(actual, values, spreads={"value": spread})
+    assert comparison.verdict is Verdict.DIFFERENT
     assert is_open(comparison) is expected
 
 

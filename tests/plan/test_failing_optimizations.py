@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from functools import partial
 from typing import Any
 
 import attrs
@@ -49,6 +51,11 @@ ENTRY e { x = f32[300,200] parameter(0)
 X = np.random.default_rng(3).standard_normal((300, 200), dtype=np.float32)
 
 
+class Watcher:
+    def on_instruction(self, event: hloexec.Event) -> None:
+        pass
+
+
 def _broken(*given: Any, **options: Any) -> Any:
     raise RuntimeError("a fault")
 
@@ -94,6 +101,25 @@ def test_plans_that_cannot_be_written_are_walked(what: str, monkeypatch: pytest.
 def test_a_run_that_fails_as_planned_is_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Region, "__call__", _broken)
     _require_warning_and_same_bits()
+
+
+@pytest.mark.parametrize("place", [(Region, "_run"), (Region, "__call__"), (Watcher, "on_instruction")])
+def test_what_a_signal_handler_raises_ends_the_run(place: tuple[Any, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program's time limit is no fault of a plan, and reaches the program as it was raised."""
+
+    def expired(*_: object) -> None:
+        raise TimeoutError("over")
+
+    def interrupted(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(*place, interrupted)
+    before = signal.signal(signal.SIGINT, partial(expired, 1))
+    try:
+        with pytest.raises(TimeoutError, match="over"):
+            hloexec.run(hloexec.parse(TEXT), X, observers=[Watcher()] if place[0] is Watcher else [])
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_that_has_spoken_to_its_host_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,8 @@ class Fft:
     @staticmethod
     def summed(*, attributes: FftAttributes, **_: object) -> Summation:
         """Each of the log₂ N levels multiplies by a rounded root of unity, and adds."""
-        return Summation(4 * math.log2(max(2, math.prod(attributes.fft_length))), has_signs=True)
+        terms = tuple(4 * math.log2(max(2, length)) for length in attributes.fft_length)
+        return Summation(4 * math.log2(max(2, math.prod(attributes.fft_length))), transformed=terms)
 
 
 _Transform = Callable[..., Array]

@@ -28,6 +28,7 @@ __all__ = [
     "sum_by_chance",
     "walked",
     "with_errors",
+    "with_errors_along",
 ]
 
 BLOCK = 1 << 16
@@ -98,6 +99,21 @@ def with_errors(values: Array, amplitude: float, entry: ElementType, key: int) -
 
     in_blocks(work, parts.size, BLOCK)
     return found.view(entry.storage).reshape(values.shape)
+
+
+def with_errors_along(values: Array, amplitudes: Sequence[float], key: int) -> Array:
+    """Floats or complex numbers in f64, with relative errors for each of the last dimensions, with the variance of a
+    uniform one up to its amplitude: half of it depends on the place there, as factors are rounded, and half on the
+    element, too, as partial sums are. Equal lines have equal errors."""
+    exact = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    parts = exact.view(np.float64).reshape(*exact.shape, -1)
+    found = parts.copy()
+    for axis, amplitude in enumerate(amplitudes, exact.ndim - len(amplitudes)):
+        lines = np.ascontiguousarray(np.moveaxis(parts, axis, -2))
+        hashes = hashes_of(lines.reshape(*lines.shape[:-2], -1), key + axis, 0).reshape(lines.shape)
+        shared = steps_of(hashes_of(np.zeros(exact.shape[axis]), key + axis, 0))[:, None]
+        found *= np.moveaxis(1 + (steps_of(hashes) + shared) * (amplitude * math.sqrt(0.5)), -2, axis)
+    return np.asarray(found.view(exact.dtype).reshape(exact.shape))
 
 
 def of_hashes(exact: Array, entry: ElementType, hashes: Array) -> Array:

@@ -17,7 +17,9 @@ relative errors δⱼ of the partial sums, is Σ tₖ (δₖ + … + δₙ), so 
 begins at the end, with a step for each term that is not zero, and products of such terms are added in f64. If terms
 are not products of elements along some dimensions (in windows, transforms, library calls), operands and result get
 independent errors of the same size: with n terms, the sum of squares of partial sums in random order is
-n S²/3 + n Σtₖ²/6.
+n S²/3 + n Σtₖ²/6. Transforms go along one dimension after the other, and treat equal lines alike. An operand's error
+is therefore made of one for each of these dimensions, which depends on the element and on its place there. They are
+added up in f64, where none is lost: elements that cancel consist of nothing else.
 
 Narrow values may be rounded more often than the text says, or less often. Sums may be rounded at each step, and
 rounding to nearest then has a bias: a term smaller than half a unit in the last place of the partial sum is lost, which
@@ -176,7 +178,8 @@ class RandomRounding:
         is_narrow = self._is_narrow(operands)
         if sums.along and not is_narrow:
             return self._results(self.kernel(*self._walked(operands)), self.shape, 0.0)
-        is_exact = self.rounding is Rounding.SUM and not sums.is_product and self._adds_exactly(operands)
+        may_be_exact = self.rounding is Rounding.SUM and not (sums.is_product or sums.transformed)
+        is_exact = may_be_exact and self._adds_exactly(operands)
         terms = sums.narrow_steps if is_narrow else sums.terms
         amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(terms / 6), math.sqrt(terms / 3))
         noisy = [
@@ -211,6 +214,10 @@ class RandomRounding:
         """An operand with independent errors, in the type that it is added up in."""
         entry = element_type_of(operand.dtype)
         to = entry if self.keeps_types else _accumulated(entry)
+        if self.summation.transformed:
+            amplitudes = [math.sqrt(terms / 6) for terms in self.summation.transformed]
+            unit = self._of_units(1.0, entry)
+            return chance.with_errors_along(operand, [unit * each for each in amplitudes], self.key + number)
         if not entry.is_inexact or not amplitude:
             return operand if self.keeps_types else chance.accumulated(operand)
         return chance.with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
@@ -326,7 +333,7 @@ def random_rounding(
         if summation is None:
             return None
         if not summation.is_stepwise:
-            given = _with_types(given, _accumulated)
+            given = _with_types(given, _wide if summation.transformed else _accumulated)
         if len(summation.along) == 2 and all(summation.along) and isinstance(shape, ArrayShape):
             # In f64: BLAS adds in an order that depends on the processor, and the operands have its errors already.
             given = {**given, "shape": shape.with_element_type(_wide(shape.element_type))}

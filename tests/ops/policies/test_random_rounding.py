@@ -195,6 +195,22 @@ def test_sums_in_structured_order_spread_as_their_partial_sums_do():
     assert 0.9 < np.mean(spread / expected) < 1.1
 
 
+@pytest.mark.parametrize("kind", ["FFT", "IFFT", "RFFT"])
+def test_transforms_of_equal_numbers_have_errors_where_all_cancels(kind):
+    """Equal lines have equal errors. So each dimension of n places makes independent errors of n sums of the others,
+    each uniform up to √(4 log₂(n)/6) units, where the others' places are 0; elsewhere, none is left."""
+    operand = "f32" if kind == "RFFT" else "c64"
+    module = hloexec.parse(
+        f"HloModule m\nENTRY e {{ x = {operand}[10,12] parameter(0)\n"
+        f" ROOT y = c64[10,{7 if kind == 'RFFT' else 12}] fft(x), fft_type={kind}, fft_length={{10,12}} }}"
+    )
+    ones = np.ones((10, 12), np.float32 if kind == "RFFT" else np.complex64)
+    found = np.std([hloexec.run(module, ones, numerics=f"random-rounding:{seed}") for seed in range(SEEDS)], axis=0)
+    for n, others, line in ((10, 12, found[1:, 0]), (12, 10, found[0, 1:])):
+        due = 2.0**-24 * np.sqrt(4 * np.log2(n) / 6) * np.sqrt(n / 3) * others
+        np.testing.assert_allclose(line, due / (120 if kind == "IFFT" else 1), rtol=0.25)
+
+
 def test_narrow_sums_may_be_rounded_at_each_step():
     """Whether partial sums are rounded to the reducer's type is the implementation's: XLA:CPU does so, in blocks of 32
     terms along a dimension, and GPUs do not. The spread covers what the first gives, and is no wider than adding one
