@@ -2,8 +2,8 @@
 
 The system clears every page that it hands out, which can take as long as computing with it. A kernel therefore makes a
 large array with `empty`, which gives it a place in the arena of the run. A place is free again once no array shows it.
-That is not derived from the plan but counted, so that results, views of them and what an observer keeps stay as they
-are; a new array takes the smallest gap that is large enough.
+That is not derived from the plan: Python tells it as soon as nothing refers to them, so that results, views of them and
+what an observer keeps stay as they are. A new array takes the smallest gap that is large enough.
 """
 
 from __future__ import annotations
@@ -54,8 +54,13 @@ class _Place(Array):
     __slots__ = ()
 
 
-_UNUSED = next(map(sys.getrefcount, [_Place(1)]))
-"""What that gives, called so, for a place that only a list holds and no array shows."""
+class _Taken(weakref.ref[_Place]):
+    """A place while arrays show it, and where it begins."""
+
+    __slots__ = ("start",)
+    start: int
+
+
 _IS_SUPPORTED = (
     sys.implementation.name == "cpython"
     and getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -82,8 +87,10 @@ class _Arena:
         # pages there, of which whatever comes later would take a whole one, however small it is.
         bytes(min(pages, _MOST_RAISED))
         self._memory = np.ndarray.__new__(_Place, (pages,), np.uint8, self._map)
-        self._places: list[_Place] = []
+        self._taken: list[_Taken] = []
         """What is taken, in order; one place at an index of this and the next three lists."""
+        self._unused: list[_Taken] = []
+        """Those of them that no array shows any more: only the arrays that show a place keep it."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._gaps: list[int] = []
@@ -110,7 +117,9 @@ class _Arena:
             return np.empty(sizes, dtype)
         self.used = max(self.used, end)
         place: Any = self._memory[start:end]
-        self._places.insert(index, place)
+        taken = _Taken(place, self._unused.append)
+        taken.start = start
+        self._taken.insert(index, taken)
         self._starts.insert(index, start)
         self._ends.insert(index, end)
         self._gaps.insert(index, start - (self._ends[index - 1] if index else 0))
@@ -125,19 +134,18 @@ class _Arena:
             index = bisect_left(self._starts, start + size)
             if size == wanted and start + size <= self.size and (not index or self._ends[index - 1] <= start):
                 return index, start
-        gap = min((gap for gap in self._gaps if gap >= wanted), default=-1)
-        if gap >= 0:
+        gaps = [gap for gap in self._gaps if gap >= wanted]
+        if gaps:
+            gap = min(gaps)
             index = self._gaps.index(gap)
             return index, self._starts[index] - gap
-        return len(self._places), self._ends[-1] if self._ends else 0
+        return len(self._taken), self._ends[-1] if self._ends else 0
 
     def _forget_unused(self) -> None:
         """Leave out the places that no array shows."""
-        # Loops of Python's own: an array is made while dozens of others are there.
-        counts = list(map(sys.getrefcount, self._places))
-        while _UNUSED in counts:
-            index = counts.index(_UNUSED)
-            del counts[index], self._places[index]
+        while self._unused:
+            index = bisect_left(self._starts, self._unused.pop().start)
+            del self._taken[index]
             free = self._gaps.pop(index) + self._ends.pop(index) - self._starts.pop(index)
             if index < len(self._gaps):
                 self._gaps[index] += free

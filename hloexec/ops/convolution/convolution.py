@@ -294,7 +294,8 @@ def _with_space(view: Array, axis: int) -> Array:
 
 def _grouped_features(view: Array, groups: int) -> Array:
     """The last dimension split into groups, which go first."""
-    return np.moveaxis(view.reshape(*view.shape[:-1], groups, view.shape[-1] // groups), -2, 0)
+    split = view.reshape(*view.shape[:-1], groups, view.shape[-1] // groups)
+    return split.transpose(-2, *range(view.ndim - 1), -1)
 
 
 def _meeting_pairs(dimension: WindowDimension, input_size: int, output_size: int) -> int:

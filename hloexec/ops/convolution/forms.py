@@ -114,7 +114,8 @@ def _by_patches(work: ConvolutionViews) -> None:
     groups, (features, outputs) = work.kernel.shape[0], work.kernel.shape[-2:]
     length, rank = math.prod(work.window) * features, len(work.sizes)
     places, taps = tuple(range(1, rank + 2)), tuple(range(rank + 2, 2 * rank + 2))
-    if work.has_features_inside:
+    has_rows = work.has_features_inside
+    if has_rows:
         kernel, order = work.kernel, (0, *places, *taps, 2 * rank + 2)
     else:
         # Neighbours in memory stay neighbours, and patches are the columns of a matrix.
@@ -129,7 +130,7 @@ def _by_patches(work: ConvolutionViews) -> None:
         seen = work.seen(images, [lines, *map(range, work.sizes[1:])], every_tap, slice(None), prepare)
         target = work.result[:, images, lines.start : lines.stop, ..., columns]
         rows = math.prod(target.shape[1:-1])
-        if work.has_features_inside:
+        if has_rows:
             patches = seen.transpose(order).reshape(groups, rows, length)
         else:
             patches = seen.transpose(order).reshape(groups, length, rows).swapaxes(-1, -2)

@@ -135,7 +135,7 @@ class _Sums:
         terms: tuple[int, ...] = tuple(range(rank + 2, 2 * rank + 3))
         if self._has_features_outside:
             terms = (terms[-1], *terms[:-1])
-            kernel = np.moveaxis(kernel, -2, 1)
+            kernel = kernel.transpose(0, -2, *range(1, rank + 1), -1)
         length = math.prod(kernel.shape[1:-1])
         if work.inputs.shape[1] > 1 and abs(seen.strides[1]) <= abs(work.inputs.strides[-2]):
             lhs = seen.transpose(0, *terms, *rows).reshape(seen.shape[0], length, self.rows).swapaxes(-1, -2)

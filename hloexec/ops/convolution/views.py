@@ -156,14 +156,18 @@ class ConvolutionViews:
 
 def _zeros_like(array: Array, sizes: tuple[int, ...]) -> Array:
     """Zeros of other sizes, the dimensions in memory in the order of the array's."""
-    order, places = _memory_order(array.strides)
+    order, places = _memory_order(sizes, array.strides)
     return np.zeros([sizes[dimension] for dimension in order], array.dtype).transpose(places)
 
 
 @lru_cache(maxsize=1024)
-def _memory_order(strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """The dimensions from the outermost to the innermost, and the place of each among them."""
-    order = sorted(range(len(strides)), key=lambda dimension: -abs(strides[dimension]))
+def _memory_order(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The dimensions from the outermost to the innermost, and the place of each among them.
+
+    Those of size 1, which may lie anywhere, are the outermost: arrays are in row-major order then more often, of which
+    NumPy makes views faster.
+    """
+    order = sorted(range(len(strides)), key=lambda dimension: (sizes[dimension] != 1, -abs(strides[dimension])))
     return order, sorted(range(len(strides)), key=order.__getitem__)
 
 
