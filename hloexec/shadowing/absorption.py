@@ -85,7 +85,7 @@ def absorbed(
 
     All are in f64 (c128); `added` is what rounding adds to each, and `entry` the element type of the result.
     """
-    if not np.logical_or.reduce(added):
+    if not np.count_nonzero(added):
         return None
     ours = np.abs(value)
     sizes = [np.abs(operand) for operand in combined]
@@ -94,7 +94,7 @@ def absorbed(
         found |= ours == size
     if is_sum and len(sizes) == 2:
         found |= np.abs(added) > math.sqrt(unit_roundoff(entry)) * np.minimum(*sizes)
-    if not np.logical_or.reduce(found):
+    if not np.count_nonzero(found):
         return None
     return np.asarray(found & (added != 0) & np.isfinite(ours))
 

@@ -94,11 +94,12 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
     """What a sample shows of an instruction with results of an element type, whose operands' errors were made in types
     of up to this unit roundoff."""
     with np.errstate(all="ignore"):
-        added = squares(sample.added)
-        is_inheriting = any(part is not None for part in sample.parts) or not sample.parts
-        inherited = squares(sample.inherited) if is_inheriting else np.zeros(1)
+        added, rest = summed_squares(sample.added)
+        is_inheriting = not sample.parts or any(part is not None for part in sample.parts)
+        inherited, total = summed_squares(sample.inherited) if is_inheriting else (_NOTHING, 0.0)
         kinds: dict[str, float] = {}
         counts: dict[str, int] = {}
+        scale = summed_squares(sample.exact)[1]
         passing, born, passed = None, 0, 0
         if not is_finite(sample.value):
             lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
@@ -107,10 +108,10 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             born = int(np.count_nonzero(lost)) - passed
         if born:
             counts["overflow"] = born
-        rest = float(np.add.reduce(added))
-        if sample.absorbed is not None and np.logical_or.reduce(sample.absorbed):
+        absorbing = 0 if sample.absorbed is None else int(np.count_nonzero(sample.absorbed))
+        if absorbing:
             kinds["absorption"] = float(added[sample.absorbed].sum())
-            counts["absorption"] = int(np.count_nonzero(sample.absorbed))
+            counts["absorption"] = absorbing
         if is_inheriting and traits.cancels and len(sample.operands) == 2:
             _note(
                 "cancellation", cancelled(sample, max(unit, unit_roundoff(entry)), inherited), inherited, kinds, counts
@@ -122,7 +123,6 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             _note("underflow", underflown(sample, sizes, entry), added, kinds, counts)
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
-        total = float(np.add.reduce(inherited))
         weights, lost_weights = _weights(sample, inherited, total)
         vanished = counts.get("absorption", 0)
         vanished_weights = None
@@ -130,7 +130,7 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             vanished, vanished_weights = _zeros(sample, traits)
     return Losses(
         count=sample.value.size,
-        scale=float(np.add.reduce(squares(sample.exact))),
+        scale=scale,
         added=rest,
         inherited=total,
         weights=weights,
@@ -181,16 +181,24 @@ def is_finite(values: Array) -> bool:
     return math.isfinite(abs(np.add.reduce(values))) or bool(np.isfinite(values).all())
 
 
+_NOTHING = np.zeros(1)
 _MOST = 1e300
 """Squares are cut there, so that their sums stay finite."""
 
 
 def squares(values: Array) -> Array:
     """The squared absolute values; 0 of what is not finite."""
+    return summed_squares(values)[0]
+
+
+def summed_squares(values: Array) -> tuple[Array, float]:
+    """The same, and their sum."""
     found = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
-    if found.size and not np.maximum.reduce(found) <= _MOST:
+    total = float(np.add.reduce(found, axis=None))
+    if not total <= _MOST:
         found = np.minimum(np.where(np.isfinite(values), found, 0.0), _MOST)
-    return found
+        total = float(np.add.reduce(found, axis=None))
+    return found, total
 
 
 def _note(kind: str, where: Array | None, energies: Array, kinds: dict[str, float], counts: dict[str, int]) -> None:
@@ -204,7 +212,7 @@ def cancelled(sample: Sample, unit: float, inherited: Array) -> Array | None:
     where nowhere. The inherited errors are squared."""
     largest = np.maximum(*map(np.abs, sample.operands))
     found = largest >= unit**-0.25 * np.abs(sample.exact)
-    if not np.logical_or.reduce(found):
+    if not np.count_nonzero(found):
         return None
     before = np.zeros(largest.shape)
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
@@ -235,7 +243,7 @@ def _weights(sample: Sample, inherited: Array, total: float) -> tuple[tuple[floa
         if part is not None:
             if is_finite(operand):
                 # One operand alone does all of it.
-                finite[number] = total if is_one else float(np.add.reduce(squares(part)))
+                finite[number] = total if is_one else summed_squares(part)[1]
             else:
                 energies = squares(part)
                 its_finite = np.broadcast_to(np.isfinite(operand), energies.shape)

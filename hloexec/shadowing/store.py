@@ -17,7 +17,6 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.ops import common
-from hloexec.ops.common import widen
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -110,7 +109,7 @@ def _sum_of(array: Array, data: Array | None) -> Array:
     is_flat = array.flags.c_contiguous and (data is None or data.flags.c_contiguous)
     if array.size <= _BLOCK or not is_flat or array.dtype.kind == "c":
         found = wide(array)
-        return found if data is None else np.add(found, data, dtype=found.dtype)
+        return found if data is None else np.add(found, data.astype(found.dtype, copy=False))
     if data is None and array.dtype == np.float64:
         return array
     out, flat = np.empty(array.size), array.reshape(-1)
@@ -118,7 +117,7 @@ def _sum_of(array: Array, data: Array | None) -> Array:
 
     def work(start: int, stop: int) -> None:
         if added is None:
-            out[start:stop] = widen(flat[start:stop])
+            out[start:stop] = common.convertible(flat[start:stop])
         else:
             np.add(wide(flat[start:stop]), added[start:stop].astype(np.float64), out=out[start:stop])
 

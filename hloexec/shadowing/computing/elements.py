@@ -31,6 +31,7 @@ __all__ = [
     "difference_of",
     "difference_of_few",
     "differences",
+    "either",
     "elementwise",
     "energy_in",
     "exact_places",
@@ -208,7 +209,8 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
 @lru_cache(maxsize=256)
 def spread(size: int) -> Array:
     """Places that are spread over a flat array without following any of its dimensions."""
-    return np.unique((np.arange(SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)).astype(np.int64)
+    places = (np.arange(SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)
+    return _distinct(places.astype(np.int64))
 
 
 def sampled(difference: Difference, value: Array) -> Array | None:
@@ -227,8 +229,20 @@ def sampled(difference: Difference, value: Array) -> Array | None:
     if vanished is None:
         vanished = _first(lambda where: (flat[where] == 0) & (data[where] != 0), size, FEW)
     if difference.is_whole:
-        vanished = np.union1d(vanished, _first(lambda where: ~np.isfinite(flat[where]), size, SAMPLE))
-    return np.union1d(places, vanished) if vanished.size else places
+        vanished = either(vanished, _first(lambda where: ~np.isfinite(flat[where]), size, SAMPLE))
+    return either(places, vanished)
+
+
+def either(places: Array, others: Array) -> Array:
+    """The places that are among these or those, in order."""
+    return _distinct(np.concatenate([places, others])) if others.size else places
+
+
+def _distinct(places: Array) -> Array:
+    """Places in order, each once."""
+    # NumPy's function builds a hash table, which takes it fifty times as long.
+    found: Array = np.sort(places, kind="stable")
+    return np.asarray(found[np.concatenate([[True], found[1:] != found[:-1]])])
 
 
 def _first(holds: Callable[[slice], Array], size: int, most: int) -> Array:
@@ -341,4 +355,4 @@ def exact_places(shadow: Shadow, array: Array, places: Array | None) -> Array:
     if shadow.pending is not None and places is not None and places is spread(shadow.pending.size):
         return shadow.pending.sample
     data = taken(shadow.data, places)
-    return data if shadow.is_whole else np.add(array, data, dtype=array.dtype)
+    return data if shadow.is_whole else np.add(array, data.astype(array.dtype, copy=False))

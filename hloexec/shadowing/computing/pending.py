@@ -24,6 +24,7 @@ from hloexec.shadowing.computing.elements import (
     SHARE,
     Difference,
     differences,
+    either,
     exact_places,
     heaviest_of,
     sampled,
@@ -138,7 +139,7 @@ class Pending:
         start, stop = heaviest
         errors = np.subtract(self.ranges()(start, stop), wide(row_by_row(value)[start:stop]))
         places = start + heaviest_of(errors)
-        return self._blame_at(value, np.union1d(places, vanished) if vanished.size else places)
+        return self._blame_at(value, either(places, vanished))
 
     def _hides_zeros(self, value: Array) -> bool:
         """Whether none of the elements that are zero, and exactly are not, is in the sample."""

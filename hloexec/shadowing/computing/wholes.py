@@ -16,7 +16,6 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import widen
 from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.computing.elements import (
     NOWHERE,
@@ -33,7 +32,7 @@ from hloexec.shadowing.computing.elements import (
     taken,
 )
 from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
-from hloexec.shadowing.computing.ranges import BLOCK
+from hloexec.shadowing.computing.ranges import BLOCK, summed
 from hloexec.shadowing.kinds import losses
 from hloexec.shadowing.store import Shadow, energy_of, wide
 from hloexec.values import Array, flat
@@ -209,10 +208,7 @@ class _Pieces:
             return wide(part)
         if self._is_whole:
             return _cut(self._data, cut)
-        # Converted first: NumPy would do so in pieces, through buffers.
-        found = widen(part).astype(np.float64)
-        found += _cut(self._data, cut).astype(np.float64)
-        return found
+        return summed(part, _cut(self._data, cut))
 
     def _computed(self, start: int, stop: int) -> Array:
         length = self._array.size // self._array.shape[0]
