@@ -35,7 +35,9 @@ def is_of_signal_handler(error: BaseException) -> bool:
 
 
 def _code(handler: Any) -> object:
-    """The code of a handler that is written in Python, else None."""
+    """The code of a handler that is written in Python, else None, as for the numbers that stand for no handler."""
+    if not callable(handler):
+        return None
     while isinstance(handler, partial):
         handler = handler.func
     handler = getattr(handler, "__func__", handler)

@@ -122,6 +122,19 @@ def test_what_a_signal_handler_raises_ends_the_run(place: tuple[Any, str], monke
         signal.signal(signal.SIGINT, before)
 
 
+def test_what_no_signal_handler_raises_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals without a handler have a number in place of one, of a class whose metaclass is called for any enumeration."""
+    expected = hloexec.run(hloexec.parse(TEXT), X, planner=False)
+
+    def broken(*_: object, **__: object) -> None:
+        signal.Signals(-1)
+
+    monkeypatch.setattr(Region, "__call__", broken)
+    with pytest.warns(OptimizationWarning, match="is not a valid Signals"):
+        result = hloexec.run(hloexec.parse(TEXT), X)
+    assert bits(result) == bits(expected)
+
+
 def test_a_run_that_has_spoken_to_its_host_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host would be told twice."""
     spoken = "  k = token[] after-all()\n  o = token[] outfeed(x, k)\n"
