@@ -87,14 +87,13 @@ class Site:
     orders: Sequence[MemoryOrder | None]
     """The memory orders in which these leaves are stored."""
 
-    numerics: NumericsPolicy = attrs.field(init=False)
+    numerics: NumericsPolicy
     """The policy for this instruction."""
-    declared: tuple[Shape, ...] = attrs.field(init=False)
-    """The declared shapes of the operands."""
 
-    def __attrs_post_init__(self) -> None:
-        self.numerics = self.context.numerics.of(self.computation.name, self.instruction.name)
-        self.declared = tuple([operand.shape for operand in self.computation.operands_of(self.instruction)])
+    @property
+    def declared(self) -> tuple[Shape, ...]:
+        """The declared shapes of the operands."""
+        return tuple([operand.shape for operand in self.computation.operands_of(self.instruction)])
 
     def given(self, needs: frozenset[str]) -> dict[str, Any]:
         """The keyword arguments that a kernel declares."""

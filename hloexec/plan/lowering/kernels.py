@@ -10,6 +10,7 @@ import attrs
 from hloexec.ir import ArrayShape, Instruction, TupleShape, map_shape
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Opcode, find_opcode
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.kernels import InstructionKernel
@@ -38,7 +39,7 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     slots = [slot for tree in operands for slot in leaves(tree)]
     is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
     computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
-    site = _site(lowering, computed, slots)
+    site = _site(lowering, computed, slots, numerics)
     made = _kernel_of(lowering, site, entry)
     tree = map_shape(made.random.shape if made.random else computed.shape, lowering.new_slot)
     is_wide = is_excess or (made.random is not None and numerics.keeps_formats)
@@ -54,7 +55,8 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     if isinstance(tree, int) and slots:
         if made.is_view:
             lowering.viewed[tree] = lowering.viewed.get(slots[0], slots[0])
-        _set_order(lowering, site, entry, tree)
+        if entry.memory_order is not None:
+            _set_order(lowering, site, entry, tree)
     return tree
 
 
@@ -82,15 +84,15 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
         return lowering.renamed(instruction, (*values, *lowering.state(instruction, len(values))))
     operands = lowering.operands(instruction)
     slots = [slot for tree in operands for slot in leaves(tree)]
-    made = library_kernel(_site(lowering, instruction, slots), entry)
+    made = library_kernel(_site(lowering, instruction, slots, numerics), entry)
     tree = map_shape(instruction.shape, lowering.new_slot)
     lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
     return tree
 
 
-def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int]) -> Site:
+def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int], numerics: NumericsPolicy) -> Site:
     shapes, orders = [lowering.slot_shapes[slot] for slot in slots], [lowering.orders.get(slot) for slot in slots]
-    return Site(lowering.context, lowering.computation, instruction, shapes, orders)
+    return Site(lowering.context, lowering.computation, instruction, shapes, orders, numerics)
 
 
 def _kernel_of(lowering: Lowering, site: Site, entry: Opcode) -> InstructionKernel:
