@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hloexec.golden import GoldenCheck
+    from hloexec.golden import Golden, GoldenCheck
     from hloexec.ir import Module
     from hloexec.values import Inputs
 
@@ -137,8 +137,9 @@ class GoldenFixture:
         """Fail the test unless `module` gives what its golden says, on the inputs that the golden holds.
 
         Under `numerics="exact"` a module whose text is that of the golden must give the same bits; otherwise rounding
-        is allowed for, or what the tolerances say. `--hlo-update` records the golden where it is missing or another
-        one: on `inputs` (see `hloexec.Inputs`), or on random ones by `seed`.
+        is allowed for, or what the tolerances say. A golden that was recorded with another seed, policy or tolerance
+        fails the test, too. `--hlo-update` records the golden where it is missing or another one: on `inputs` (see
+        `hloexec.Inputs`), or on random ones by `seed`.
         """
         __tracebackhide__ = True
         from hloexec.golden import check_golden, record_golden
@@ -150,24 +151,16 @@ class GoldenFixture:
         is_updating = self._config.getoption("--hlo-update")
         if not folder.exists() and not is_updating:
             pytest.fail(f"there is no golden {folder}; `pytest --hlo-update` records it", pytrace=False)
+        given: dict[str, Any] = {"seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
         found = None
         if folder.exists():
             found = check_golden(folder, module=None if _is_of(folder, module) else module)
-            if found.passed:
+            others = "" if found.golden is None else _other_options(found.golden, given)
+            if found.passed and not others:
                 return
             if not is_updating:
-                pytest.fail(_failure_text(found), pytrace=False)
-        record_golden(
-            module,
-            inputs,
-            folder,
-            replace=found is not None,
-            seed=seed,
-            numerics=numerics,
-            atol=atol,
-            rtol=rtol,
-            ulp=ulp,
-        )
+                pytest.fail(others if found.passed else _failure_text(found), pytrace=False)
+        record_golden(module, inputs, folder, replace=found is not None, **given)
         verb = "recorded" if found is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
 
@@ -187,6 +180,16 @@ def _is_of(folder: Path, module: Module) -> bool:
         return text_hash(module_text(module)) == read_golden(folder).module_hash
     except HloError:
         return False
+
+
+def _other_options(golden: Golden, given: dict[str, Any]) -> str:
+    """What a golden was recorded with that a test gives otherwise, as a sentence; empty where there is nothing."""
+    from hloexec.ops.policies.policy import numerics_policy
+
+    given = {**given, "numerics": numerics_policy(given["numerics"]).name}
+    recorded = {name: getattr(golden, name) for name in given}
+    others = [f"{name} {recorded[name]}, not {given[name]}" for name in given if recorded[name] != given[name]]
+    return f"{golden.folder} was recorded with {'; '.join(others)}; `pytest --hlo-update` records it" if others else ""
 
 
 def _failure_text(found: GoldenCheck) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,21 @@ def test_nothing_is_collected_unless_asked_for(goldens: Path) -> None:
     assert "no tests ran" in _pytest(goldens, code=5)
     (goldens / "pytest.ini").write_text("[pytest]\nhlo_goldens = true\n")
     assert "1 passed" in _pytest(goldens, "data/good.golden")
+
+
+def test_a_golden_that_was_recorded_otherwise_than_the_test_says_fails_it(tmp_path: Path) -> None:
+    """The golden's own looser tolerance would pass what the test does not allow."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_one.py").write_text(TEST.replace('"exact"', '"reference", rtol=0.5'))
+    _pytest(tmp_path, "--hlo-update")
+    (tmp_path / "test_one.py").write_text(TEST.replace('"exact"', '"exact", rtol=1e-6'))
+    out = _pytest(tmp_path, code=1)
+    assert (
+        "was recorded with numerics reference, not exact; rtol 0.5, not 1e-06; `pytest --hlo-update` records it" in out
+    )
+    assert "updated" in _pytest(tmp_path, "--hlo-update")
+    record = json.loads((tmp_path / "goldens" / "test_one" / "test_add.golden" / "golden.json").read_text())
+    assert (record["numerics"], record["rtol"]) == ("exact", 1e-6)
 
 
 def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
