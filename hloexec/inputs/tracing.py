@@ -11,9 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import attrs
+
 from hloexec.costs import contraction_of
 from hloexec.inputs.bounds import Scope, leaf_count
-from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.intervals import ANYTHING, Demand, Demanded, Use
 from hloexec.ops.registry import Role, role_of
@@ -119,7 +121,21 @@ class _Demanded:
         """Merge demands into those on the leaves from `offset` on."""
         known = self._demands.setdefault(instruction.name, [ANYTHING] * leaf_count(instruction.shape))
         for i, demand in enumerate(demands[: len(known) - offset], offset):
-            known[i] = known[i].merge(demand)
+            merged = known[i].merge(demand)
+            if _meet_in_a_point(known[i], demand) and _is_float(instruction.shape, i):
+                merged = attrs.evolve(merged, low=known[i].low, high=known[i].high)
+            known[i] = merged
+
+
+def _meet_in_a_point(one: Demand, other: Demand) -> bool:
+    """Whether ranges of more than one number have one in common: a contradiction of floats, which are to be apart from
+    the ends, as positive numbers and those below 0 are."""
+    return max(one.low, other.low) == min(one.high, other.high) and one.low < one.high and other.low < other.high
+
+
+def _is_float(shape: Shape, leaf: int) -> bool:
+    found = [part for _, part in leaf_shapes(shape)][leaf]
+    return isinstance(found, ArrayShape) and not found.element_type.is_integral
 
 
 def _distribute(demands: Demands, operands: Sequence[Instruction], found: _Demanded) -> None:

@@ -391,3 +391,19 @@ def test_contradicting_demands_keep_one_of_them() -> None:
     )
     i = int(inputs(text)[1])
     assert 0 <= i <= 7 or 100 <= i <= 107
+
+
+def test_floats_of_which_uses_ask_contradictory_signs_are_not_all_the_one_number_between() -> None:
+    """Some uses are undefined whatever the values are; the others need not be."""
+    text = module(
+        """
+        x = f32[64] parameter(0)
+        n = f32[64] negate(x)
+        low = f32[64] log(n)
+        high = f32[64] log(x)
+        ROOT r = (f32[64], f32[64]) tuple(low, high)
+        """
+    )
+    (x,) = inputs(text)
+    assert np.all(x > 0) or np.all(x < 0)
+    assert len(np.unique(x)) > 32
