@@ -266,8 +266,6 @@ class _Run:
             return self._outputs(plan)
         except Exception as error:
             fault = _fault(error)
-            if fault is not None and is_of_signal_handler(fault):
-                raise fault from None
             if fault is None or not self.planner or attached.see_instructions:
                 raise
             plain = self._plan(planner=False)
@@ -375,9 +373,12 @@ def _memory_of(plan: Plan) -> AbstractContextManager[None]:
 
 
 def _fault(error: BaseException) -> BaseException | None:
-    """The unexpected exception behind an error; None if there is none, or memory ran out."""
+    """The unexpected exception behind an error; None if there is none, or memory ran out. What a signal handler raised
+    is raised as it is."""
     while isinstance(error, (HloError, PartError)) and error.__cause__ is not None:
         error = error.__cause__
+    if is_of_signal_handler(error):
+        raise error from None
     return None if isinstance(error, (HloError, MemoryError)) else error
 
 

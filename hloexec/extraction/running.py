@@ -13,7 +13,7 @@ import numpy as np
 
 from hloexec import literals
 from hloexec.arguments import listed, require_integer, require_module, require_path, require_text, texts
-from hloexec.devices.topology import topology_of
+from hloexec.devices.topology import device_counts, topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
@@ -22,7 +22,7 @@ from hloexec.exec.plans import plan_of
 from hloexec.exec.running import run_devices
 from hloexec.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
-from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
+from hloexec.extraction.slicing import Slice, needs_devices, slice_module, slice_of
 from hloexec.folders import require_new_folder, whole_folder
 from hloexec.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.numerics.comparing import compare
@@ -147,7 +147,12 @@ def extract(
         runs_on = f"{topology.count}, numbered from 0" if topology.count > 1 else "one, device 0"
         raise InputError(f"{module.name} has no device {device}: it runs on {runs_on}")
     cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
-    is_shared = topology.count > 1 and needs_devices(cut, module)
+    names_devices = topology.count > 1 and _names_devices(module, cut)
+    if names_devices and device is not None:
+        raise InputError(
+            f"meshes or shardings of {module.name} name its devices, also in a part for one: give no device"
+        )
+    is_shared = names_devices or (topology.count > 1 and needs_devices(cut, module))
     devices = list(range(topology.count)) if is_shared else [device or 0]
     plan_of(module, is_observed=True, **plan_options(given))
     occurrence = Occurrence(name, computation.name, path, iteration)
@@ -173,6 +178,12 @@ def extract(
         recorder.iteration,
         kept,
     )
+
+
+def _names_devices(module: Module, cut: Slice) -> bool:
+    """Whether a slice would be a module for several devices whatever its header says, by its meshes or shardings."""
+    made = slice_module(module, cut, {part: cut.computation.by_name[part].shape for part in cut.boundary})
+    return max(device_counts(attrs.evolve(made, replica_count=1, num_partitions=1))) > 1
 
 
 def _require_places(in_computation: object, iteration: object, depth: object, device: object) -> None:
