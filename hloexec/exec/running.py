@@ -83,7 +83,8 @@ def run(
     - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).
     - `elided` gives the values of constants that the text elides: `zeros`, `random`, `error`, or a mapping from their
       names to arrays.
-    - `unknown` gives the results of unknown custom calls: `error`, `zeros` or `random`.
+    - `unknown` gives the results of unknown custom calls: `error`, `zeros` or `random`. With `error` a module that has
+      such a call is refused; if only branches of conditionals have it, a run that takes one of them fails.
 
     How it runs:
 

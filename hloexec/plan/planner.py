@@ -62,6 +62,7 @@ class _Planner:
         self.numerics = options.numerics
         self.is_observed = options.is_observed
         self.is_controlled = options.is_controlled
+        self.refuses_unknown = options.unknown == "error"
         self.memory_limit = memory_limit
         self.synthesized_bytes = 0
         self.lowered: dict[str, Plan] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import attrs
@@ -16,8 +16,21 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 
-__all__ = ["Program", "Requirement", "call_reason", "called_computation", "require_supported", "starts", "unsupported"]
+__all__ = [
+    "UNKNOWN_CALL_HINT",
+    "Program",
+    "Requirement",
+    "call_reason",
+    "called_computation",
+    "require_supported",
+    "starts",
+    "unsupported",
+]
 
+UNKNOWN_CALL_HINT = (
+    "A custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
+    "unknown=zeros or unknown=random."
+)
 _LISTED = 50
 
 
@@ -36,12 +49,15 @@ class Requirement:
     computation: str
     """Where it is needed first, in the order of execution."""
     instruction: str
+    is_conditional: bool = False
+    """Whether only branches of conditionals need it."""
 
     def __str__(self) -> str:
         subject = f'custom call "{self.name}"' if self.kind == "custom-call" else f"opcode {self.name}"
         times = "once" if self.count == 1 else f"{self.count} times"
         because = f", where {self.reason}" if self.reason else ""
-        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation}){because}"
+        branches = "; only in branches of conditionals" if self.is_conditional else ""
+        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation}{branches}){because}"
 
 
 def called_computation(instruction: Instruction) -> str | None:
@@ -86,15 +102,25 @@ class Program:
     @cached_property
     def live_computations(self) -> list[Computation]:
         """The computations that instructions which run name, the entry first."""
+        return list(self._reached(branches=True).values())
+
+    @cached_property
+    def certain_computations(self) -> Collection[str]:
+        """The names of those that are reached whichever branches of conditionals are taken."""
+        return self._reached(branches=False)
+
+    def _reached(self, *, branches: bool) -> dict[str, Computation]:
         found = {self.entry.name: self.entry}
         pending = [self.entry]
         while pending:
             for instruction in self.calling(pending.pop()):
+                if not branches and role_of(instruction) is Role.CONDITIONAL:
+                    continue
                 for name in computation_names(instruction.attributes):
                     if name not in found:
                         found[name] = computation_named(self.module, name, instruction)
                         pending.append(found[name])
-        return list(found.values())
+        return found
 
     @cached_property
     def opcodes(self) -> frozenset[str]:
@@ -122,20 +148,20 @@ def unsupported(module: Module, computation: Computation | None = None) -> list[
 def require_supported(program: Program, *, unknown: str, numerics: NumericsPolicy = REFERENCE) -> None:
     """Raise one UnsupportedError that lists everything the program needs and hloexec lacks under a numerics policy.
 
-    Unknown custom calls do not count where `unknown` says what they give.
+    Unknown custom calls do not count where `unknown` says what they give, nor where only branches of conditionals have
+    them: many a program has a branch that reports an error.
     """
-    missing = [entry for entry in _missing(program, numerics) if unknown == "error" or entry.kind != "custom-call"]
+    missing = [
+        entry
+        for entry in _missing(program, numerics)
+        if entry.kind != "custom-call" or (unknown == "error" and not entry.is_conditional)
+    ]
     if not missing:
         return
     lines = [f"  {entry}" for entry in missing[:_LISTED]]
     if len(missing) > _LISTED:
         lines.append(f"  … and {len(missing) - _LISTED} more")
-    hint = ""
-    if any(entry.kind == "custom-call" for entry in missing):
-        hint = (
-            "\nA custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
-            "unknown=zeros or unknown=random."
-        )
+    hint = f"\n{UNKNOWN_CALL_HINT}" if any(entry.kind == "custom-call" for entry in missing) else ""
     raise UnsupportedError(f"module {program.module.name} needs what hloexec does not run:\n" + "\n".join(lines) + hint)
 
 
@@ -148,10 +174,12 @@ def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Req
                 continue
             for key in _needs(program.module, computation, instruction, numerics):
                 known = found.get(key)
+                is_conditional = computation.name not in program.certain_computations
                 if known is None:
-                    found[key] = Requirement(*key, 1, computation.name, instruction.name)
+                    found[key] = Requirement(*key, 1, computation.name, instruction.name, is_conditional)
                 else:
-                    found[key] = attrs.evolve(known, count=known.count + 1)
+                    is_conditional = is_conditional and known.is_conditional
+                    found[key] = attrs.evolve(known, count=known.count + 1, is_conditional=is_conditional)
     return list(found.values())
 
 

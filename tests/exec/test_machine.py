@@ -307,6 +307,54 @@ ENTRY e { x = f32[4] parameter(0)
     assert "opcode send (once; first: %s in computation e), where it has no channel_id" in message
 
 
+GUARDED = """HloModule m
+fine { x = f32[4] parameter(0)
+  ROOT y = f32[4] add(x, x) }
+inner { x = f32[4] parameter(0)
+  ROOT c = f32[4] custom-call(x), custom_call_target="raises", custom_call_has_side_effect=true }
+failing { x = f32[4] parameter(0)
+  ROOT c = f32[4] call(x), to_apply=inner }
+body { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  bad = pred[] compare(i, two), direction=GT
+  two = s32[] constant(2)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[4] conditional(bad, x, x), true_computation=failing, false_computation=fine
+  ROOT t = (s32[], f32[4]) tuple(j, y) }
+condition { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(5)
+  ROOT r = pred[] compare(i, n), direction=LT }
+ENTRY e { i = s32[] parameter(0)
+  x = f32[4] parameter(1)
+  s = (s32[], f32[4]) tuple(i, x)
+  w = (s32[], f32[4]) while(s), condition=condition, body=body
+  ROOT r = f32[4] get-tuple-element(w), index=1 }
+"""
+"""A loop with a branch that fails, as checks of errors have it; it is taken in iteration 3, from 0 on."""
+
+
+@pytest.mark.parametrize("options", [{}, {"planner": False}, {"timeout": 100.0}], ids=["planned", "plain", "watched"])
+def test_what_only_a_branch_lacks_fails_where_the_branch_is_taken(options):
+    np.testing.assert_array_equal(run_text(GUARDED, (np.int32(5), X), **options), X)
+    short = GUARDED.replace("constant(5)", "constant(3)")
+    np.testing.assert_array_equal(run_text(short, (np.int32(0), X), **options), 8 * X)
+    with pytest.raises(UnsupportedError, match=r'%c in computation inner.*does not run custom call "raises"') as caught:
+        run_text(GUARDED, (np.int32(0), X), **options)
+    assert "w[3]:body / y:failing" in str(caught.value)
+    assert "register_custom_call" in str(caught.value)
+
+
+def test_what_a_branch_and_other_places_lack_is_refused_before_the_run():
+    text = GUARDED.replace("get-tuple-element(w), index=1", "call(x), to_apply=inner")
+    with pytest.raises(UnsupportedError, match="once; first: %c in computation inner"):
+        run_text(text, (np.int32(5), X))
+    with pytest.raises(UnsupportedError, match="needs what hloexec does not run"):
+        run_text(GUARDED, X, computation="inner")
+
+
 @pytest.mark.parametrize("unknown", ["zeros", "random"])
 def test_unknown_custom_calls_can_be_given_results(unknown):
     text = """HloModule m

@@ -48,6 +48,8 @@ class LoweringContext(KernelContext, Protocol):
     """The first step of each kind of transfer with the host."""
     communication: list[Step]
     """The steps that have to do with other devices or the host."""
+    refuses_unknown: bool
+    """Whether a run fails that reaches a custom call without an implementation."""
     kernels: dict[Any, tuple[InstructionKernel, object]]
     """The kernels of the program, by all that they depend on, and what has to live as long as they do."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, TupleShape, map_shape
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
@@ -16,7 +18,7 @@ from hloexec.plan.float_widths import float_types
 from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.lowering.binding import Site, instruction_kernel, library_kernel
 from hloexec.plan.lowering.exchange import boundary
-from hloexec.plan.program import call_reason
+from hloexec.plan.program import UNKNOWN_CALL_HINT, call_reason
 from hloexec.plan.trees import Leaf, SlotTree, leaves
 
 if TYPE_CHECKING:
@@ -66,7 +68,13 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
     entry = context.library_call(instruction.attributes.custom_call_target)
     module = context.program.module
     numerics = context.numerics.of(computation.name, instruction.name)
-    if entry is None or call_reason(module, computation, instruction, entry, numerics) is not None:
+    reason = None if entry is None else call_reason(module, computation, instruction, entry, numerics)
+    if entry is None or reason is not None:
+        if context.refuses_unknown:
+            operands = lowering.operands(instruction)
+            tree = map_shape(instruction.shape, lowering.new_slot)
+            lowering.add(instruction, operands, tree, InstructionKernel(partial(_refuse, instruction, reason)))
+            return tree
 
         def unknown(leaf: Leaf) -> int:
             return lowering.constant_slot(leaf, context.unknown_result(instruction, leaf))
@@ -88,6 +96,14 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
     tree = map_shape(instruction.shape, lowering.new_slot)
     lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
     return tree
+
+
+def _refuse(instruction: Instruction, reason: str | None, *operands: object) -> None:
+    """Fail where a run has reached a custom call that only a branch of a conditional has."""
+    because = f", where {reason}" if reason else ""
+    raise UnsupportedError(
+        f'hloexec does not run custom call "{instruction.attributes.custom_call_target}"{because}. {UNKNOWN_CALL_HINT}'
+    )
 
 
 def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int], numerics: NumericsPolicy) -> Site:
