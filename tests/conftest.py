@@ -5,7 +5,6 @@ installed, and that Python does not search the tests for garbage.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -24,12 +23,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Tests and what they import stay to the end: they are never garbage, and there are a lot of them."""
-    gc.disable()
-    try:
+    # Imported here, as the variables above are set first.
+    from hloexec.collection import collection_paused
+
+    with collection_paused():
         return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
