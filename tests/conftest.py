@@ -1,6 +1,6 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
 pass over a plan is checked, which cases of long tables are slow, that tests which need JAX are skipped where it is not
-installed, and that Python does not search the tests for garbage.
+installed, and that Python does not search for garbage while it collects the tests.
 """
 
 from __future__ import annotations
