@@ -135,7 +135,7 @@ def _meet_in_a_point(one: Demand, other: Demand) -> bool:
 
 def _is_float(shape: Shape, leaf: int) -> bool:
     found = [part for _, part in leaf_shapes(shape)][leaf]
-    return isinstance(found, ArrayShape) and not found.element_type.is_integral
+    return isinstance(found, ArrayShape) and found.element_type.is_inexact
 
 
 def _distribute(demands: Demands, operands: Sequence[Instruction], found: _Demanded) -> None:
