@@ -72,6 +72,7 @@ OPCODE_NAMES = {
     "plan/regions/row_forms.py": "imag real stochastic-convert",
     "text/asynchronous.py": "async-done async-start async-update",
     "text/instructions.py": "async-start",
+    "text/operands.py": "get-tuple-element",
     "text/state.py": "parameter",
     "verifier/shapes.py": "async-start async-update",
 }

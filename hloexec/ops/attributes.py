@@ -7,7 +7,7 @@ the printer each have one table from grammar to code, so neither knows opcodes, 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -88,6 +88,8 @@ class AttributeField:
     """Whether another word than the choices may be kept, with a warning: no value depends on it."""
     formerly: tuple[str, ...]
     """The names that the text of older XLA has for it."""
+    lately: Mapping[str, Mapping[str, object]]
+    """The names that the text of newer XLA has for it, each with what its words are called here."""
     always_printed: bool
     """Whether the text states it even where it is the default, as XLA's does."""
 
@@ -105,6 +107,7 @@ def attribute(
     any_case: bool = False,
     is_open: bool = False,
     formerly: tuple[str, ...] = (),
+    lately: Mapping[str, Mapping[str, object]] | None = None,
     always_printed: bool = False,
 ) -> Any:
     """Declare an attribute of an opcode.
@@ -113,13 +116,15 @@ def attribute(
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
     enumeration, `any_case` says that their case does not matter, and `is_open` that others of another XLA are kept,
     since no value depends on them. `formerly` are names that older XLA wrote; they are read, and printed as `name`.
+    `lately` are names that newer XLA writes, each with the values that its words stand for; they are printed as `name`,
+    too, which both read.
     `always_printed`: the printer states it even where it is the default.
     """
     words = None if choices is None else tuple(choices)
 
     def declared(field: str) -> AttributeField:
         return AttributeField(
-            name or field, field, grammar, default, words, any_case, is_open, formerly, always_printed
+            name or field, field, grammar, default, words, any_case, is_open, formerly, lately or {}, always_printed
         )
 
     return attrs.field(default=default, metadata={_DECLARED: declared}, kw_only=True)

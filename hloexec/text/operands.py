@@ -1,4 +1,4 @@
-"""Operands: names, with or without their shapes, and instructions nested in place of a name."""
+"""Operands: names, with or without their shapes, elements of tuples, and instructions nested in place of a name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class OperandParser:
         return self.operands(scope, entry, start), self._lexer.start
 
     def operands(self, scope: Scope, entry: Opcode | None, start: int) -> tuple[str, ...]:
-        """'(' [operand (',' operand)*] ')', operand ::= [shape] name | [shape] opcode operands
+        """'(' [operand (',' operand)*] ')', operand ::= [shape] name ('#' int)* | [shape] opcode operands
 
         Nested instructions are on a stack of our own, so they nest as deep as they like.
         """
@@ -154,9 +154,27 @@ class OperandParser:
             return None
         position = lexer.start
         name = lexer.name("an operand")
+        while lexer.take("#"):
+            name = self._element(scope, name, lexer.integer("the index of an element"), position)
         operands.append(name)
         self._operand_seen(scope, name, shape, position)
         return None
+
+    def _element(self, scope: Scope, name: str, index: int, position: int) -> str:
+        """The get-tuple-element that `name#index` stands for, for all operands of the computation that say so."""
+        known = scope.elements.get((name, index))
+        if known is not None:
+            return known
+        if name not in scope.by_name:
+            self._lexer.fail(f"'{name}' is not defined before an element of it is used", position)
+        entry = find_opcode("get-tuple-element")
+        assert entry is not None and entry.attributes is not None
+        attributes = entry.attributes(index=index)
+        shape = self.inferred_shape(scope, entry, (name,), attributes, position)
+        element = self._state.element_name(name, index, scope)
+        self._add(scope, entry, element, shape, position, (name,), attributes)
+        scope.elements[name, index] = element
+        return element
 
     def _operand_seen(self, scope: Scope, name: str, shape: Shape | None, position: int) -> None:
         """Check an operand against its definition, now or when the computation is complete."""
@@ -234,11 +252,24 @@ class OperandParser:
         self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: object
     ) -> str:
         name = self._state.instruction_name(entry.name, scope)
+        self._add(scope, entry, name, shape, start, operands, attributes)
+        return name
+
+    def _add(
+        self,
+        scope: Scope,
+        entry: Opcode,
+        name: str,
+        shape: Shape,
+        start: int,
+        operands: tuple[str, ...],
+        attributes: object,
+    ) -> None:
+        """Add an instruction that an operand stands for, which ends before the current token."""
         span = self._state.span(start, self._lexer.start)
         scope.add(
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
         )
-        return name
 
     def make_attributes(
         self, entry: Opcode, fields: dict[str, object], operands: tuple[str, ...], scope: Scope, start: int
@@ -313,6 +344,8 @@ def is_name_list(lexer: Lexer) -> bool:
         if lexer.kind != NAME:
             return False
         lexer.advance()
+        while lexer.take("#"):
+            lexer.advance()
         if not lexer.at(","):
             return lexer.at(")")
         lexer.advance()

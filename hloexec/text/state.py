@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import attrs
@@ -9,9 +10,12 @@ import attrs
 from hloexec.errors import warn
 from hloexec.ir import Computation, Instruction, Shape, Span
 from hloexec.ops.registry import find_opcode
-from hloexec.text.lexer import Lexer
+from hloexec.text.lexer import NAME_PATTERN, Lexer
 
 __all__ = ["ParserState", "Scope"]
+
+_DEFINED = re.compile(rf"({NAME_PATTERN})\s*+=")
+"""What may be the name of an instruction, and words that are those of attributes."""
 
 
 @attrs.define
@@ -24,6 +28,8 @@ class Scope:
     root_name: str | None = None
     pending: list[tuple[str, Shape | None, int]] = attrs.field(factory=list)
     """Operands that are not defined yet: name, declared shape, position."""
+    elements: dict[tuple[str, int], str] = attrs.field(factory=dict)
+    """The get-tuple-elements that operands like `name#index` stand for, by name and index."""
     makes_parameters: bool = False
     """Whether an unknown operand becomes a parameter (single-instruction texts)."""
     _parameters: tuple[int, int] = (0, 0)
@@ -61,6 +67,8 @@ class ParserState:
         self._anonymous: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         """The numbers last tried for the names of computations."""
+        self._names: set[str] | None = None
+        """All that the text defines, once it matters."""
         self.warned: set[str] = set() if warned is None else warned
         """What has been warned about."""
 
@@ -101,6 +109,16 @@ class ParserState:
             name = f"{opcode}.anon.{number}" if number else f"{opcode}.anon"
             if name not in scope.by_name:
                 return name
+
+    def element_name(self, name: str, index: int, scope: Scope) -> str:
+        """`name_index`, as XLA calls the element; or `name_index.1`, `name_index.2`, … if the text has that name."""
+        if self._names is None:
+            self._names = set(_DEFINED.findall(self.lexer.text))
+        number, candidate = 0, f"{name}_{index}"
+        while candidate in self._names or candidate in scope.by_name:
+            number += 1
+            candidate = f"{name}_{index}.{number}"
+        return candidate
 
     def check_operand_shape(self, shape: Shape | None, defined: Instruction, position: int) -> None:
         """The shape written before an operand agrees with that of its definition."""

@@ -47,7 +47,9 @@ def test_gather_is_read_by_its_earlier_names() -> None:
     assert format_module(parse(texts[0])) == format_module(parse(texts[1]))
     with pytest.raises(ParseError):
         parse(texts[0], strict=True)
-    with pytest.raises(ParseError, match="'window_bounds' is an earlier name of the attribute 'slice_sizes'"):
+    with pytest.raises(
+        ParseError, match="'window_bounds' says what another attribute has said already: the attribute 'slice_sizes'"
+    ):
         parse(texts[1].replace("{1,3}", "{1,3}, window_bounds={1,3}"))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import attrs
 import numpy as np
 
-from hloexec.dtypes import Kind, element_type
+from hloexec.dtypes import Kind, element_type, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
@@ -37,9 +37,9 @@ DIRECTIONS: dict[str, Callable[..., Array]] = {
 }
 
 _TYPES_BY_KIND = {
-    Kind.PRED: ("UNSIGNED",),
-    Kind.SIGNED: ("SIGNED",),
-    Kind.UNSIGNED: ("UNSIGNED",),
+    Kind.PRED: ("UNSIGNED", "TOTALORDER"),
+    Kind.SIGNED: ("SIGNED", "TOTALORDER"),
+    Kind.UNSIGNED: ("UNSIGNED", "TOTALORDER"),
     Kind.FLOAT: ("FLOAT", "TOTALORDER"),
     Kind.COMPLEX: ("FLOAT",),
 }
@@ -50,7 +50,12 @@ class CompareAttributes:
     """`direction=LT, type=TOTALORDER`; without `type`, the usual comparison of the element type."""
 
     direction: str = attribute(Grammar.ENUM, choices=DIRECTIONS)
-    type: str | None = attribute(Grammar.ENUM, default=None, choices=("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"))
+    type: str | None = attribute(
+        Grammar.ENUM,
+        default=None,
+        choices=("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"),
+        lately={"order": {"TOTAL": "TOTALORDER", "PARTIAL": None}},
+    )
 
 
 def _infer_compare(lhs: Shape, rhs: Shape, *, attributes: CompareAttributes) -> ArrayShape:
@@ -64,7 +69,7 @@ def _infer_compare(lhs: Shape, rhs: Shape, *, attributes: CompareAttributes) -> 
 
 
 def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
-    if attributes.type == "TOTALORDER":
+    if attributes.type == "TOTALORDER" and element_type_of(lhs.dtype).is_floating:
         lhs, rhs = total_order_key(lhs), total_order_key(rhs)
     return DIRECTIONS[attributes.direction](lhs, rhs)
 
@@ -96,7 +101,8 @@ elementwise(
     "compare",
     _compare,
     "Whether lhs and rhs are in the relation `direction`. FLOAT: IEEE 754, NaN is unordered; TOTALORDER: NaNs are "
-    "beyond the infinities by their signs, and −0 < +0; complex numbers compare by (real, imag) (XLA: Compare).",
+    "beyond the infinities by their signs, and −0 < +0 (of integers it is the usual order); complex numbers compare by "
+    "(real, imag) (XLA: Compare).",
     operands=2,
     kinds=ANY_TYPE,
     attributes=CompareAttributes,

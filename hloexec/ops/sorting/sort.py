@@ -44,6 +44,7 @@ class SortAttributes:
 class TopKAttributes:
     k: int = attribute(Grammar.INT)
     largest: bool = attribute(Grammar.BOOL, default=True, always_printed=True)
+    is_stable: bool = attribute(Grammar.BOOL, default=True)
 
 
 @opcode("sort", operands=(1, ANY), attributes=SortAttributes, any_order=True, is_leafwise=True)
@@ -116,7 +117,8 @@ class TopK:
     """(values, indices) of the k largest or smallest elements of the last dimension, the best first.
 
     operand [..., n] gives values [..., k] and s32 indices [..., k], k ≤ n. Elements are compared in total order (-NaN
-    first, +NaN last, -0 before +0); among equal ones the lower index comes first. Source: XLA, TopK.
+    first, +NaN last, -0 before +0); among equal ones the lower index comes first, even if `is_stable` is false. Source:
+    XLA, TopK.
     """
 
     probe = Probe("(T[2,1], s32[2,1]) topk(a0), k=1", ("T[2,3]",))

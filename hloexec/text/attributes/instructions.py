@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -118,9 +118,9 @@ class InstructionAttributeParser:
             reader = own.get(name) or second.get(name)
             if reader is None and not self._state.strict:
                 reader = next((known for known in own.values() if name in known.formerly), None)
-                if reader is not None and reader.field in fields:
-                    lexer.fail(f"'{name}' is an earlier name of {reader.what}, which is given already", name_start)
             if reader is not None:
+                if reader.field in fields:
+                    lexer.fail(f"'{name}' says what another attribute has said already: {reader.what}", name_start)
                 fields[reader.field], position = self._value(reader, position)
             elif name == "control-predecessors":
                 lexer.move_to(position)
@@ -154,9 +154,12 @@ class InstructionAttributeParser:
         cls = entry.attributes if entry is not None else None
         found = self._own.get(cls)
         if found is None:
-            found = self._own[cls] = {
-                name: self._own_reader(name, declared) for name, declared in attribute_fields(cls).items()
-            }
+            found = self._own[cls] = {}
+            for name, declared in attribute_fields(cls).items():
+                found[name] = self._own_reader(name, declared)
+                for newer, words in declared.lately.items():
+                    read = partial(self._translated, words=words)
+                    found[newer] = _Reader(declared.field, f"the attribute '{newer}'", read, {})
         return found
 
     def _own_reader(self, name: str, declared: AttributeField) -> _Reader:
@@ -177,6 +180,10 @@ class InstructionAttributeParser:
         if word not in choices:
             self._state.unknown(f"the word '{word}' of {what}", start, choices)
         return word
+
+    def _translated(self, what: str, words: Mapping[str, object]) -> object:
+        """What a word of newer XLA stands for."""
+        return words[self._attributes.enumeration(what, choices=tuple(words))]
 
     def _common_readers(self) -> dict[str, _Reader]:
         """The attributes that any instruction may carry, by name."""
