@@ -33,8 +33,8 @@ MODULES = {
     ),
     "convolution.convolution": "convolution",
     "elementwise.functions": (
-        "acos acosh asin asinh atanh cosine cosh exponential exponential-minus-one log log-plus-one logistic rsqrt "
-        "sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even abs negate sign is-finite"
+        "acos acosh asin asinh atanh cosine cosh exponential exp2 exponential-minus-one log log2 log-plus-one logistic "
+        "rsqrt sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even abs negate sign is-finite"
     ),
     "elementwise.map": "map",
     "elementwise.selection": "compare clamp select",

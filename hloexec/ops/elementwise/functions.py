@@ -6,6 +6,7 @@ their derivation. c64 is computed in c128, see `complex_numbers`.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -181,11 +182,31 @@ _function(
     nonzero=np.isfinite,
     flushes_denormals=True,
 )
+_unary(
+    "exp2",
+    np.exp2,
+    "2ˣ (XLA: Exp2).",
+    kinds=FLOAT,
+    bounds=always(0, INFINITY),
+    demands_for=partial(ranges.exponential_demands, logarithm=math.log2),
+    nonzero=np.isfinite,
+    flushes_denormals=True,
+)
 _function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=complex_numbers.expm1)
 _function(
     "log",
     np.log,
     "the natural logarithm of x; −∞ at zero, NaN below (XLA: Log).",
+    demands=demand(0, low=0),
+    pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
+    invalid="logarithm of a negative number",
+    flushes_denormals=True,
+)
+_unary(
+    "log2",
+    np.log2,
+    "the logarithm of x to base 2; −∞ at zero, NaN below (XLA: Log2).",
+    kinds=FLOAT,
     demands=demand(0, low=0),
     pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
     invalid="logarithm of a negative number",

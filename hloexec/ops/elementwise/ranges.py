@@ -116,14 +116,11 @@ def power_demands(use: Use, demand: Demand) -> Demanded:
         yield 1, wanted.times(1 / math.log(base.low))
 
 
-def exponential_demands(use: Use, demand: Demand) -> Demanded:
-    """eˣ in [low, high]: x lies between their logarithms."""
+def exponential_demands(use: Use, demand: Demand, logarithm: Callable[[float], float] = math.log) -> Demanded:
+    """bˣ in [low, high]: x lies between their logarithms to the base b."""
     if demand.high > 0:
-        yield 0, Demand(_logarithm(demand.low), _logarithm(demand.high))
-
-
-def _logarithm(number: float) -> float:
-    return -INFINITY if number <= 0 else INFINITY if number == INFINITY else math.log(number)
+        ends = (demand.low, demand.high)
+        yield 0, Demand(*(-INFINITY if end <= 0 else INFINITY if end == INFINITY else logarithm(end) for end in ends))
 
 
 def same_demands(use: Use, demand: Demand) -> Demanded:

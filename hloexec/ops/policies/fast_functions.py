@@ -58,8 +58,10 @@ def _root(operand: Array) -> Array:
 FAST_FUNCTIONS: dict[str, Callable[..., Array]] = {
     "divide": _divided,
     "exponential": _exponential,
+    "exp2": _ex2,
     "exponential-minus-one": lambda operand: _exponential(operand) - _f32(1),
     "log": _log,
+    "log2": _lg2,
     "log-plus-one": lambda operand: _log(_f32(1) + operand),
     "logistic": lambda operand: _f32(1) / (_f32(1) + _exponential(-operand)),
     "power": _power,

@@ -40,8 +40,10 @@ _FUNCTIONS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "cosh": (_mp.cosh, -80, 80),
     "erf": (_mp.erf, -5, 5),
     "exponential": (_mp.exp, -80, 80),
+    "exp2": (lambda x: _mp.power(2, x), -120, 120),
     "exponential-minus-one": (_mp.expm1, -2, 80),
     "log": (_mp.log, 0, 1000),
+    "log2": (lambda x: _mp.log(x, 2), 0, 1000),
     "log-plus-one": (_mp.log1p, -1, 100),
     "logistic": (_logistic, -80, 80),
     "rsqrt": (lambda x: 1 / _mp.sqrt(x), 0, 1000),
@@ -111,8 +113,10 @@ def test_special_values_of_functions() -> None:
     operands = np.array([0.0, -0.0, inf, -inf, nan])
     expected = {
         "exponential": [1, 1, inf, 0, nan],
+        "exp2": [1, 1, inf, 0, nan],
         "exponential-minus-one": [0, -0.0, inf, -1, nan],
         "log": [-inf, -inf, inf, nan, nan],
+        "log2": [-inf, -inf, inf, nan, nan],
         "log-plus-one": [0, -0.0, inf, nan, nan],
         "logistic": [0.5, 0.5, 1, 0, nan],
         "erf": [0, -0.0, 1, -1, nan],

@@ -27,8 +27,10 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "cosh": _mp.cosh,
     "erf": _mp.erf,
     "exponential": _mp.exp,
+    "exp2": lambda x: _mp.power(2, x),
     "exponential-minus-one": _mp.expm1,
     "log": _mp.log,
+    "log2": lambda x: _mp.log(x, 2),
     "log-plus-one": _mp.log1p,
     "logistic": lambda x: 1 / (1 + _mp.exp(-x)),
     "rsqrt": lambda x: 1 / _mp.sqrt(x),
@@ -45,9 +47,11 @@ _DOMAINS: dict[str, Callable[[Any], Any]] = {
     "atanh": lambda x: np.abs(x) < 1,
     "cosh": lambda x: np.abs(x) < 800,
     "exponential": lambda x: np.abs(x) < 800,
+    "exp2": lambda x: np.abs(x) < 1100,
     "exponential-minus-one": lambda x: np.abs(x) < 800,
     "logistic": lambda x: np.abs(x) < 800,
     "log": lambda x: x > 0,
+    "log2": lambda x: x > 0,
     "log-plus-one": lambda x: x > -1,
     "rsqrt": lambda x: x > 0,
     "sinh": lambda x: np.abs(x) < 800,
@@ -191,11 +195,13 @@ def test_special_values_are_those_of_the_c_library(name: str, dtype: str) -> Non
     library: dict[str, Any] = {
         "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atanh": np.arctanh,
         "cbrt": np.cbrt, "cosine": np.cos, "cosh": np.cosh, "erf": lambda x: np.where(np.isinf(x), np.sign(x), x),
-        "exponential": np.exp, "exponential-minus-one": np.expm1, "log": np.log, "log-plus-one": np.log1p,
+        "exponential": np.exp, "exp2": np.exp2, "log2": np.log2, "exponential-minus-one": np.expm1, "log": np.log, "log-plus-one": np.log1p,
         "logistic": lambda x: 1 / (1 + np.exp(-x)), "rsqrt": lambda x: 1 / np.sqrt(x), "sine": np.sin,
         "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
     }  # fmt: skip
-    values = np.concatenate([_SPECIAL, [-1e30, 1e30] if name in ("exponential", "tanh", "logistic", "erf") else []])
+    values = np.concatenate(
+        [_SPECIAL, [-1e30, 1e30] if name in ("exponential", "exp2", "tanh", "logistic", "erf") else []]
+    )
     values = values.astype(element_type(dtype).storage)
     with np.errstate(all="ignore"):
         expected = np.asarray(library[name](values)).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""log x and what is made of it: log1p, asinh, acosh, atanh, power.
+"""log x and what is made of it: log2, log1p, asinh, acosh, atanh, power.
 
 x = 2ᵏ · m with m from √½ to √2, j = m · 128 rounded, and c ≈ 128 / j of 10 bits give log x = k · ln 2 − log c + log(1 +
 r) with r = m · c − 1, |r| < 0.0075. Both halves of m times c are exact, so r is, as a pair. Next to 1 c is 1, so that
@@ -7,6 +7,7 @@ nothing cancels. log(1 + r) is its Taylor series up to r⁹, whose next term is 
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.exponentials import exponential_pair
-from hloexec.ops.policies.exact.fixed_point import LN2, logarithm, parts, table
+from hloexec.ops.policies.exact.fixed_point import LN2, fixed, logarithm, parts, table
 from hloexec.values import Array
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "log_pair",
     "log_plus_one",
     "log_plus_one_pair",
+    "log_to_base_two",
     "power",
 ]
 
@@ -34,6 +36,7 @@ _INVERSE = np.array([float(c) for c in _INVERSES])
 _HIGH, _LOW = table(-logarithm(c) if j >= _FIRST else 0 for j, c in enumerate(_INVERSES))
 # k has 11 bits, so its product with the first part is exact.
 _LN2, _LN2_LOW = parts(LN2, 42)
+_PER_LN2, _PER_LN2_LOW = parts(fixed(1 / Fraction(LN2, fixed(1))), 53)
 _COEFFICIENTS = tuple((-1.0) ** n / (n + 3) for n in range(7))
 _ROOT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
 _MANTISSA = np.int64((1 << 52) - 1)
@@ -85,6 +88,17 @@ def _log_of_any(x: Array, precise: bool = False) -> Pair:
     if tiny.any():
         pair = doubled.add(pair, (np.where(tiny, -54 * _LN2, 0.0), np.where(tiny, -54 * _LN2_LOW, 0.0)))
     return pair
+
+
+def log_to_base_two(x: Array) -> Array:
+    """k + log(m) / ln 2 for x = 2ᵏ · m, m from √½ to √2: exact for powers of two. Error: 0.5 ULP + 2⁻⁴ ULP of f64."""
+    safe = np.where((x > 0) & (x < np.inf), x, 1.0)
+    m, k = np.frexp(safe)
+    is_small = m < math.sqrt(0.5)
+    m, k = np.where(is_small, 2 * m, m), np.where(is_small, k - 1, k).astype(np.float64)
+    high, low = doubled.multiply(log_pair((m, 0.0)), (_PER_LN2, _PER_LN2_LOW))
+    total, rest = two_sum(k, high)
+    return _with_limits(total + (rest + low), x)
 
 
 def _with_limits(value: Array, x: Array) -> Array:
