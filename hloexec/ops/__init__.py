@@ -13,7 +13,8 @@ MODULES = {
     ),
     "elementwise.arithmetic": "add subtract multiply divide remainder power atan2 maximum minimum",
     "collective.all_reduce": (
-        "all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done reduce-scatter"
+        "all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done "
+        "collective-reduce reduce-scatter"
     ),
     "collective.all_to_all": "all-to-all ragged-all-to-all",
     "collective.permute": (
@@ -34,7 +35,8 @@ MODULES = {
     "convolution.convolution": "convolution",
     "elementwise.functions": (
         "acos acosh asin asinh atanh cosine cosh exponential exp2 exponential-minus-one log log2 log-plus-one logistic "
-        "rsqrt sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even abs negate sign is-finite"
+        "rsqrt sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even abs negate sign "
+        "is-finite"
     ),
     "elementwise.map": "map",
     "elementwise.selection": "compare clamp select",
@@ -45,6 +47,7 @@ MODULES = {
     "linalg.fourier": "fft",
     "linalg.triangular": "cholesky triangular-solve",
     "movement.assembly": "concatenate pad iota",
+    "movement.shuffle": "shuffle",
     "movement.strided": "broadcast reshape transpose slice reverse copy",
     "movement.bitcast": "bitcast bitcast-convert",
     "movement.dynamic_shapes": "get-dimension-size set-dimension-size dynamic-reshape",

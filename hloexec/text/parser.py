@@ -36,6 +36,9 @@ _SHAPE_OF_PARAMETER = re.compile(rf": ({ARRAY_PATTERN})")
 
 _COMPUTATION_LINE = re.compile(rf"%?{NAME_PATTERN} ?\([^\n]*\) -> [^\n]*\{{[ \t\r]*\n")
 
+_WITHOUT_MEANING = ("backend_config", "debug_attributes")
+"""Module attributes of XLA since jaxlib 0.12 that are kept verbatim: what a module computes does not depend on them."""
+
 
 def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Module:
     """Read a module from HLO text.
@@ -154,7 +157,8 @@ class _ModuleParser:
             if name in readers:
                 fields[name] = readers[name](f"the module attribute '{name}'")
             else:
-                self._state.unknown(f"the module attribute '{name}'", start, readers)
+                if name not in _WITHOUT_MEANING:
+                    self._state.unknown(f"the module attribute '{name}'", start, readers)
                 unknown.append((name, attributes.unknown_value()))
         fields["unknown_attributes"] = tuple(unknown)
         return fields

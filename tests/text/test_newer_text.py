@@ -177,3 +177,18 @@ def test_topk_says_whether_it_is_stable(is_stable: str) -> None:
     assert parse(format_module(found)) == found
     values, places = hloexec.run(found, np.float32([1, 7, 3, 7, 7]))
     assert (list(values), list(places)) == ([7, 7], [1, 3])
+
+
+def test_module_attributes_that_mean_nothing_to_a_run_are_kept_verbatim() -> None:
+    kept = (
+        'backend_config={"a": [1, "}"]}, debug_attributes={ {"c"}:({log_mode=default,callback_id=1,partitioned=true}) }'
+    )
+    text = module("ROOT a = f32[2] parameter(0)", "", f", {kept}")
+    found = parse(text, strict=True)
+    assert found.unknown_attributes == (
+        ("backend_config", '{"a": [1, "}"]}'),
+        ("debug_attributes", '{ {"c"}:({log_mode=default,callback_id=1,partitioned=true}) }'),
+    )
+    assert parse(format_module(found), strict=True) == found
+    if _KNOWN:
+        assert "backend_config" in oracle.canonical_text(format_module(found))

@@ -19,12 +19,15 @@ from hloexec.ops.collective.groups import (
     CollectiveAttributes,
     Members,
     Results,
+    RootedAttributes,
     collective,
+    data_operands,
     declared_results,
     extent_of,
     group_size,
     one_or_all,
     require_distinct,
+    with_roots,
 )
 from hloexec.ops.common import array_shape, in_type, narrow, require, widen
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
@@ -49,7 +52,7 @@ from hloexec.values import Array
 if TYPE_CHECKING:
     from hloexec.ops.relations import Value
 
-__all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
+__all__ = ["AllGatherAttributes", "AllReduceAttributes", "CollectiveReduceAttributes", "ReduceScatterAttributes"]
 
 _MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
 
@@ -180,6 +183,53 @@ class AllReduceDone:
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return operand
+
+
+@attrs.frozen
+class CollectiveReduceAttributes(RootedAttributes):
+    constrain_layout: bool = attribute(Grammar.BOOL, default=False)
+    use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@collective("collective-reduce", attributes=CollectiveReduceAttributes, fills=True)
+class CollectiveReduce:
+    """An all-reduce whose result is there on the root of each group; XLA leaves open what others get: here zeros.
+
+    The root is the first device of the group, or, with `has_dynamic_root`, for each operand the one that the last
+    operand, s32[n], names by its place in the group (XLA: CollectiveReduce).
+    """
+
+    sums = Sums.FOLDED
+
+    relate = staticmethod(AllReduce.relate)
+
+    @staticmethod
+    def infer(
+        *operands: Shape, attributes: CollectiveReduceAttributes, computations: tuple[ProgramShape, ...]
+    ) -> Shape:
+        data = data_operands(operands, attributes, "collective-reduce")
+        return _folded_shape(data, attributes, computations[0], "collective-reduce")
+
+    @staticmethod
+    def exchange(
+        members: Members,
+        *,
+        attributes: CollectiveReduceAttributes,
+        computations: Sequence[Callee],
+        numerics: NumericsPolicy,
+    ) -> Results:
+        members, roots = with_roots(members, attributes, "collective-reduce")
+        folded = _folded(list(members.values()), computations[0], numerics)
+        return {
+            member: one_or_all(
+                [
+                    whole if member == root else np.broadcast_to(np.zeros((), whole.dtype), whole.shape)
+                    for whole, root in zip(folded, roots, strict=True)
+                ]
+            )
+            for member in members
+        }
 
 
 @collective("reduce-scatter", attributes=ReduceScatterAttributes)

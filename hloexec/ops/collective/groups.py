@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
@@ -23,12 +25,15 @@ __all__ = [
     "CollectiveAttributes",
     "Members",
     "Results",
+    "RootedAttributes",
     "collective",
+    "data_operands",
     "declared_results",
     "extent_of",
     "group_size",
     "one_or_all",
     "require_distinct",
+    "with_roots",
 ]
 
 collective = partial(opcode, operands=(1, ANY), role=Role.MACHINE)
@@ -47,6 +52,48 @@ class CollectiveAttributes:
 
     channel_id: int | None = attribute(Grammar.INT, default=None)
     replica_groups: ReplicaGroups = attribute(Grammar.REPLICA_GROUPS, default=ReplicaGroups(), always_printed=True)
+
+
+@attrs.frozen
+class RootedAttributes(CollectiveAttributes):
+    """Of collectives in which one device of each group, the root, has a part of its own."""
+
+    has_dynamic_root: bool = attribute(Grammar.BOOL, default=False)
+    """Whether the last operand says for each of the others which device of the group is the root; else it is the first.
+    """
+
+
+def data_operands(operands: Sequence[Shape], attributes: RootedAttributes, opcode_name: str) -> tuple[Shape, ...]:
+    """The operands but for the roots, which are s32[n] for n operands; ShapeError where they are not."""
+    if not attributes.has_dynamic_root:
+        return tuple(operands)
+    *data, roots = operands
+    wanted = ArrayShape(ELEMENT_TYPES["s32"], (len(data),))
+    require(
+        bool(data) and roots.compatible(wanted),
+        f"the last operand of a {opcode_name} with a dynamic root must be {wanted}, a device of the group for each "
+        f"other operand, but has shape {roots}",
+    )
+    return tuple(data)
+
+
+def with_roots(members: Members, attributes: RootedAttributes, opcode_name: str) -> tuple[Members, list[int]]:
+    """The operands of each member but for the roots, and the root of each operand, by the member's number."""
+    numbers = list(members)
+    first = members[numbers[0]]
+    if not attributes.has_dynamic_root:
+        return members, [numbers[0]] * len(first)
+    places = first[-1].tolist()
+    for member, operands in members.items():
+        if operands[-1].tolist() != places:
+            raise EvaluationError(
+                f"the devices of a group of {opcode_name} name different roots: {places} on device {numbers[0]}, "
+                f"{operands[-1].tolist()} on device {member}"
+            )
+    for place in places:
+        if not 0 <= place < len(numbers):
+            raise EvaluationError(f"root {place} of {opcode_name} is none of the {len(numbers)} devices of its group")
+    return {member: operands[:-1] for member, operands in members.items()}, [numbers[place] for place in places]
 
 
 def one_or_all(arrays: Sequence[Array]) -> Any:

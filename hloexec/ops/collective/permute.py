@@ -14,12 +14,14 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import Shape, leaf_shapes
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
-    CollectiveAttributes,
     Members,
     Results,
+    RootedAttributes,
     collective,
+    data_operands,
     one_or_all,
     require_distinct,
+    with_roots,
 )
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import always
@@ -32,7 +34,7 @@ __all__ = ["CollectiveBroadcastAttributes", "CollectivePermuteAttributes"]
 
 
 @attrs.frozen
-class CollectiveBroadcastAttributes(CollectiveAttributes):
+class CollectiveBroadcastAttributes(RootedAttributes):
     may_leave_out: ClassVar[bool] = True
     """Devices in no group take part, too: they get zeros."""
 
@@ -50,25 +52,27 @@ class CollectivePermuteAttributes:
     "collective-broadcast", attributes=CollectiveBroadcastAttributes, moves=(0,), fills=True, crosses_devices=True
 )
 class CollectiveBroadcast:
-    """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
+    """The value of each group's root; zeros on devices in no group. The root is the first device of the group, or, with
+    `has_dynamic_root`, the one that the last operand names (XLA: CollectiveBroadcast)."""
 
     relate = staticmethod(leafwise)
 
     @staticmethod
     def infer(*operands: Shape, attributes: CollectiveBroadcastAttributes) -> Shape:
         require_distinct(attributes.replica_groups, "collective-broadcast")
-        return one_or_tuple(operands)
+        return one_or_tuple(data_operands(operands, attributes, "collective-broadcast"))
 
     @staticmethod
     def exchange(members: Members, *, attributes: CollectiveBroadcastAttributes) -> Results:
         explicit = attributes.replica_groups.expand()
+        members, roots = with_roots(members, attributes, "collective-broadcast")
         first, *_ = members
         if explicit and not any(first in group for group in explicit):
             return {
                 member: one_or_all([_zeros(array.dtype, array.shape) for array in members[member]])
                 for member in members
             }
-        return dict.fromkeys(members, one_or_all(members[first]))
+        return dict.fromkeys(members, one_or_all([members[root][number] for number, root in enumerate(roots)]))
 
 
 @collective("collective-permute", attributes=CollectivePermuteAttributes, moves=(0,), fills=True, crosses_devices=True)

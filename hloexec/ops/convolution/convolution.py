@@ -12,12 +12,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, Kind
+from hloexec.dtypes import ELEMENT_TYPES, Kind, element_type_of
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, require, same_type_ignoring_float_width, shape_of
-from hloexec.ops.contraction.matrix_product import OperandSplit, operand_split, terms_of
+from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
+from hloexec.ops.contraction.matrix_product import FloatMultiplier, operand_split
 from hloexec.ops.convolution.forms import convolve
 from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.elementwise.convert import convert
@@ -38,7 +39,8 @@ _MOST_PAIRS = 1 << 24
 
 @attrs.frozen
 class ConvolutionAttributes:
-    """`convolution_kind` names the role of a convolution in training; it changes no value."""
+    """`convolution_kind` names the role of a convolution in training, which changes no value; `algorithm` is that of a
+    dot (`hloexec.ops.contraction.algorithms`)."""
 
     window: Window = attribute(Grammar.WINDOW, default=Window())
     dim_labels: ConvolutionDimensionNumbers = attribute(Grammar.CONVOLUTION_DIMENSIONS)
@@ -47,6 +49,7 @@ class ConvolutionAttributes:
     convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
     sparsity_config: str | None = attribute(Grammar.VERBATIM, default=None)
     operand_precision: tuple[str, ...] = operand_precision()
+    algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
 
 
 @opcode("convolution", operands=2, attributes=ConvolutionAttributes, rounding=Rounding.SUM, flushes_denormals=True)
@@ -102,11 +105,17 @@ class Convolution:
             whole = shape.with_element_type(ELEMENT_TYPES["s32"])
             sums = Convolution.evaluate(*counted, attributes=attributes, shape=whole, numerics=numerics)
             return np.asarray(sums != 0)
+        has_algorithm = attributes.algorithm != "unset" and not numerics.ignores_algorithms
+        if has_algorithm and shape.element_type.is_floating:
+            multiplier = algorithm_multiplier(attributes.algorithm)
+            plain = attrs.evolve(attributes, algorithm="unset")
+            return _in_passes(lhs, rhs, plain, shape, multiplier, numerics)
         is_default = all(precision == "default" for precision in attributes.operand_precision)
         split = operand_split(numerics) if is_default else None
         if split is not None and split.terms > 1:
             if all(operand.dtype == np.float32 for operand in (lhs, rhs)):
-                return _in_passes(lhs, rhs, attributes, shape, split, numerics)
+                multiplier = FloatMultiplier(np.dtype(np.float32), split)
+                return _in_passes(lhs, rhs, attributes, shape, multiplier, numerics)
             split = None
         result = empty(_result_sizes(lhs.shape, rhs.shape, attributes), shape.element_type.storage)
         work = ConvolutionViews(
@@ -142,17 +151,21 @@ def _in_passes(
     rhs: Array,
     attributes: ConvolutionAttributes,
     shape: ArrayShape,
-    split: OperandSplit,
+    multiplier: FloatMultiplier,
     numerics: NumericsPolicy,
 ) -> Array:
-    """The sum of convolutions of parts of f32 operands, each accumulated in f32."""
-    ours, theirs = (list(terms_of(operand, split)) for operand in (lhs, rhs))
+    """The sum of convolutions of parts of the operands, each accumulated in the multiplier's type."""
+    ours, theirs = multiplier.prepare(lhs), multiplier.prepare(rhs)
     plain = numerics.changed(contraction_operand_mantissa_bits=None, contraction_passes=1)
-    wide = shape.with_element_type(ELEMENT_TYPES["f32"])
+    # Where sums are exact, those of the parts are rounded to f64.
+    sums = ELEMENT_TYPES["f64"] if numerics.is_exact else element_type_of(multiplier.scratch_dtype)
+    wide = shape.with_element_type(sums)
     total: Any = None
-    for i, j in split.pairs:
+    for i, j in multiplier.pairs:
         product = Convolution.evaluate(ours[i], theirs[j], attributes=attributes, shape=wide, numerics=plain)
         total = product if total is None else total + product
+    if multiplier.sum_type is not None:
+        total = convert(total, multiplier.sum_type)
     return convert(total, shape.element_type)
 
 

@@ -119,8 +119,11 @@ def power_demands(use: Use, demand: Demand) -> Demanded:
 def exponential_demands(use: Use, demand: Demand, logarithm: Callable[[float], float] = math.log) -> Demanded:
     """bˣ in [low, high]: x lies between their logarithms to the base b."""
     if demand.high > 0:
-        ends = (demand.low, demand.high)
-        yield 0, Demand(*(-INFINITY if end <= 0 else INFINITY if end == INFINITY else logarithm(end) for end in ends))
+        low, high = (
+            -INFINITY if end <= 0 else INFINITY if end == INFINITY else logarithm(end)
+            for end in (demand.low, demand.high)
+        )
+        yield 0, Demand(low, high)
 
 
 def same_demands(use: Use, demand: Demand) -> Demanded:

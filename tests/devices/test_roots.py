@@ -1,0 +1,84 @@
+"""Collectives that have a root: collective-reduce, and collective-broadcast whose root is known only when it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.errors import HloError
+
+_ADD = """add {
+  lhs = f32[] parameter(0)
+  rhs = f32[] parameter(1)
+  ROOT sum = f32[] add(lhs, rhs)
+}
+"""
+
+
+def _module(instruction: str, parameters: str = "input = f32[2] parameter(0)") -> hloexec.Module:
+    return hloexec.parse(
+        f"HloModule m, replica_count=4\n\n{_ADD}\nENTRY e {{\n{parameters}\nROOT r = {instruction}\n}}"
+    )
+
+
+def _results(module: hloexec.Module, *extra: Any) -> list[Any]:
+    inputs = [(np.float32([d + 1, 10 * d]), *(array[d] for array in extra)) for d in range(4)]
+    return [result.tolist() for result in hloexec.run_devices(module, inputs)]
+
+
+_ROOTED = "input = f32[2] parameter(0)\nroot = s32[1] parameter(1)"
+_GROUPS = "replica_groups={{0,1},{3,2}}"
+
+
+def test_the_first_device_of_a_group_gets_the_sum_and_others_zeros() -> None:
+    module = _module(f"f32[2] collective-reduce(input), {_GROUPS}, has_dynamic_root=false, to_apply=add")
+    assert _results(module) == [[3, 10], [0, 0], [0, 0], [7, 50]]
+    assert hloexec.parse(hloexec.format(module)) == module
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_an_operand_may_say_which_device_of_the_group_is_the_root(root: int) -> None:
+    roots = [np.int32([root])] * 4
+    reduce = _module(f"f32[2] collective-reduce(input, root), {_GROUPS}, has_dynamic_root=true, to_apply=add", _ROOTED)
+    first, second = [[3, 10], [0, 0]], [[0, 0], [7, 50]]
+    assert _results(reduce, roots) == (first + second if root == 0 else first[::-1] + second[::-1])
+    broadcast = _module(f"f32[2] collective-broadcast(input, root), {_GROUPS}, has_dynamic_root=true", _ROOTED)
+    ours = [[1, 0], [4, 30]] if root == 0 else [[2, 10], [3, 20]]
+    assert _results(broadcast, roots) == [ours[0], ours[0], ours[1], ours[1]]
+
+
+def test_each_operand_has_a_root_of_its_own() -> None:
+    module = _module(
+        f"(f32[2], f32[2]) collective-broadcast(input, twice, root), {_GROUPS}, has_dynamic_root=true",
+        "input = f32[2] parameter(0)\nroot = s32[2] parameter(1)\ntwice = f32[2] add(input, input)",
+    )
+    found = hloexec.run_devices(module, [(np.float32([d, d]), np.int32([1, 0])) for d in range(4)])
+    assert [[leaf[0] for leaf in result] for result in found] == [[1, 0], [1, 0], [2, 6], [2, 6]]
+
+
+@pytest.mark.parametrize(
+    ("roots", "message"),
+    [([2, 2, 2, 2], "root 2 of collective-reduce is none of the 2 devices"), ([0, 1, 0, 0], "name different roots")],
+)
+def test_roots_that_there_are_not_end_the_run(roots: list[int], message: str) -> None:
+    module = _module(f"f32[2] collective-reduce(input, root), {_GROUPS}, has_dynamic_root=true, to_apply=add", _ROOTED)
+    with pytest.raises(HloError, match=message):
+        _results(module, [np.int32([root]) for root in roots])
+
+
+@pytest.mark.parametrize("shape", ["f32[1]", "s32[]", "s32[2]", "s64[1]"])
+def test_roots_are_one_s32_for_each_operand(shape: str) -> None:
+    parameters = f"input = f32[2] parameter(0)\nroot = {shape} parameter(1)"
+    module = _module("f32[2] collective-broadcast(input, root), has_dynamic_root=true", parameters)
+    with pytest.raises(HloError, match="must be s32"):
+        hloexec.run_devices(module, [hloexec.random_inputs(module)] * 4)
+
+
+def test_the_shadow_of_a_sum_is_on_its_root() -> None:
+    module = _module(f"f32[2] collective-reduce(input), {_GROUPS}, has_dynamic_root=false, to_apply=add")
+    inputs = [(np.float32([1, 2.0**-30]),), (np.float32([2.0**-30, 1]),), *([(np.zeros(2, np.float32),)] * 2)]
+    found = hloexec.shadow(module, inputs)
+    assert found.culprit is not None and found.culprit.instruction == "r"
