@@ -22,6 +22,7 @@ REFUSED_BY_XLA = {
     *"acos acosh asin asinh atanh cosh sinh".split(),  # XLA:CPU has them in narrow types only
     *"async-start async-update async-done copy-start copy-done send send-done recv recv-done".split(),
     *"bitcast collective-broadcast mulhi ragged-dot scaled-dot".split(),
+    *"collective-reduce exp2 log2 shuffle".split(),  # which StableHLO does not have
 }
 """The opcodes whose examples XLA:CPU, which jaxlib takes StableHLO to, does not compile."""
 NOT_FOR_XLA = {
