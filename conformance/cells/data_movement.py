@@ -112,6 +112,14 @@ def _reverse(opcode: str, name: str, generator: np.random.Generator, count: int)
         yield Example(opcode, name, text_of(name, source), f"reverse($0), dimensions={braces(turned)}", (operand,))
 
 
+def _shuffle(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
+    for _ in range(count):
+        source = random_shape(generator, 1)
+        axis, shift = int(generator.integers(0, len(source))), int(generator.integers(-9, 10))
+        text = f"shuffle($0), dimensions={{{axis}}}, mode=rotate, shifts={{{shift}}}"
+        yield Example(opcode, name, text_of(name, source), text, (numbers(name, generator, source),))
+
+
 def _iota(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
     for turn in range(count):
         result = list(random_shape(generator, 1))
@@ -209,6 +217,7 @@ GENERATORS: dict[str, Generator] = {
     "concatenate": _concatenate,
     "pad": _pad,
     "reverse": _reverse,
+    "shuffle": _shuffle,
     "iota": _iota,
     "copy": _copy,
     "convert": _convert,

@@ -51,6 +51,7 @@ _FORMS: dict[str, tuple[_Form, ...]] = {
     "all-gather-done": (
         _Form("T[8]", "all-gather-done(@s)", (f"@s = (T[4], T[8]) all-gather-start($0), {_GROUPS}, dimensions={{0}}",)),
     ),
+    "collective-reduce": (_Form("T[4]", f"collective-reduce($0), {_GROUPS}, to_apply=@c", computations="+"),),
     "reduce-scatter": (
         _Form("T[2]", f"reduce-scatter($0), {_GROUPS}, dimensions={{0}}, to_apply=@c", computations="+"),
     ),
