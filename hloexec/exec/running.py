@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -298,18 +298,29 @@ class _Run:
             spread = spread_of(plan, classes, self.topology)
         require_memory(plan, self.memory_limit, spread)
         machine = self._machine(plan)
-        draws: AbstractContextManager[object] = nullcontext()
-        if plan.has_draws:
-            from hloexec.ops.random.rng import seeded
-
-            draws = seeded(self.seed)
+        seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
         memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
-        with np.errstate(all="ignore"), draws, memory, single_threaded_blas():
+        with np.errstate(all="ignore"), seeds, memory, single_threaded_blas():
             results = machine.run(plan, arguments)
             try:
                 return device_results(plan, results, count, always_copy=self.attached.see_instructions)
             except MemoryError as error:
                 raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+    @contextmanager
+    def _seeded(self, plan: Plan) -> Iterator[None]:
+        """A context in which numbers are drawn, and results rounded at random, by the run's seeds."""
+        with ExitStack() as seeds:
+            if plan.has_draws:
+                from hloexec.ops.random import rng
+
+                seeds.enter_context(rng.seeded(self.seed))
+            rounding_seed = numerics_policy(self.plan_options["numerics"]).rounding_seed
+            if rounding_seed is not None:
+                from hloexec.ops.policies import chance
+
+                seeds.enter_context(chance.seeded(rounding_seed))
+            yield
 
     def _machine(self, plan: Plan) -> Machine:
         """A machine that is connected to the host; one that watches its steps where anything asks for that."""

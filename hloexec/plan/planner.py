@@ -95,6 +95,7 @@ class _Planner:
         plan.library_calls = self.library_calls
         plan.host_transfers = self.host_transfers
         plan.communication = self.communication
+        plan.rounds_at_random = self.numerics.rounding_seed is not None
         plan.has_draws = any(not OPCODES[name].is_pure for name in program.opcodes)
         return plan
 

@@ -322,6 +322,8 @@ class Plan:
     """The steps of a whole program at which devices exchange values."""
     has_draws: bool = attrs.field(init=False, default=False)
     """Whether a whole program generates random numbers."""
+    rounds_at_random: bool = attrs.field(init=False, default=False)
+    """Whether a whole program rounds at random, with a seed that each run gives."""
     runs: int = attrs.field(init=False, default=0)
     """How often the plan has run."""
     code: Any = attrs.field(init=False, default=None)

@@ -341,7 +341,7 @@ def _combined(operands: Sequence[Array], name: str, numerics: NumericsPolicy) ->
     if numerics.rounding_seed is not None and name == "add" and (element_type.is_floating or element_type.is_complex):
         from hloexec.ops.policies.chance import sum_by_chance
 
-        return sum_by_chance(np.stack(operands), numerics.rounding_seed)
+        return sum_by_chance(np.stack(operands))
 
     def combined(first: Array, *others: Array) -> Array:
         total = widen(first).astype(dtype, copy=False)

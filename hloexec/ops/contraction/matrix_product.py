@@ -191,11 +191,7 @@ def _operand_rounding(numerics: NumericsPolicy, bits: int) -> Callable[[Array], 
     """Tensor cores leave out the last bits of operands that nothing has rounded to TF32 before: so does every other
     policy that rounds at random."""
     if numerics.rounding_seed is not None and not numerics.keeps_formats:
-        if numerics.rounding_seed % 2:
-            return partial(cut_mantissa, bits=bits)
-        from hloexec.ops.policies.random_rounding import cut_by_chance
-
-        return partial(cut_by_chance, bits=bits, seed=numerics.rounding_seed)
+        return partial(_cut_by_seed, bits=bits)
     return partial(round_mantissa, bits=bits)
 
 
@@ -209,6 +205,14 @@ def round_mantissa(array: Array, bits: int) -> Array:
 def cut_mantissa(array: Array, bits: int) -> Array:
     """The f32 array with only `bits` explicit bits of its significands kept: rounded towards zero."""
     return _kept(np.array(array, np.float32, order="C").view(np.uint32), array, bits)
+
+
+def _cut_by_seed(array: Array, bits: int) -> Array:
+    """What tensor cores leave of an operand where the run's seed is odd, else either of the numbers next to it."""
+    from hloexec.ops.policies.chance import has_odd_seed
+    from hloexec.ops.policies.random_rounding import cut_by_chance
+
+    return cut_mantissa(array, bits) if has_odd_seed() else cut_by_chance(array, bits)
 
 
 def _kept(pattern: Array, array: Array, bits: int) -> Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -21,9 +23,12 @@ __all__ = [
     "as_parts",
     "chances",
     "dropped_digits",
+    "has_odd_seed",
     "hashes_of",
+    "key_of",
     "moved",
     "of_hashes",
+    "seeded",
     "steps_of",
     "sum_by_chance",
     "walked",
@@ -42,6 +47,29 @@ _WORD = (1 << 64) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KEY_FACTOR = 0xD6E8FEB86659FD93
 _PLACES = np.arange(2 * BLOCK, dtype=np.uint64) * _GOLDEN
+
+_seed: ContextVar[int] = ContextVar("seed of random rounding")
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within this context, kernels round at random with this seed. They are the same for all seeds, so that one plan
+    serves many runs, also at the same time."""
+    token = _seed.set(seed)
+    try:
+        yield
+    finally:
+        _seed.reset(token)
+
+
+def key_of(name: str) -> int:
+    """The key of what rounds under this name, for the run's seed."""
+    return zlib.crc32(f"{_seed.get()}:{name}".encode())
+
+
+def has_odd_seed() -> bool:
+    """Whether the run's seed is odd."""
+    return _seed.get() % 2 == 1
 
 
 def _mixed(values: Array, key: int, start: int | None = None) -> Array:
@@ -263,11 +291,11 @@ def _moves(terms: Array, walks: Array, hashes: Array, share: float) -> Array:
     return moves.astype(f"i{terms.itemsize}")
 
 
-def sum_by_chance(terms: Array, seed: int) -> Array:
+def sum_by_chance(terms: Array) -> Array:
     """The sum of floats along the first dimension, one after the other, in their own type."""
     entry = element_type_of(terms.dtype)
     with np.errstate(all="ignore"):
-        total = walked(terms, (0,), 1.0, zlib.crc32(f"{seed}:sum".encode())).sum(axis=0)
+        total = walked(terms, (0,), 1.0, key_of("sum")).sum(axis=0)
         if element_type_of(total.dtype) is entry:
             return np.asarray(total)
-        return with_errors(total, 0.0, entry, seed)
+        return with_errors(total, 0.0, entry, _seed.get())

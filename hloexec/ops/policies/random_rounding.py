@@ -31,7 +31,6 @@ leave it. Odd seeds do both.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,14 +72,19 @@ class RandomRounding:
     rounding: Rounding
     shape: Shape
     summation: Summation
-    opcode: str
-    key: int
-    is_odd: bool = False
-    """Whether the seed is."""
+    name: str
+    """The opcode, or the library call."""
+    number: int = 0
+    """Of the product, where a contraction adds up several."""
     kept_bits: int = 0
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
     split: OperandSplit | None = None
     """Where formats are kept: what is done to the operands of a contraction first."""
+
+    @property
+    def key(self) -> int:
+        """What makes hashes those of this kernel, under the run's seed."""
+        return chance.key_of(self.name) + 1024 * self.number
 
     @property
     def keeps_types(self) -> bool:
@@ -103,7 +107,7 @@ class RandomRounding:
         plain = attrs.evolve(self, split=None)
         total: Any = None
         for number, (i, j) in enumerate(split.pairs):
-            product = attrs.evolve(plain, key=self.key + 1024 * number)._rounded_sums(ours[i], theirs[j])
+            product = attrs.evolve(plain, number=number)._rounded_sums(ours[i], theirs[j])
             total = product if total is None else total + product
         return total
 
@@ -148,14 +152,14 @@ class RandomRounding:
             parts = chance.as_parts(nearest)
             errors = (chance.chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
             return chance.moved(parts, errors, self.key).view(nearest.dtype)
-        if self.opcode not in ("add", "subtract", "multiply"):
+        if self.name not in ("add", "subtract", "multiply"):
             return nearest.reshape(-1)
         lhs, rhs = operands
-        if self.opcode == "multiply":
+        if self.name == "multiply":
             (high, low), (other_high, other_low) = _halves(lhs), _halves(rhs)
             errors = low * other_low - (((nearest - high * other_high) - low * other_high) - high * other_low)
         else:
-            _, errors = two_sum(lhs, -rhs if self.opcode == "subtract" else rhs)
+            _, errors = two_sum(lhs, -rhs if self.name == "subtract" else rhs)
         return chance.moved(chance.as_parts(nearest), chance.as_parts(errors), self.key)
 
     def _formatted(self, operand: Array) -> Array:
@@ -188,7 +192,14 @@ class RandomRounding:
         ]
         total = self.kernel(*noisy)
         entry = element_type_of(operands[0].dtype)
-        if is_narrow and self.is_odd and sums.along and len(operands) == 2 and operands[0].size and entry.bits == 16:
+        if (
+            is_narrow
+            and chance.has_odd_seed()
+            and sums.along
+            and len(operands) == 2
+            and operands[0].size
+            and entry.bits == 16
+        ):
             stepwise = noisy[1] + added_stepwise(noisy[0], sums.along[0], entry)
             total = np.where(np.isfinite(stepwise), stepwise, total)
         return self._results(total, self.shape, amplitudes[1])
@@ -291,10 +302,10 @@ def _largest_whole(array: Array) -> float:
     return float(np.abs(values).max(initial=1.0))
 
 
-def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
+def cut_by_chance(array: Array, bits: int) -> Array:
     """f32 numbers with only `bits` explicit bits of their significands kept, rounded up or down by chance."""
     parts = np.ascontiguousarray(array, np.float32).reshape(-1)
-    key, dropped = zlib.crc32(f"{seed}:operand".encode()), 23 - bits
+    key, dropped = chance.key_of("operand"), 23 - bits
 
     def cut(block: Array) -> Array:
         hashes = chance.hashes_of(block, key)
@@ -314,7 +325,6 @@ def random_rounding(
     shape: Shape,
     operand_shapes: Sequence[Shape],
     summation: Summation | None,
-    seed: int,
     split: OperandSplit | None = None,
 ) -> RandomRounding | None:
     """The kernel of an opcode or library call under the policy; None where nothing rounds.
@@ -326,7 +336,6 @@ def random_rounding(
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
     if rounding is Rounding.NONE or not any(entry.is_inexact for entry in types):
         return None
-    key = zlib.crc32(f"{seed}:{name}".encode())
     if rounding in (Rounding.ONCE, Rounding.FUNCTION):
         given = _with_types(given, _wide)
     elif rounding is Rounding.SUM:
@@ -343,7 +352,7 @@ def random_rounding(
     kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
     summation = summation or Summation(1.0)
     kernel = partial(evaluate, **given)
-    return RandomRounding(kernel, rounding, shape, summation, name, key, seed % 2 == 1, kept_bits, split)
+    return RandomRounding(kernel, rounding, shape, summation, name, kept_bits=kept_bits, split=split)
 
 
 def _wide(entry: ElementType) -> ElementType:

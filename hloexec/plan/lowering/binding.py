@@ -182,8 +182,7 @@ def _of_declared_shapes(
 def _rounding_at_random(site: Site, entry: Opcode | CustomCall, given: Mapping[str, object]) -> RandomRounding | None:
     """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
     instruction, numerics = site.instruction, site.numerics
-    seed = numerics.rounding_seed
-    if seed is None:
+    if numerics.rounding_seed is None:
         return None
     from hloexec.ops.contraction.algorithms import contraction_split
     from hloexec.ops.policies.random_rounding import random_rounding
@@ -206,11 +205,11 @@ def _rounding_at_random(site: Site, entry: Opcode | CustomCall, given: Mapping[s
                 rounding = Rounding.UNKNOWN
             if entry.traits.sums is Sums.PRODUCTS:
                 split, given = contraction_split(given, numerics)
-        elif seed % 2 and may_stay_wide(site.computation, instruction):
+        elif numerics.rounding_seed and may_stay_wide(site.computation, instruction):
             shape = wide_shape(shape)
     else:
         name = entry.target
-    return random_rounding(name, rounding, entry.evaluate, given, shape, site.declared, summation, seed, split)
+    return random_rounding(name, rounding, entry.evaluate, given, shape, site.declared, summation, split)
 
 
 def _is_settled(entry: Opcode | CustomCall, instruction: Instruction, numerics: NumericsPolicy) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 
 import hloexec
 from hloexec.errors import UnsupportedError
+from hloexec.exec import plans
+from hloexec.plan import planner
 from tests.plan.random_programs import RandomProgram, random_program
-from tests.plan.ways import differences
+from tests.plan.ways import bits, differences
 
 STORAGE = {
     "f64": np.float64, "f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16,
@@ -331,6 +335,46 @@ def test_devices_that_hold_the_same_round_alike():
     runs = [hloexec.run_devices(module, inputs, numerics=f"random-rounding:{seed}") for seed in range(8)]
     assert all((run[0] == other).all() for run in runs for other in run)
     assert len({run[0].tobytes() for run in runs}) > 1
+
+
+@pytest.mark.parametrize("policy", ["", "tf32+"])
+@pytest.mark.parametrize("kind, count", [("f32", 1), ("bf16", 2)])
+def test_one_plan_serves_all_seeds(kind, count, policy, monkeypatch):
+    """And several runs at once; of bf16, which odd seeds keep wide, there is another one for these. A run gives what it
+    gives alone, of a module that has no plan yet."""
+    text = (
+        f"HloModule m, replica_count=2\n{ADD.format(kind)}"
+        "c { p = (s32[], K[9,9]) parameter(0)\n i = s32[] get-tuple-element(p), index=0\n n = s32[] constant(3)\n"
+        " ROOT t = pred[] compare(i, n), direction=LT }\n"
+        "b { p = (s32[], K[9,9]) parameter(0)\n i = s32[] get-tuple-element(p), index=0\n one = s32[] constant(1)\n"
+        " x = K[9,9] get-tuple-element(p), index=1\n j = s32[] add(i, one)\n s = K[9,9] sine(x)\n"
+        " t = K[9,9] multiply(s, x)\n d = K[9,9] dot(t, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+        " r = K[9,9] all-reduce(d), replica_groups={}, to_apply=add\n"
+        " ROOT q = (s32[], K[9,9]) tuple(j, r) }\n"
+        "ENTRY e { x = K[9,9] parameter(0)\n i = s32[] constant(0)\n p = (s32[], K[9,9]) tuple(i, x)\n"
+        " w = (s32[], K[9,9]) while(p), condition=c, body=b\n ROOT r = K[9,9] get-tuple-element(w), index=1 }"
+    ).replace("K[", f"{kind}[")
+    inputs = [[row.astype(STORAGE[kind])] for row in random(2, 9, 9)]
+
+    def run(module, seed):
+        return bits(hloexec.run_devices(module, inputs, numerics=f"{policy}random-rounding:{seed}"))
+
+    seeds = (0, 1, 2, 3, 2, 10**18 + 5)
+    alone = [run(hloexec.parse(text), seed) for seed in seeds]
+    made = []
+
+    def counted(*arguments):
+        made.append(arguments)
+        return planner.build(*arguments)
+
+    monkeypatch.setattr(plans, "build", counted)
+    module = hloexec.parse(text)
+    assert [run(module, seed) for seed in seeds] == alone
+    assert len(made) == count
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(partial(run, module), 4 * seeds)) == 4 * alone
+    assert len(made) == count
+    assert len(set(alone)) == len(set(seeds))
 
 
 @pytest.mark.sampled(24)
