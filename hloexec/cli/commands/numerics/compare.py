@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import KeyValue, echo_json, html_option, json_option
+from hloexec.cli.options import KeyValue, html_option, json_option
+from hloexec.cli.reports import show_report, write_command_page
 from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -91,34 +93,23 @@ def command(
     tolerance is given, it is derived from the element types and the module. Exits with 0 if both agree, 1 if they
     differ, 2 if they cannot be compared.
     """
+    from hloexec.report.numerics.comparison import comparison_record, comparison_view
+
     tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
     module, comparison, pairs = _compared(
         actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
     )
-    if as_json:
-        from hloexec.report.numerics.comparison import comparison_record
-
-        given = {
-            "actual_file": actual,
-            "expected_file": expected,
-            "module": None if module is None else module.name,
-            "numerics": numerics,
-        }
-        echo_json("compare", {**given, **comparison_record(comparison)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.comparison import comparison_view
-
-        show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
+    given = {
+        "actual_file": actual,
+        "expected_file": expected,
+        "module": None if module is None else module.name,
+        "numerics": numerics,
+    }
+    view = partial(comparison_view, comparison, hints=_hints(comparison, actual, expected, module_file, inputs))
+    show_report("compare", as_json, lambda: given | comparison_record(comparison), lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import page_rows, write_command_page
-        from hloexec.report.numerics.comparison import comparison_view
-
-        hints = _hints(comparison, actual, expected, module_file, module, inputs)
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
-        write_command_page(
-            html, comparison, comparison_view(comparison, page_rows(), hints=hints), module, facts, pairs
-        )
+        write_command_page(html, comparison, module, view, facts, pairs)
     return 0 if comparison.agrees else 1
 
 
@@ -173,12 +164,7 @@ def _compared(
 
 
 def _hints(
-    comparison: Comparison,
-    actual: str,
-    expected: str,
-    module_file: str | None,
-    module: Module | None,
-    inputs: str | None,
+    comparison: Comparison, actual: str, expected: str, module_file: str | None, inputs: str | None
 ) -> list[str]:
     """Commands for the next step."""
     import shlex

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,7 +13,8 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, html_option, json_option
+from hloexec.cli.options import html_option, json_option
+from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import HloError, HloWarning, UnsupportedError
 
@@ -127,6 +129,8 @@ def _diff_files(
     from hloexec.diffing import diff
     from hloexec.folders import require_new_folder
     from hloexec.loading import load
+    from hloexec.report.numerics.diffs import diff_record, diff_view, sides_record
+    from hloexec.report.numerics.pairs import pair_record
 
     if folder is not None:
         require_new_folder(folder)
@@ -147,28 +151,18 @@ def _diff_files(
             **options,
         )
         saved = None if folder is None or not found.findings else _saved(found, folder, options, budget, progress)
-    if as_json:
-        from hloexec.report.numerics.diffs import diff_record, sides_record
-        from hloexec.report.numerics.pairs import pair_record
+    on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
+    view = partial(diff_view, found, command=on_after.command, saved=saved)
 
-        extraction = None if saved is None else pair_record(saved)
-        sides = sides_record(before, after, policies, given.seed)
-        echo_json("diff", {**sides, **diff_record(found), "extraction": extraction})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.diffs import diff_view
+    def record() -> dict[str, object]:
+        sides, extraction = sides_record(before, after, policies, given.seed), saved and pair_record(saved)
+        return {**sides, **diff_record(found), "extraction": extraction}
 
-        on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
-        show(diff_view(found, top, on_after.command, saved))
-        if folder is not None and not found.findings:
-            show(f"nothing is to blame, so nothing is extracted: {folder} is not written")
+    show_report("diff", as_json, record, lambda: view(top))
+    if folder is not None and not found.findings and not as_json:
+        click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if html is not None:
-        from hloexec.cli.pages import write_run_page
-        from hloexec.report.numerics.diffs import diff_view
-
-        on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
-        facts = (("before", before), ("after", after))
-        write_run_page(html, found, on_after, lambda rows: diff_view(found, rows, on_after.command, saved), facts)
+        write_run_page(html, found, on_after, view, (("before", before), ("after", after)))
     return 0 if found.agrees else 1
 
 

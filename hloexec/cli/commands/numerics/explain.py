@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import UnsupportedError
 
@@ -80,6 +82,7 @@ def command(
     """
     from hloexec.explaining import explain
     from hloexec.ops.policies.policy import POLICIES
+    from hloexec.report.numerics.explanations import explanation_record, explanation_view
 
     if given.numerics != "reference":
         raise click.UsageError("explain tries policies one after the other; choose those that it tries with --policy")
@@ -90,20 +93,11 @@ def command(
     wanted = _expected(run.module, expected, run.recorded_result)
     limits: dict[str, Any] = {"runs": runs, "budget": budget}
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
-    if as_json:
-        from hloexec.report.numerics.explanations import explanation_record
-
-        echo_json("explain", {**run.record(), "expected_file": expected or file, **explanation_record(found)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.explanations import explanation_view
-
-        show(explanation_view(found, run.module.name, top, run.command))
+    view = partial(explanation_view, found, run.module.name, command=run.command)
+    record = {**run.record(), "expected_file": expected or file}
+    show_report("explain", as_json, lambda: record | explanation_record(found), lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import write_run_page
-        from hloexec.report.numerics.explanations import explanation_view
-
-        write_run_page(html, found, run, lambda rows: explanation_view(found, run.module.name, rows, run.command))
+        write_run_page(html, found, run, view)
     return 0 if found.is_explained and found.first_unexplained is None else 1
 
 
