@@ -17,11 +17,14 @@ __all__ = [
     "file_argument",
     "html_option",
     "json_option",
+    "named_policy",
     "strict_option",
     "write_text",
 ]
 
 if TYPE_CHECKING:
+    from hloexec.ops.policies.policy import NumericsPolicy
+
     _IntType = click.ParamType[int]
     _PairType = click.ParamType[tuple[str, str]]
 else:
@@ -72,6 +75,17 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             stack.extend(value)
         elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
+
+
+def named_policy(name: str, option: str = "--numerics", hint: str = "") -> NumericsPolicy:
+    """The numerics policy that an option names; click.BadParameter, with a hint, where there is none."""
+    from hloexec.errors import UnsupportedError
+    from hloexec.ops.policies.policy import numerics_policy
+
+    try:
+        return numerics_policy(name)
+    except UnsupportedError as error:
+        raise click.BadParameter(f"{error.message}{hint}", param_hint=f"'{option}'") from error
 
 
 def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:

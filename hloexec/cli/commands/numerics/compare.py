@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import KeyValue, html_option, json_option
+from hloexec.cli.options import KeyValue, html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_command_page
-from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
@@ -127,15 +126,11 @@ def _compared(
     from hloexec import literals
     from hloexec.dtypes import element_type_of
     from hloexec.ir import ArrayShape
-    from hloexec.ops.policies.policy import numerics_policy
     from hloexec.results import read_result, result_shapes
 
     if tolerances["check_error"] != "max" and not any(tolerances[name] is not None for name in ("atol", "rtol", "ulp")):
         raise click.UsageError("--check-error needs a tolerance to hold the errors to: --atol, --rtol or --ulp")
-    try:
-        numerics_policy(numerics)
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    named_policy(numerics)
     if inputs is not None and module_file is None:
         raise click.UsageError("--inputs needs --module")
     if contraction_length is not None and module_file is not None:

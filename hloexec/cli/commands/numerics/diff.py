@@ -13,10 +13,10 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import html_option, json_option
+from hloexec.cli.options import html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import HloError, HloWarning, UnsupportedError
+from hloexec.errors import HloError, HloWarning
 
 if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar
@@ -88,14 +88,11 @@ def command(
     With --extract, what is to blame and what it should be become two small modules, DIR/after.hlo and DIR/before.hlo,
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
-    from hloexec.ops.policies.policy import numerics_policy
-
-    policies = []
-    for option, name in (("--numerics-before", numerics_before), ("--numerics-after", numerics_after)):
-        try:
-            policies.append(numerics_policy(name or given.numerics))
-        except UnsupportedError as error:
-            raise click.BadParameter(error.message, param_hint=f"'{option if name else '--numerics'}'") from error
+    named = (("--numerics-before", numerics_before), ("--numerics-after", numerics_after))
+    of_before, of_after = (
+        named_policy(name, option) if name else named_policy(given.numerics) for option, name in named
+    )
+    policies = of_before, of_after
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(
@@ -105,12 +102,12 @@ def command(
             raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
         from hloexec.cli.commands.numerics.diff_folders import diff_dumps
 
-        return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, html, as_json, given)
+        return diff_dumps(before, after, select, policies, top, budget, html, as_json, given)
     if after is None:
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
-    return _diff_files(before, after, (policies[0], policies[1]), top, budget, folder, html, as_json, given)
+    return _diff_files(before, after, policies, top, budget, folder, html, as_json, given)
 
 
 def _diff_files(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,12 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
-    from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.tracing import Trace
     from hloexec.values import Array, Value
 
@@ -86,7 +83,7 @@ def command(
 
     if given.numerics != "reference":
         raise click.UsageError("explain tries policies one after the other; choose those that it tries with --policy")
-    policies = _policies(names) or list(POLICIES.values())
+    policies = [named_policy(name, "--policy") for name in names] or list(POLICIES.values())
     run = prepared(file, given)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
     other = None if values is None else _other_side(values)
@@ -99,15 +96,6 @@ def command(
     if html is not None:
         write_run_page(html, found, run, view)
     return 0 if found.is_explained and found.first_unexplained is None else 1
-
-
-def _policies(names: Sequence[str]) -> list[NumericsPolicy]:
-    from hloexec.ops.policies.policy import numerics_policy
-
-    try:
-        return [numerics_policy(name) for name in names]
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--policy'") from error
 
 
 def _expected(module: Module, path: str | None, recorded: Value | None) -> Value | dict[str, Array]:
