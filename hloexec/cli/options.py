@@ -19,6 +19,7 @@ __all__ = [
     "json_option",
     "named_policy",
     "strict_option",
+    "top_option",
     "write_text",
 ]
 
@@ -44,6 +45,12 @@ def strict_option(function: _Function) -> _Function:
 
 def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+
+
+def top_option(default: int) -> Callable[[_Function], _Function]:
+    """Add --top: how many rows each table has, where 0 stands for all."""
+    text = "Rows of each table, 0 for all."
+    return click.option("--top", type=click.IntRange(0), default=default, show_default=True, help=text)
 
 
 def html_option(function: _Function) -> _Function:

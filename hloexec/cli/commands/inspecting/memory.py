@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option, top_option
 from hloexec.cli.reports import show_report, write_command_page
 
 __all__ = ["command"]
@@ -23,9 +23,7 @@ __all__ = ["command"]
     metavar="FILE",
     help="XLA's buffer assignment for the module. May be repeated if XLA wrote several files.",
 )
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, help="Number of rows in each table, 0 for all (default 10)."
-)
+@top_option(10)
 @html_option
 @json_option
 def command(file: str, assignments: tuple[str, ...], top: int, html: str | None, as_json: bool) -> int:

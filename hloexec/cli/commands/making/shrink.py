@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, KeyValue, file_argument, json_option, write_text
+from hloexec.cli.options import ByteCount, KeyValue, file_argument, json_option, top_option, write_text
 from hloexec.cli.reports import show_report
 
 __all__ = ["command"]
@@ -39,9 +39,7 @@ __all__ = ["command"]
     help="Keep so many of the devices, as shorter axes of their grid; or give the sizes of all axes, as in 2x2.",
 )
 @click.option("--report", is_flag=True, help="Show which sizes changed, and which stayed and why.")
-@click.option(
-    "--top", type=click.IntRange(min=0), default=20, help="Number of rows in each table, 0 for all (default 20)."
-)
+@top_option(20)
 @json_option
 def command(
     file: str,

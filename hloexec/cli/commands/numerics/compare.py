@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import KeyValue, html_option, json_option, named_policy
+from hloexec.cli.options import KeyValue, html_option, json_option, named_policy, top_option
 from hloexec.cli.reports import show_report, write_command_page
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ __all__ = ["command"]
     help="Leaf LEAF holds indices along the last dimension of the array in FILE.npy; they are compared by the values "
     "that they select. May be repeated.",
 )
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, help="Number of rows in the table, 0 for all (default 10)."
-)
+@top_option(10)
 @html_option
 @json_option
 def command(

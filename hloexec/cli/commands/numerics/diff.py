@@ -88,11 +88,10 @@ def command(
     With --extract, what is to blame and what it should be become two small modules, DIR/after.hlo and DIR/before.hlo,
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
-    named = (("--numerics-before", numerics_before), ("--numerics-after", numerics_after))
-    of_before, of_after = (
-        named_policy(name, option) if name else named_policy(given.numerics) for option, name in named
+    policies = (
+        named_policy(numerics_before or given.numerics, "--numerics-before" if numerics_before else "--numerics"),
+        named_policy(numerics_after or given.numerics, "--numerics-after" if numerics_after else "--numerics"),
     )
-    policies = of_before, of_after
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(

@@ -10,7 +10,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import file_argument, html_option, json_option, named_policy
+from hloexec.cli.options import file_argument, html_option, json_option, named_policy, top_option
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 
@@ -53,9 +53,7 @@ __all__ = ["command"]
     type=click.FloatRange(0, min_open=True),
     help="End it after this time, too.  [default: no limit]",
 )
-@click.option(
-    "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
-)
+@top_option(12)
 @html_option
 @run_options
 @json_option

@@ -9,7 +9,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared, values_per_device
-from hloexec.cli.options import KeyValue, file_argument, json_option, write_text
+from hloexec.cli.options import KeyValue, file_argument, json_option, top_option, write_text
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
@@ -97,7 +97,7 @@ __all__ = ["command"]
     "--portable", is_flag=True, help="Multiply narrow operands in f32, with the same values, as XLA:CPU needs it."
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the narrowed module to this file.")
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Rows of each table, 0 for all.")
+@top_option(20)
 @run_options
 @json_option
 def command(

@@ -8,7 +8,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option, top_option
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 
@@ -25,7 +25,7 @@ __all__ = ["command"]
     metavar="N",
     help="Also run N times (at least 2, better 10) with random rounding, for digits with a confidence interval.",
 )
-@click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of each table; 0: all.")
+@top_option(10)
 @html_option
 @run_options
 @json_option
