@@ -9,7 +9,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs.loading import Prepared, computation_named, given_values, values_per_device
+from hloexec.cli.inputs.loading import Prepared, given_values, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
@@ -192,6 +192,7 @@ class _Loaded:
 def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec import literals
+    from hloexec.arguments import named_computation
     from hloexec.cli.execution import require_instructions
     from hloexec.cli.inputs.host_values import host_values
     from hloexec.cli.memory_advice import memory_advice
@@ -206,7 +207,8 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     verify = not own.no_verify
     if verify:
         hloexec.verify(snapshot.module, strict=strict)
-    chosen = computation_named(snapshot.module, own.computation)
+    name = own.computation
+    chosen = snapshot.module.entry if name is None else named_computation(snapshot.module, name)
     require_instructions(snapshot.module, own.printed)
     options = {**settings, "computation": own.computation, "planner": not own.no_plan, "verify": verify}
     is_random = own.random_inputs or given.different_inputs or own.computation is not None
