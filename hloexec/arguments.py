@@ -23,6 +23,7 @@ __all__ = [
     "described",
     "listed",
     "named_computation",
+    "parameter_numbers",
     "require_choice",
     "require_flags",
     "require_integer",
@@ -69,6 +70,21 @@ def require_module(value: object, name: str = "module") -> None:
         return
     advice = "hloexec.load(path) reads one from a file, hloexec.parse(text) from HLO text"
     raise wrong(name, "a Module", value, advice)
+
+
+def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[int]:
+    """The numbers of the parameters that keys are for, each a name or a number; InputError for one that is neither."""
+    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
+    found = []
+    for key in keys:
+        number = names.get(key.removeprefix("%"), key) if isinstance(key, str) else key
+        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 10:
+            number = int(number)
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
+            listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
+            raise InputError(f"{computation.name} has no parameter {key!r:.80}, but {len(names)}{listed}")
+        found.append(int(number))
+    return found
 
 
 def named_computation(module: Module, name: str) -> Computation:

@@ -62,10 +62,12 @@ class ElementType:
 
     @property
     def is_floating(self) -> bool:
+        """Whether it is a real floating-point type, of any width."""
         return self.kind is Kind.FLOAT
 
     @property
     def is_complex(self) -> bool:
+        """Whether it is c64 or c128."""
         return self.kind is Kind.COMPLEX
 
     @property

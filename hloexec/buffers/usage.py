@@ -108,6 +108,7 @@ class MemoryUsage(Described):
         return sorted(found.values(), key=lambda value: (-value.byte_size, value.instruction, value.index))
 
     def bytes_at(self, time: int) -> int:
+        """The bytes that are alive at a position in the schedule."""
         return sum(value.byte_size for value in self.alive_at(time))
 
     def instruction_at(self, time: int) -> str:

@@ -17,11 +17,15 @@ __all__ = [
     "file_argument",
     "html_option",
     "json_option",
+    "named_policy",
     "strict_option",
+    "top_option",
     "write_text",
 ]
 
 if TYPE_CHECKING:
+    from hloexec.ops.policies.policy import NumericsPolicy
+
     _IntType = click.ParamType[int]
     _PairType = click.ParamType[tuple[str, str]]
 else:
@@ -41,6 +45,12 @@ def strict_option(function: _Function) -> _Function:
 
 def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+
+
+def top_option(default: int) -> Callable[[_Function], _Function]:
+    """Add --top: how many rows each table has, where 0 stands for all."""
+    text = "Rows of each table, 0 for all."
+    return click.option("--top", type=click.IntRange(0), default=default, show_default=True, help=text)
 
 
 def html_option(function: _Function) -> _Function:
@@ -72,6 +82,17 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             stack.extend(value)
         elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
+
+
+def named_policy(name: str, option: str = "--numerics", hint: str = "") -> NumericsPolicy:
+    """The numerics policy that an option names; click.BadParameter, with a hint, where there is none."""
+    from hloexec.errors import UnsupportedError
+    from hloexec.ops.policies.policy import numerics_policy
+
+    try:
+        return numerics_policy(name)
+    except UnsupportedError as error:
+        raise click.BadParameter(f"{error.message}{hint}", param_hint=f"'{option}'") from error
 
 
 def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:

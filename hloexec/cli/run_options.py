@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 import click
 
-from hloexec.cli.options import ByteCount, KeyValue
-from hloexec.errors import UnsupportedError
+from hloexec.cli.options import ByteCount, KeyValue, named_policy
 
 __all__ = ["RunOptions", "run_options"]
 
@@ -130,17 +129,13 @@ class RunOptions:
         Raises click.BadParameter if a value is unknown.
         """
         from hloexec import literals
-        from hloexec.ops.policies.policy import numerics_policy
 
         elided = self.elided
         is_file = elided.lower().endswith((".npz", ".npy"))
         if not is_file and elided not in ("zeros", "random", "error"):
             message = f"{elided!r} is not one of zeros, random, error and FILE.npz"
             raise click.BadParameter(message, param_hint="'--elided'")
-        try:
-            policy = numerics_policy(self.numerics)
-        except UnsupportedError as error:
-            raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+        policy = named_policy(self.numerics)
         constants = literals.load_arrays(elided) if is_file else elided
         return {"numerics": policy, "elided": constants, "unknown": self.unknown}
 

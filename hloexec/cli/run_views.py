@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import click
 
+from hloexec.cli.inputs.loading import Prepared
 from hloexec.cli.options import echo_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from hloexec.cli.execution import Execution
-    from hloexec.ir import Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.numerics.statistics import LeafStatistics
-    from hloexec.values import Value
 
 __all__ = ["JsonView", "Outcome", "PageView", "RunView", "TerminalView"]
 
@@ -40,8 +40,8 @@ class Outcome:
 class RunView(Protocol):
     """Is told of each part of a run as soon as it is known."""
 
-    def module(self, module: Module, devices: int) -> None:
-        """The module, and on how many devices it runs."""
+    def begin(self, run: Prepared) -> None:
+        """What is going to run."""
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
         """The arrays of the inputs."""
@@ -61,11 +61,10 @@ def _spread(seconds: Sequence[float]) -> tuple[float, float, float]:
 class TerminalView:
     """Shows each part as soon as it is known."""
 
-    def module(self, module: Module, devices: int) -> None:
+    def begin(self, run: Prepared) -> None:
         from hloexec.report.layout import show
-        from hloexec.report.tables import module_line
 
-        show(module_line(module.name, module.instruction_count, len(module.computations), devices))
+        show(_module_line(run))
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
         from hloexec.report.layout import show
@@ -105,14 +104,12 @@ class TerminalView:
 class JsonView:
     """Collects everything, and prints it at the end."""
 
-    def __init__(self, file: str, seed: int, numerics: str) -> None:
-        self._record: dict[str, Any] = {"file": file, "seed": seed, "numerics": numerics}
+    def __init__(self) -> None:
+        self._record: dict[str, object] = {}
 
-    def module(self, module: Module, devices: int) -> None:
-        self._record["module"] = module.name
-        self._record["device_count"] = devices
-        self._record["instruction_count"] = module.instruction_count
-        self._record["computation_count"] = len(module.computations)
+    def begin(self, run: Prepared) -> None:
+        counts = {"instruction_count": run.module.instruction_count, "computation_count": len(run.module.computations)}
+        self._record = {**run.record(), **counts}
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
         from hloexec.report.records import leaf_records
@@ -144,22 +141,13 @@ class JsonView:
 class PageView:
     """Collects everything, and writes a page at the end, for which the module runs once more."""
 
-    def __init__(
-        self, path: str, module: Module, values: list[list[Value]], options: Mapping[str, Any], file: str
-    ) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._module = module
-        self._values = values
-        self._options = options
-        self._file = file
         self._parts: list[RenderableType] = []
-        self._devices = 1
 
-    def module(self, module: Module, devices: int) -> None:
-        from hloexec.report.tables import module_line
-
-        self._devices = devices
-        self._parts.append(module_line(module.name, module.instruction_count, len(module.computations), devices))
+    def begin(self, run: Prepared) -> None:
+        self._run = run
+        self._parts.append(_module_line(run))
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
         from hloexec.report.tables import values_table
@@ -181,7 +169,12 @@ class PageView:
     def close(self) -> None:
         from rich.console import Group
 
-        from hloexec.cli.pages import write_page_of_run
+        from hloexec.cli.reports import write_run_page
 
-        group = Group(*self._parts)
-        write_page_of_run(self._path, group, self._file, self._module, self._values, self._options, self._devices)
+        write_run_page(self._path, self._run.module, self._run, lambda rows: Group(*self._parts))
+
+
+def _module_line(run: Prepared) -> Text:
+    from hloexec.report.tables import module_line
+
+    return module_line(run.module.name, run.module.instruction_count, len(run.module.computations), run.devices)

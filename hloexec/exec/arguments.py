@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.arguments import described, wrong
+from hloexec.arguments import described, parameter_numbers, wrong
 from hloexec.devices.varying import Varying, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
@@ -30,9 +30,9 @@ __all__ = [
     "device_results",
     "inputs_by_device",
     "listed_inputs",
-    "parameter_numbers",
     "require_inputs",
     "value_leaves",
+    "values_by_number",
 ]
 
 
@@ -142,26 +142,19 @@ def _is_nested_as(value: Any, shape: Shape) -> bool:
 
 def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
     """The values of a mapping from parameters' names or numbers, in the order of the parameters."""
-    found = parameter_numbers(computation, inputs)
+    found = values_by_number(computation, inputs)
     missing = [parameter.name for number, parameter in enumerate(computation.parameters) if number not in found]
     if missing:
         raise InputError(f"inputs give no value for {', '.join(missing[:20])} of {computation.name}")
     return [found[number] for number in range(len(found))]
 
 
-def parameter_numbers(computation: Computation, inputs: Mapping[Any, Any]) -> dict[int, Any]:
+def values_by_number(computation: Computation, inputs: Mapping[Any, Any]) -> dict[int, Any]:
     """What a mapping from parameters' names or numbers holds, by number."""
-    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
     found: dict[int, Any] = {}
-    for key, value in inputs.items():
-        number = names.get(key.removeprefix("%"), key) if isinstance(key, str) else key
-        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 10:
-            number = int(number)
-        if type(number) is not int or not 0 <= number < len(names):
-            listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
-            raise InputError(f"{computation.name} has no parameter {key!r:.80}, but {len(names)}{listed}")
+    for number, value in zip(parameter_numbers(computation, inputs), inputs.values(), strict=True):
         if number in found:
-            raise InputError(f"inputs give parameter {number} ({list(names)[number]}) twice")
+            raise InputError(f"inputs give parameter {number} ({computation.parameters[number].name}) twice")
         found[number] = value
     return found
 

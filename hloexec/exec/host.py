@@ -174,9 +174,7 @@ def exchanged(hosts: Sequence[Host], devices: Sequence[int], step: Step, slots: 
     if not hosts:
         raise EvaluationError("there is no host to exchange values with")
     if isinstance(flow, FromHost):
-        shape = step.instruction.shape
-        assert isinstance(shape, TupleShape)
-        taken = [hosts[device].take(flow, shape.elements[0]) for device in devices]
+        taken = [hosts[device].take(flow, data_shape(step)) for device in devices]
         return [*map(of_positions, zip(*taken, strict=True)), TOKEN]
     assert isinstance(flow, ToHost)
     data = step.operand_trees[0]

@@ -40,8 +40,8 @@ __all__ = ["Machine", "store_result"]
 _METHODS: dict[type, str] = {
     Conditional: "_enter",
     DeviceNumber: "_number_devices",
-    Exchange: "_exchange",
-    FromDevice: "_receive",
+    Exchange: "_meet",
+    FromDevice: "_meet",
     FromHost: "_exchange_with_host",
     Invocation: "_enter",
     ToDevice: "_send",
@@ -176,16 +176,11 @@ class Machine(Scheduler):
             task, step, [of_positions([np.array(number(device), np.uint32) for device in task.devices])]
         )
 
-    def _exchange(self, task: Task, step: Step) -> Task | None:
+    def _meet(self, task: Task, step: Step) -> Task | None:
+        """Bring a task to a collective or a recv-done, where it may have to wait."""
+        arrive = self._communicator.exchange if isinstance(step.flow, Exchange) else self._communicator.receive
         try:
-            waiting, over = self._communicator.exchange(task, step)
-        except Exception as error:
-            raise self._placed(error, task, step) from error
-        return self._resume(waiting, over)
-
-    def _receive(self, task: Task, step: Step) -> Task | None:
-        try:
-            waiting, over = self._communicator.receive(task, step)
+            waiting, over = arrive(task, step)
         except Exception as error:
             raise self._placed(error, task, step) from error
         return self._resume(waiting, over)

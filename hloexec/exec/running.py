@@ -234,7 +234,7 @@ class _Run:
         **plan_options: Any,
     ) -> None:
         """`plan_options` are those that only `plan_of` looks at."""
-        _require_run_options(module, seed, check, statistics)
+        _require_run_options(seed, check, statistics)
         self.module = module
         self.topology = topology
         self.seed = int(seed)
@@ -339,10 +339,8 @@ class _Run:
         )
 
 
-def _require_run_options(module: object, seed: object, check: object, statistics: object) -> None:
+def _require_run_options(seed: object, check: object, statistics: object) -> None:
     """InputError for what a run cannot use; `plan_of` looks at the options of plans."""
-    if not isinstance(module, Module):
-        require_module(module)
     if type(seed) is not int or not 0 <= seed < 1 << 64:
         require_seed(seed)
     if check is not False:

@@ -63,6 +63,7 @@ class Statistics:
 
     @property
     def live_bytes(self) -> int:
+        """The bytes of buffers that are alive now, counted in the same way."""
         return self._all.live_bytes
 
     @property

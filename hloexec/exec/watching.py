@@ -54,7 +54,7 @@ class WatchedMachine(Machine):
         self._attached = attached
         self._check = check
         self._statistics = statistics
-        self._each_class = _WatchedClasses(statistics, attached.see_instructions)
+        self._each_class = _CountedClasses(statistics, keeps_operands=attached.see_instructions)
         self._started = 0.0
         """When the last iterations that ran as Python began."""
         self._seconds: dict[int, float] = {}
@@ -295,28 +295,12 @@ class WatchedMachine(Machine):
                 count(value, task.devices)
 
 
-class _WatchedClasses(EachClass):
-    """Counts what kernels give for each class, and keeps operands that observers are shown afterwards."""
+class _CountedClasses(EachClass):
+    """Counts what kernels give for each class."""
 
-    def __init__(self, statistics: Statistics | None, operands_are_shown: bool) -> None:
-        super().__init__()
+    def __init__(self, statistics: Statistics | None, *, keeps_operands: bool) -> None:
+        super().__init__(keeps_operands=keeps_operands)
         self._statistics = statistics
-        self._operands_are_shown = operands_are_shown
-
-    def freed_by_class(
-        self, step: Step, operands: Sequence[object], places: Sequence[int], slots: Sequence[object]
-    ) -> list[tuple[int, int]]:
-        return [] if self._operands_are_shown else super().freed_by_class(step, operands, places, slots)
-
-    def reused_by_class(
-        self,
-        step: Step,
-        operands: Sequence[object],
-        places: Sequence[int],
-        slots: list[Any],
-        rows: tuple[tuple[int, ...], ...],
-    ) -> list[bool] | None:
-        return None if self._operands_are_shown else super().reused_by_class(step, operands, places, slots, rows)
 
     def made(self, value: object, devices: Sequence[int]) -> None:
         if self._statistics is not None:

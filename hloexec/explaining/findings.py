@@ -56,6 +56,7 @@ class Trial:
 
     @property
     def name(self) -> str:
+        """The name of the policy."""
         return self.policy.name
 
 
@@ -114,6 +115,7 @@ class Explanation(Described):
 
     @property
     def is_explained(self) -> bool:
+        """Whether rounding or a policy explains what is expected."""
         return self.verdict is not Explained.NONE
 
     @property

@@ -54,6 +54,7 @@ class GoldenCheck(Described):
 
     @property
     def passed(self) -> bool:
+        """Whether the result agrees with the recorded one."""
         return self.outcome is Outcome.PASSED
 
 

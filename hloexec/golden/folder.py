@@ -75,6 +75,7 @@ class Golden(Described):
 
     @property
     def name(self) -> str:
+        """The name of its folder, without the suffix."""
         return self.folder.name.removesuffix(SUFFIX)
 
     @property

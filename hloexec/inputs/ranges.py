@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 import numpy as np
 
-from hloexec.arguments import wrong
+from hloexec.arguments import parameter_numbers, wrong
 from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
 from hloexec.inputs.distributions import random_array
@@ -86,15 +86,11 @@ def ranges_of(computation: Computation, ranges: object) -> dict[int, Range]:
     """The ranges by parameter; `ranges` maps parameters' numbers or names to pairs of numbers."""
     if not isinstance(ranges, Mapping):
         raise wrong("ranges", "a mapping from parameters to pairs of numbers", ranges)
-    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
     found: dict[int, Range] = {}
-    for key, pair in ranges.items():
-        number = names.get(key.removeprefix("%"), -1) if isinstance(key, str) else key
-        if not isinstance(number, (int, np.integer)) or not 0 <= number < len(names):
-            raise InputError(f"there is no parameter {key!r} to give a range: {computation.name} has {len(names)}")
+    for number, pair in zip(parameter_numbers(computation, ranges), ranges.values(), strict=True):
         if number in found:
             raise InputError(f"parameter {number} is given two ranges")
-        found[int(number)] = _range(f"the range of parameter {number}", pair)
+        found[number] = _range(f"the range of parameter {number}", pair)
     return found
 
 

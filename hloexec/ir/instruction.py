@@ -81,6 +81,7 @@ class Computation(Described):
 
     @property
     def root(self) -> Instruction:
+        """The instruction whose value is the result."""
         return self.by_name[self.root_name]
 
     @cached_property
@@ -95,6 +96,7 @@ class Computation(Described):
 
     @property
     def result_shape(self) -> Shape:
+        """The shape of the root."""
         return self.root.shape
 
     @cached_property
@@ -175,10 +177,12 @@ class Module(Described):
 
     @property
     def entry(self) -> Computation:
+        """The computation that a run begins with."""
         return self.by_name[self.entry_name]
 
     @property
     def instruction_count(self) -> int:
+        """How many instructions all computations have."""
         return sum(map(len, self.computations))
 
     def __str__(self) -> str:

@@ -84,6 +84,7 @@ class ArrayShape:
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.dimensions)
 
     @property
@@ -103,10 +104,12 @@ class ArrayShape:
 
     @property
     def is_token(self) -> bool:
+        """Whether it is `token[]`, which orders effects and holds nothing."""
         return self.element_type.kind is Kind.TOKEN
 
     @property
     def is_dynamic(self) -> bool:
+        """Whether a size may differ from run to run, up to its bound."""
         return any(self.dynamic_dimensions)
 
     @property
@@ -156,6 +159,7 @@ class TupleShape:
 
     @property
     def is_array(self) -> bool:
+        """Never."""
         return False
 
     @property
@@ -207,10 +211,12 @@ class BufferShape:
 
     @property
     def is_array(self) -> bool:
+        """Always."""
         return True
 
     @property
     def byte_size(self) -> int:
+        """Bytes of the array."""
         return self.element.byte_size
 
     def compatible(self, other: Shape) -> bool:

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hloexec.errors import printable
+from hloexec.report.units import count_text
 
 __all__ = [
     "TerminalOnly",
@@ -26,6 +27,7 @@ __all__ = [
     "rest_text",
     "show",
     "titled",
+    "with_rest",
 ]
 
 _PLAIN_WIDTH = 240
@@ -137,9 +139,14 @@ def _paragraph(headers: Sequence[Text], cells: Sequence[Text], width: int) -> It
     yield line
 
 
-def rest_text(count: int | str, hint: str = "--top 0 shows all") -> Text:
+def rest_text(count: int, hint: str = "--top 0 shows all") -> Text:
     """How many more rows there are, and how to see them."""
-    return Text(f"… and {count} more ({hint})", style="dim")
+    return Text(f"… and {count_text(count)} more ({hint})", style="dim")
+
+
+def with_rest(table: RenderableType, count: int, top: int, hint: str = "--top 0 shows all") -> RenderableType:
+    """A table of the first `top` of so many rows, 0 for all, and how many more there are where that leaves some out."""
+    return Group(table, rest_text(count - top, hint)) if 0 < top < count else table
 
 
 def titled(title: str, remark: str, body: RenderableType) -> Titled:

@@ -16,25 +16,26 @@ from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode
 from hloexec.summary import ComputationSummary, Summary
 
-__all__ = ["json_text", "leaf_records", "opcode_records", "parameter_records", "summary_record"]
+__all__ = ["json_text", "json_value", "leaf_records", "opcode_records", "parameter_records", "summary_record"]
 
 
 def json_text(record: object) -> str:
     """JSON that any reader takes: numbers that are not finite become texts, complex ones pairs; what no terminal may
     see an escape."""
-    text = json.dumps(_plain(record), indent=2, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(json_value(record), indent=2, allow_nan=False, ensure_ascii=False)
     return re.sub(r"[^\n -~]", lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
-def _plain(value: object) -> Any:
+def json_value(value: object) -> Any:
+    """A value as JSON has it: texts for numbers that are not finite, pairs for complex ones."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if isinstance(value, complex):
-        return [_plain(value.real), _plain(value.imag)]
+        return [json_value(value.real), json_value(value.imag)]
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: json_value(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
+        return [json_value(entry) for entry in value]
     return value
 
 

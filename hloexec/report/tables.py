@@ -14,7 +14,7 @@ from rich.text import Text
 from hloexec.ir import ArrayShape, Shape, leaf_shapes
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode, Role
-from hloexec.report.layout import plain_table, rest_text, titled
+from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
 from hloexec.summary import ComputationSummary, Summary
 
@@ -55,9 +55,7 @@ def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> Rend
     """One row per leaf: its label, type, range, moments, what is not finite, and the start of its hash."""
     remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
     body: RenderableType = _values(rows[:_MOST_ROWS]) if rows else Text("none", style="dim")
-    if len(rows) > _MOST_ROWS:
-        body = Group(body, rest_text(len(rows) - _MOST_ROWS, "--json lists all"))
-    return titled(title, remark if rows else "", body)
+    return titled(title, remark if rows else "", with_rest(body, len(rows), _MOST_ROWS, "--json lists all"))
 
 
 def _values(rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
@@ -171,8 +169,9 @@ def computations_view(summary: Summary, computations: Sequence[ComputationSummar
             flop_text(entry.flops) if entry.flops else "",
             byte_text(entry.parameter_bytes),
         )
-    rest = [rest_text(len(computations) - _MOST_ROWS, "--json lists all")] if len(computations) > _MOST_ROWS else []
-    return Group(line, titled("computations", count_text(len(computations)), table), *rest)
+    count = len(computations)
+    body = with_rest(table, count, _MOST_ROWS, "--json lists all")
+    return Group(line, titled("computations", count_text(count), body))
 
 
 def _histogram(title: str, counts: Mapping[str, int]) -> RenderableType:

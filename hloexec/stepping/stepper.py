@@ -103,6 +103,7 @@ class Stepper(Described):
 
     @property
     def device_count(self) -> int:
+        """How many devices the module runs on."""
         return self._targets.device_count
 
     # Breakpoints

@@ -39,6 +39,7 @@ class Stop(Described):
 
     @property
     def instruction(self) -> Instruction:
+        """The instruction that has run, or has failed."""
         return self.place.instruction
 
     @property

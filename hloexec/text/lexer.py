@@ -183,12 +183,7 @@ class Lexer:
             value = float(self.value)
             if value in (float("inf"), float("-inf")):
                 self.fail(f"{what} {self.value[:40]} is out of the range of a double")
-        elif (
-            self.at_word("inf")
-            or (self.kind == NUMBER and self.value == "-inf")
-            or self.at_word("nan")
-            or (self.kind == NUMBER and self.value == "-nan")
-        ):
+        elif self.kind in (NAME, NUMBER) and self.value in ("inf", "-inf", "nan", "-nan"):
             value = float(self.value)
         else:
             self.fail(f"expected {what} (a number), found {self.describe()}")

@@ -133,6 +133,7 @@ class TriagedModule:
 
     @property
     def agrees(self) -> bool:
+        """Whether nothing but rounding differs."""
         return self.outcome in _AGREEING
 
     @property
@@ -235,6 +236,7 @@ class Triage(Described):
 
     @property
     def differing(self) -> tuple[TriagedModule, ...]:
+        """The modules whose results differ, in order."""
         return tuple(module for module in self.modules if module.outcome == "differ")
 
     @property

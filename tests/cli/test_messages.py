@@ -95,7 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("run loop.hlo --max-iterations 3", "--max-iterations 3 ends the loop"),
         ("run summed.hlo --replicas 1", "run the module on all of its devices (--replicas, --partitions)"),
         ("run three.hlo --replicas 2", "give --replicas … and --partitions …"),
-        ("run add.hlo --computation nothing", "has no computation 'nothing'"),
+        ("run add.hlo --computation nothing", "has no computation nothing; there are main"),
         ("extract loop.hlo --instruction w[2]:next/s --iteration 1 -o s", "--iteration must not be given, too"),
         ("compare x.npy x.npy --atol -1", "--atol must not be negative"),
         ("compare x.npy x.npy --selects 9=x.npy", "--selects names leaf '9'"),

@@ -84,7 +84,7 @@ def test_a_function_of_a_script_gives_inputs(capsys: pytest.CaptureFixture[str])
         (["--range", "x=2:1"], "must not end below its start"),
         (["--range", "x=2"], "expects PARAMETER=LOW:HIGH with two numbers"),
         (["--range", "x=a:b"], "expects PARAMETER=LOW:HIGH with two numbers"),
-        (["--range", "q=1:2"], "there is no parameter 'q'"),
+        (["--range", "q=1:2"], "has no parameter 'q', but"),
         (["--range", "x=1:2", "--range", "0=1:2"], "parameter 0 is given twice"),
         (["--print", "absent"], "module m has no instruction 'absent'"),
     ],

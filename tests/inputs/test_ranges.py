@@ -88,8 +88,8 @@ def test_other_parameters_stay_as_they_are() -> None:
     ("ranges", "message"),
     [
         ([(0, 1)], "ranges must be a mapping from parameters to pairs of numbers"),
-        ({"y": (0, 1)}, "no parameter 'y' to give a range: e has 1"),
-        ({3: (0, 1)}, "no parameter 3 to give a range"),
+        ({"y": (0, 1)}, "e has no parameter 'y', but 1, numbered from 0"),
+        ({3: (0, 1)}, "e has no parameter 3, but 1"),
         ({0: (0, 1), "x": (0, 1)}, "parameter 0 is given two ranges"),
         ({0: 1}, "the range of parameter 0 must be a pair of finite numbers"),
         ({0: (0, float("nan"))}, "must be a pair of finite numbers"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
-__all__ = ["Prepared", "computation_named", "given_values", "prepared", "values_per_device"]
+__all__ = ["Prepared", "given_values", "prepared", "values_per_device"]
 
 
 @attrs.frozen(eq=False)
@@ -112,22 +112,13 @@ def values_per_device(
     )
 
 
-def computation_named(module: Module, name: str | None) -> Computation:
-    """The computation of that name, or the entry without a name; InputError if there is none."""
-    if name is None:
-        return module.entry
-    found = module.by_name.get(name.removeprefix("%"))
-    if found is None:
-        raise InputError(f"module {module.name} has no computation {name!r}; `hloexec fmt` shows those that it has")
-    return found
-
-
 def _parameter_values(
     module: Module, computation: Computation, path: str | None, given: RunOptions, seed: int, *, verify: bool
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
     from hloexec import literals
+    from hloexec.arguments import parameter_numbers
     from hloexec.cli.inputs.scripts import is_script, script_inputs
 
     values: dict[int, Value] = dict(given_values(computation, given.overrides))
@@ -136,8 +127,8 @@ def _parameter_values(
     elif path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
     ranges: dict[int | str, tuple[float, float]] = {}
-    for key, text in given.ranges:
-        number = _parameter_number(computation, key)
+    numbers = parameter_numbers(computation, [key for key, _ in given.ranges])
+    for number, (_, text) in zip(numbers, given.ranges, strict=True):
         if number in values or number in ranges:
             raise InputError(f"parameter {number} is given twice, by --range and by a value or another range")
         ranges[number] = _ends(text)
@@ -167,23 +158,13 @@ def _ends(text: str) -> tuple[float, float]:
 def given_values(computation: Computation, overrides: Sequence[tuple[str, str]]) -> Mapping[int, Value]:
     """The values given by --input, by parameter number."""
     from hloexec import literals
+    from hloexec.arguments import parameter_numbers
 
     values: dict[int, Value] = {}
-    for key, override in overrides:
-        number = _parameter_number(computation, key)
+    numbers = parameter_numbers(computation, [key for key, _ in overrides])
+    for number, (_, override) in zip(numbers, overrides, strict=True):
         if number in values:
             raise InputError(f"parameter {number} is given twice")
         parameter = computation.parameters[number]
         values[number] = literals.load_value(override, parameter.shape, f"parameter {number} ({parameter.name})")
     return values
-
-
-def _parameter_number(computation: Computation, key: str) -> int:
-    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
-    number = int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else names.get(key.removeprefix("%"), -1)
-    if not 0 <= number < len(names):
-        raise InputError(
-            f"there is no parameter {key!r}; {computation.name} has {len(names)}, numbered from 0"
-            + (f" and named {', '.join(list(names)[:5])}{', …' if len(names) > 5 else ''}" if names else "")
-        )
-    return number

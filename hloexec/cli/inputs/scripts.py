@@ -52,7 +52,7 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
 
     It returns a list with a value per parameter, or a mapping from some parameters' names or numbers to values.
     """
-    from hloexec.exec.arguments import parameter_numbers
+    from hloexec.exec.arguments import values_by_number
 
     path, _, name = where.rpartition(":")
     found = _called(path, name, module, seed)
@@ -62,7 +62,7 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
         )
     values: dict[int, Any] = {}
     if isinstance(found, dict):
-        values = parameter_numbers(computation, found)
+        values = values_by_number(computation, found)
     elif len(found) != len(computation.parameters):
         raise InputError(
             f"{where} must return {len(computation.parameters)} values, one per parameter of {computation.name}, but "

@@ -7,7 +7,7 @@ and what it found is printed.
 from __future__ import annotations
 
 import cmd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 
 import click
@@ -19,13 +19,7 @@ from hloexec.cli.stepping.words import count_of, number_of, require_nothing, sca
 from hloexec.errors import HloError, InputError, printable
 from hloexec.ir import Instruction
 from hloexec.origins import hlo_line
-from hloexec.report.running.stepping import (
-    level_line,
-    listing,
-    statistics_lines,
-    stop_lines,
-    value_lines,
-)
+from hloexec.report.running.stepping import level_line, listing, statistics_lines, stop_lines, value_lines
 from hloexec.stepping.breakpoints import parsed
 from hloexec.stepping.expressions import expression, value_of_text
 from hloexec.stepping.names import found_instruction
@@ -184,16 +178,14 @@ class Shell(cmd.Cmd):
         self.has_failed = stop.error is not None
         self._say(stop_lines(stop, self.stepper.module, self.stepper.device_count))
 
-    def _result_lines(self) -> list[str]:
+    def _result_lines(self) -> Iterator[str]:
         from hloexec.cli.devices import labelled_values
 
-        results = self.stepper.results or []
-        found = []
-        for label, _, value in labelled_values(
-            results, lambda index: "result" + (f"{{{','.join(map(str, index))}}}" if index else "")
-        ):
-            found += statistics_lines(label, value)
-        return found
+        def label(index: tuple[int, ...]) -> str:
+            return f"result{{{','.join(map(str, index))}}}" if index else "result"
+
+        for name, _, value in labelled_values(self.stepper.results or [], label):
+            yield from statistics_lines(name, value)
 
     # Breakpoints
 
@@ -241,21 +233,18 @@ class Shell(cmd.Cmd):
 
     def do_print(self, rest: str) -> None:
         """print [NAME[{INDEX}][[SLICES]]]: the elements of a value, as in print dot.3[0, 2:5] or print tuple.1{0}."""
-        wanted = expression(rest or self._here().instruction.name)
-        value = wanted.of(self._value(wanted.name))
-        self._say(value_lines(f"%{rest.removeprefix('%') if rest else wanted.name}", value))
+        text = rest or self._here().instruction.name
+        self._say(value_lines(f"%{text.removeprefix('%')}", self._evaluated(text)))
 
     def do_stats(self, rest: str) -> None:
         """stats [NAME …]: shape, range, mean, deviation, NaN, infinities and hash of values."""
         for name in rest.split() or [self._here().instruction.name]:
-            wanted = expression(name)
-            self._say(statistics_lines(f"%{name.removeprefix('%')}", wanted.of(self._value(wanted.name))))
+            self._say(statistics_lines(f"%{name.removeprefix('%')}", self._evaluated(name)))
 
     def do_save(self, rest: str) -> None:
         """save NAME[{INDEX}][[SLICES]] FILE: write a value to FILE.npy or FILE.npz, which `set` and --input read."""
         name, path = split_expression(rest, "save takes a name and a file, as in `save dot.3 dot.npy`")
-        wanted = expression(name)
-        literals.save(path, wanted.of(self._value(wanted.name)))
+        literals.save(path, self._evaluated(name))
         self._say([f"wrote {path}"])
 
     def do_set(self, rest: str) -> None:
@@ -336,8 +325,7 @@ class Shell(cmd.Cmd):
 
     def do_operands(self, rest: str) -> None:
         """operands [NAME]: the operands of an instruction, and what they are."""
-        here = self._here()
-        instruction = self._named(rest, here) if rest else here.instruction
+        instruction = self._named(rest, self._here())
         if not instruction.operands:
             self._say([f"%{instruction.name} has no operands"])
         for name in dict.fromkeys(instruction.operands):
@@ -349,7 +337,7 @@ class Shell(cmd.Cmd):
     def do_users(self, rest: str) -> None:
         """users [NAME]: the instructions that use a value."""
         here = self._here()
-        instruction = self._named(rest, here) if rest else here.instruction
+        instruction = self._named(rest, here)
         users = here.computation.users[instruction.name]
         self._say(f"  {hlo_line(each)}" for each in users)
         if instruction.name == here.computation.root_name:
@@ -375,6 +363,9 @@ class Shell(cmd.Cmd):
     # Words
 
     def _named(self, name: str, here: Level) -> Instruction:
+        """The instruction of a name, looked for in the computations that the run is in; where it is, without one."""
+        if not name:
+            return here.instruction
         return found_instruction(here.computation, name, [level.computation for level in self.stepper.levels])
 
     def _here(self) -> Level:
@@ -383,6 +374,11 @@ class Shell(cmd.Cmd):
         if not levels:
             raise InputError("the run has not begun; `run` or `step` starts it")
         return levels[min(self._level, len(levels) - 1)]
+
+    def _evaluated(self, text: str) -> Value:
+        """What `NAME[{INDEX}][[SLICES]]` stands for."""
+        wanted = expression(text)
+        return wanted.of(self._value(wanted.name))
 
     def _value(self, name: str) -> Value:
         self._here()

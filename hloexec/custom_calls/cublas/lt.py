@@ -13,7 +13,7 @@ import numpy as np
 from hloexec.custom_calls.backend_config import Fields, backend_config_field, known_fields
 from hloexec.custom_calls.cublas.config import GEMM_FIELDS, GemmConfig, gemm_config, read_gemm_config
 from hloexec.custom_calls.cublas.epilogue import accumulation_type, apply_epilogue, check_addends
-from hloexec.custom_calls.cublas.matmul import Product, relate_product, require_real, resized_strides, result_type_of
+from hloexec.custom_calls.cublas.matmul import Gemm, Product, require_real, result_type_of
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.shapes import (
     CallResult,
@@ -31,7 +31,6 @@ from hloexec.ops.contraction.dot import Dot, contraction_shape
 from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
 from hloexec.ops.contraction.scaled_dot import ScaledDot
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.relations import Relating, Resizing
 from hloexec.values import Array
 
 
@@ -88,13 +87,7 @@ class ScaledGemm(Product):
     scale_d (f32[]) where `damax_output`, a workspace. Source: XLA, GemmRewriter; cuBLAS, cublasLtMatmul.
     """
 
-    @staticmethod
-    def relate(use: Relating) -> None:
-        relate_product(use, use.config)
-
-    @staticmethod
-    def resize(change: Resizing) -> str | None:
-        return resized_strides(change)
+    relate, resize = staticmethod(Gemm.relate), staticmethod(Gemm.resize)
 
     @staticmethod
     def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:

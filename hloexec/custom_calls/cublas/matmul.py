@@ -27,7 +27,7 @@ from hloexec.ops.relations import Relating, Resizing
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
-__all__ = ["Gemm", "Product", "relate_product", "require_real", "resized_strides", "result_type_of"]
+__all__ = ["Gemm", "Product", "require_real", "result_type_of"]
 
 
 class Product:
@@ -66,11 +66,27 @@ class Gemm(Product):
 
     @staticmethod
     def relate(use: Relating) -> None:
-        relate_product(use, use.config)
+        """As a dot; what is added has the last dimensions of the product, and a workspace any size."""
+        config: GemmConfig = use.config
+        lhs, rhs, *others = (operand.axes for operand in use.operands)
+        results = use.result.parts
+        relate_contraction(use, config.dimension_numbers, lhs, rhs, results[0].axes)
+        for axes in (*others, *(value.axes for value in results[1 : 1 + config.epilogue.has_auxiliary])):
+            if axes:
+                use.same(axes, results[0].axes[-len(axes) :])
 
     @staticmethod
     def resize(change: Resizing) -> str | None:
-        return resized_strides(change)
+        """The config with the numbers of elements of one matrix of lhs and rhs as they are now."""
+        config = change.backend_config
+        if config is None:
+            return None
+        for name, number in (("lhs_stride", 0), ("rhs_stride", 1)):
+            found = re.search(rf'"{name}":"?(\d+)', config)
+            if found:
+                stride = _resized_stride(int(found[1]), *change.sizes(number))
+                config = f"{config[: found.start(1)]}{stride}{config[found.end(1) :]}"
+        return config
 
     @staticmethod
     def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:
@@ -120,29 +136,6 @@ class Gemm(Product):
         if not isinstance(product, MatrixProduct):
             return None
         return AddedProduct(product) if config.beta else product
-
-
-def relate_product(use: Relating, config: GemmConfig) -> None:
-    """As a dot; what is added has the last dimensions of the product, and a workspace any size."""
-    lhs, rhs, *others = (operand.axes for operand in use.operands)
-    results = use.result.parts
-    relate_contraction(use, config.dimension_numbers, lhs, rhs, results[0].axes)
-    for axes in (*others, *(value.axes for value in results[1 : 1 + config.epilogue.has_auxiliary])):
-        if axes:
-            use.same(axes, results[0].axes[-len(axes) :])
-
-
-def resized_strides(change: Resizing) -> str | None:
-    """The config with the numbers of elements of one matrix of lhs and rhs as they are now."""
-    config = change.backend_config
-    if config is None:
-        return None
-    for name, number in (("lhs_stride", 0), ("rhs_stride", 1)):
-        found = re.search(rf'"{name}":"?(\d+)', config)
-        if found:
-            stride = _resized_stride(int(found[1]), *change.sizes(number))
-            config = f"{config[: found.start(1)]}{stride}{config[found.end(1) :]}"
-    return config
 
 
 def _resized_stride(stride: int, before: Sequence[int], after: Sequence[int]) -> int:

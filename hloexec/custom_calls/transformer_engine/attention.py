@@ -82,7 +82,16 @@ class FusedAttentionForward:
 
     @staticmethod
     def resize(change: Resizing) -> str | None:
-        return _resized(change)
+        """The config with the sizes that it repeats."""
+        config = change.backend_config
+        if config is None:
+            return None
+        for name, (operand, dimension) in _SIZES.items():
+            before, after = change.sizes(operand)
+            size = after[dimension] if name != "input_batch" else prod(after[:-3])
+            old = before[dimension] if name != "input_batch" else prod(before[:-3])
+            config = re.sub(rf"(\b{name} = ){old}\b", rf"\g<1>{size}", config)
+        return config
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
@@ -146,9 +155,7 @@ class FusedAttentionBackward:
         for operand, result in zip(use.operands[:count], use.result.parts, strict=False):
             use.same(operand.axes, result.axes)
 
-    @staticmethod
-    def resize(change: Resizing) -> str | None:
-        return _resized(change)
+    resize = staticmethod(FusedAttentionForward.resize)
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
@@ -228,8 +235,7 @@ _SIZES = {
 
 def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
     """How q, k and v correspond. Biases, seeds and running sums of lengths stay."""
-    config: AttentionConfig = use.config
-    if config.packed > 1 or config.is_ragged or config.bias != "none":
+    if not use.config.has_plain_sequences:
         use.keep_all("how the dimensions of packed or biased attention depend on one another is not known")
         return
     query, key, value = (operand.axes for operand in use.operands[:3])
@@ -243,11 +249,9 @@ def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
 
 def _relate_lengths(use: Relating, first: int) -> None:
     """Running sums of lengths, the operand of this number for queries and the next for keys, count along sequences."""
-    config: AttentionConfig = use.config
-    if config.packed > 1 or config.is_ragged or config.bias != "none":
-        return
-    for number in range(2):
-        use.positions(first + number, use.operands[number].axes[-3:-2])
+    if use.config.has_plain_sequences:
+        for number in range(2):
+            use.positions(first + number, use.operands[number].axes[-3:-2])
 
 
 def _relate_output(use: Relating, axes: Axes) -> None:
@@ -270,16 +274,3 @@ def _relate_auxiliary(use: Relating, axes: Axes) -> None:
     use.same(query[-3:-2], axes[-2:-1])
     if use.size(axes[-1]) > 1:
         use.same(key[-3:-2], axes[-1:])
-
-
-def _resized(change: Resizing) -> str | None:
-    """The config with the sizes that it repeats."""
-    config = change.backend_config
-    if config is None:
-        return None
-    for name, (operand, dimension) in _SIZES.items():
-        before, after = change.sizes(operand)
-        size = after[dimension] if name != "input_batch" else prod(after[:-3])
-        old = before[dimension] if name != "input_batch" else prod(before[:-3])
-        config = re.sub(rf"(\b{name} = ){old}\b", rf"\g<1>{size}", config)
-    return config

@@ -73,6 +73,11 @@ class AttentionConfig:
         """How many of queries, keys and values lie in one array: 3 (all), 2 (keys and values) or 1."""
         return 3 if "3" in self.layout else 2 if "2" in self.layout else 1
 
+    @property
+    def has_plain_sequences(self) -> bool:
+        """Whether queries, keys and values are arrays of their own, a sequence to a row, without a bias."""
+        return self.packed == 1 and not self.is_ragged and self.bias == "none"
+
 
 def attention_config(backend_config: str | None) -> AttentionConfig:
     with Attributes(backend_config) as attributes:

@@ -20,9 +20,10 @@ __all__ = ["EachClass"]
 
 
 class EachClass:
-    """Runs kernels once per class of devices."""
+    """Runs kernels once per class of devices; `keeps_operands` where something else looks at operands afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_operands: bool = False) -> None:
+        self._keeps_operands = keeps_operands
         self.running: Sequence[int] = ()
         """The devices for which a kernel runs; none between kernels."""
 
@@ -32,8 +33,11 @@ class EachClass:
         places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
         classes, rows = joined(tuple(operands[place].classes for place in places))
         holders = members(devices, classes)
-        freed = self.freed_by_class(step, operands, places, slots) if step.is_large else []
-        reused = self.reused_by_class(step, operands, places, slots, rows)
+        freed: list[tuple[int, int]] = []
+        reused: list[bool] | None = None
+        if not self._keeps_operands:
+            freed = _freed_by_class(step, places, slots) if step.is_large else []
+            reused = _reused_by_class(step, places, slots, rows)
         is_last = last_uses(rows) if freed else ()
         results: list[Any] = []
         for number in range(len(rows)):
@@ -58,40 +62,10 @@ class EachClass:
         for slot, values in zip(step.results, columns, strict=True):
             slots[slot] = combined(classes, values)
 
-    def reused_by_class(
-        self,
-        step: Step,
-        operands: Sequence[object],
-        places: Sequence[int],
-        slots: list[Any],
-        rows: tuple[tuple[int, ...], ...],
-    ) -> list[bool] | None:
-        """For each class, whether its value of the operand that may be overwritten has no other references; None: for
-        none."""
-        if step.reused == NO_SLOT:
-            return None
-        place = step.operands.index(step.reused)
-        free = free_classes(slots, step.reused) if place in places else ()
-        if not free:
-            return None
-        column = places.index(place)
-        # No two of the new classes may share one.
-        return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
-
     def _free(self, split: Varying, number: int, devices: tuple[int, ...]) -> None:
         """Free the value of one class after its last use."""
         self.freed(split.values[number], members(devices, split.classes)[number])
         split.values[number] = None
-
-    def freed_by_class(
-        self, step: Step, operands: Sequence[object], places: Sequence[int], slots: Sequence[object]
-    ) -> list[tuple[int, int]]:
-        """The operands that die with each class that has run, and where they stand among those that are split."""
-        return [
-            (place, column)
-            for column, place in enumerate(places)
-            if step.operands[place] in step.dead and is_held_twice(slots, step.operands[place])
-        ]
 
     # What others may watch
 
@@ -100,6 +74,31 @@ class EachClass:
 
     def freed(self, value: object, devices: Sequence[int]) -> None:
         """The value of a class of devices is no longer needed, or is now in its slot."""
+
+
+def _freed_by_class(step: Step, places: Sequence[int], slots: Sequence[object]) -> list[tuple[int, int]]:
+    """The operands that die with each class that has run, and where they stand among those that are split."""
+    return [
+        (place, column)
+        for column, place in enumerate(places)
+        if step.operands[place] in step.dead and is_held_twice(slots, step.operands[place])
+    ]
+
+
+def _reused_by_class(
+    step: Step, places: Sequence[int], slots: Sequence[object], rows: tuple[tuple[int, ...], ...]
+) -> list[bool] | None:
+    """For each class, whether its value of the operand that may be overwritten has no other references; None: for
+    none."""
+    if step.reused == NO_SLOT:
+        return None
+    place = step.operands.index(step.reused)
+    free = free_classes(slots, step.reused) if place in places else ()
+    if not free:
+        return None
+    column = places.index(place)
+    # No two of the new classes may share one.
+    return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
 
 
 def _operands_of_class(

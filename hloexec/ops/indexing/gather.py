@@ -22,6 +22,7 @@ from hloexec.ops.indexing.index_vectors import (
     require_windows,
     start_demand,
     start_positions,
+    window_dimensions,
 )
 from hloexec.ops.intervals import Demanded, Use
 from hloexec.ops.movement.extents import completed, part
@@ -82,8 +83,7 @@ class Gather:
     @staticmethod
     def relate(use: Relating) -> None:
         attributes, operand, result = use.attributes, use.operands[0].axes, use.result.axes
-        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
-        kept = [dimension for dimension in range(len(operand)) if dimension not in dropped]
+        kept = window_dimensions(_NAMES, attributes, len(operand))
         for dimension, offset in zip(kept, attributes.offset_dims, strict=True):
             relate_window_of(use, operand[dimension], result[offset])
         batch = [axis for number, axis in enumerate(result) if number not in attributes.offset_dims]
@@ -92,8 +92,7 @@ class Gather:
     @staticmethod
     def resize(change: Resizing) -> object:
         attributes, sizes = change.attributes, list(change.attributes.slice_sizes)
-        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
-        kept = [dimension for dimension in range(len(sizes)) if dimension not in dropped]
+        kept = window_dimensions(_NAMES, attributes, len(sizes))
         for dimension, offset in zip(kept, attributes.offset_dims, strict=True):
             sizes[dimension] = change.result_sizes[1][offset]
         return attrs.evolve(attributes, slice_sizes=tuple(map(min, sizes, change.sizes(0)[1])))
@@ -115,7 +114,7 @@ class Gather:
                 f"gather leaves out operand dimension {dimension}, so its slice size must be 1, but is "
                 f"{sizes[dimension]}",
             )
-        kept = [d for d in range(source.rank) if d not in collapsed and d not in batching]
+        kept = window_dimensions(_NAMES, attributes, source.rank)
         require(
             len(offset_dims) == len(kept),
             f"gather's offset_dims must name a result dimension for each of the {len(kept)} operand dimensions that "
@@ -149,8 +148,7 @@ class Gather:
             if sizes[dimension] < operand.shape[dimension]
         }
         windows = _windows_at(operand, clamped, batch, sizes)
-        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
-        kept = [size for dimension, size in enumerate(sizes) if dimension not in dropped]
+        kept = [sizes[dimension] for dimension in window_dimensions(_NAMES, attributes, len(sizes))]
         rank = len(batch) + len(kept)
         if not windows.size:
             # Slices of size 0 of a collapsed dimension have no element to give: XLA leaves zeros.

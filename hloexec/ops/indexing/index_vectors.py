@@ -19,7 +19,15 @@ from hloexec.ops.intervals import Demand
 from hloexec.ops.relations import Axes, Relating
 from hloexec.values import Array
 
-__all__ = ["WindowNames", "batch_sizes", "relate_starts", "require_windows", "start_demand", "start_positions"]
+__all__ = [
+    "WindowNames",
+    "batch_sizes",
+    "relate_starts",
+    "require_windows",
+    "start_demand",
+    "start_positions",
+    "window_dimensions",
+]
 
 
 @attrs.frozen
@@ -37,6 +45,12 @@ class WindowNames:
     """The operand dimensions that windows do not have, batching dimensions aside."""
     windows: str
     """Which dimensions of the result or the updates are those of windows."""
+
+
+def window_dimensions(names: WindowNames, attributes: Any, rank: int) -> list[int]:
+    """The operand dimensions that windows have, in order: neither left out nor batching ones."""
+    absent = (*getattr(attributes, names.left_out), *getattr(attributes, names.operand_batching))
+    return [dimension for dimension in range(rank) if dimension not in absent]
 
 
 def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tuple[dict[int, Array], tuple[int, ...]]:

@@ -32,6 +32,7 @@ from hloexec.ops.indexing.index_vectors import (
     require_windows,
     start_demand,
     start_positions,
+    window_dimensions,
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
@@ -107,11 +108,8 @@ class Scatter:
     def demands(use: Use) -> Demanded:
         attributes, count = use.attributes, len(use.shapes) // 2
         operand, updates = use.shapes[0], use.shapes[count + 1]
-        skipped = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
-        inside = (d for d in range(operand.rank) if d not in skipped)
-        sizes = {d: updates.dimensions[u] for d, u in zip(inside, attributes.update_window_dims, strict=False)}
-        free = [operand.dimensions[d] - sizes.get(d, 1) for d in attributes.scatter_dims_to_operand_dims]
-        yield count, start_demand(free)
+        window = _window_sizes(attributes, operand.rank, updates.dimensions)
+        yield count, start_demand([operand.dimensions[d] - window[d] for d in attributes.scatter_dims_to_operand_dims])
 
     @staticmethod
     def demands_for(use: Use, demand: Demand) -> Demanded:
@@ -126,8 +124,7 @@ class Scatter:
         updates = operands[count + 1]
         for axes in operands[count + 2 :]:
             use.same(updates, axes)
-        left_out = (*attributes.inserted_window_dims, *attributes.input_batching_dims)
-        kept = [dimension for dimension in range(len(operands[0])) if dimension not in left_out]
+        kept = window_dimensions(_NAMES, attributes, len(operands[0]))
         for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
             relate_window_of(use, operands[0][dimension], updates[window])
         batch = [axis for number, axis in enumerate(updates) if number not in attributes.update_window_dims]
@@ -207,8 +204,7 @@ def _require_dimensions(
     """Raise ShapeError unless the dimensions of one operand, the indices and its updates correspond."""
     require_windows(_NAMES, attributes, source, indices)
     window_dims = attributes.update_window_dims
-    left_out = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
-    kept = [dimension for dimension in range(source.rank) if dimension not in left_out]
+    kept = window_dimensions(_NAMES, attributes, source.rank)
     require(
         len(window_dims) == len(kept),
         f"scatter's update_window_dims must name an updates dimension for each of the {len(kept)} operand dimensions "
@@ -258,6 +254,15 @@ def _require_combiner(combiner: ProgramShape, sources: list[ArrayShape], updates
         same_type_ignoring_float_width(
             element, ArrayShape(array.element_type), "the elements that scatter combines and its computation"
         )
+
+
+def _window_sizes(attributes: ScatterAttributes, rank: int, update_sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of windows by operand dimension: 1 in those that the updates lack."""
+    sizes = [1] * rank
+    kept = window_dimensions(_NAMES, attributes, rank)
+    for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
+        sizes[dimension] = update_sizes[window]
+    return tuple(sizes)
 
 
 @attrs.frozen
@@ -325,9 +330,7 @@ def _place(
     indices: Array, update_sizes: tuple[int, ...], sizes: tuple[int, ...], attributes: ScatterAttributes
 ) -> _Placement | None:
     """The placement of updates in an operand of `sizes`, or None where no window fits."""
-    left_out = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
-    window_dims = iter(attributes.update_window_dims)
-    window = tuple(1 if axis in left_out else update_sizes[next(window_dims)] for axis in range(len(sizes)))
+    window = _window_sizes(attributes, len(sizes), update_sizes)
     starts, batch = start_positions(_NAMES, attributes, indices)
     if not prod(batch) or not prod(window):
         return None

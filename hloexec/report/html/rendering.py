@@ -9,15 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
 from hloexec.report.html.building import Page, fragment_blocks
 from hloexec.report.html.content import Figure, Lines, Paragraph, Section, Table
+from hloexec.report.records import json_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,18 +54,10 @@ def fragment(view: RenderableType, result: object) -> str:
 
 def json_data(value: object) -> str:
     """JSON that can stand in a page: it holds no markup, and numbers that are not finite are texts."""
-    text = json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(json_value(value), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _hash(text: str) -> str:

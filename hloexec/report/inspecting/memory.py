@@ -16,7 +16,7 @@ from hloexec.buffers.running import RunEstimate
 from hloexec.buffers.usage import Peak
 from hloexec.ir import TupleShape
 from hloexec.ir.buffer_assignment import BufferAssignment
-from hloexec.report.layout import plain_table, rest_text, titled
+from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
 from hloexec.text.dumps.lines import index_text
@@ -245,11 +245,9 @@ def _shape(value: LiveValue) -> str:
 
 
 def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any], None]) -> RenderableType:
-    shown = entries if top == 0 else entries[:top]
-    for entry in shown:
+    for entry in entries[: top or None]:
         add(entry)
-    rest = len(entries) - len(shown)
-    return Group(table, rest_text(count_text(rest))) if rest else table
+    return with_rest(table, len(entries), top)
 
 
 def memory_record(

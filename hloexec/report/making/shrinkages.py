@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.report.layout import plain_table, rest_text, titled
+from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, flop_text, plural
 from hloexec.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
 
 __all__ = ["shrinkage_record", "shrinkage_view"]
 
 _LONGEST = 60
-_Row = TypeVar("_Row")
 
 
 def shrinkage_view(found: Shrinkage, output: str | None, top: int) -> RenderableType:
@@ -53,7 +51,7 @@ def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
     if not changes:
         return Text("\nevery size stays", style="dim")
     table = plain_table("inputs", "operations", figures=("size", "becomes", "arrays"))
-    for change in _first(changes, top):
+    for change in changes[: top or None]:
         table.add_row(
             Text(", ".join(change.parameters)),
             Text(", ".join(change.roles)),
@@ -61,14 +59,14 @@ def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
             count_text(change.after),
             count_text(change.arrays),
         )
-    return titled("sizes", plural(len(changes), "dimension"), _with_rest(table, changes, top))
+    return titled("sizes", plural(len(changes), "dimension"), with_rest(table, len(changes), top))
 
 
 def _kept(kept: Sequence[KeptSize], top: int) -> RenderableType:
     table = plain_table("because", "at", figures=("size", "arrays"))
-    for each in _first(kept, top):
+    for each in kept[: top or None]:
         table.add_row(Text(each.reason), Text(_place(each)), count_text(each.size), count_text(each.arrays))
-    return titled("sizes that stay", "", _with_rest(table, kept, top))
+    return titled("sizes that stay", "", with_rest(table, len(kept), top))
 
 
 def _place(each: KeptSize) -> str:
@@ -79,16 +77,16 @@ def _place(each: KeptSize) -> str:
 def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:
     counted = _counted(constants)
     table = plain_table("", "for example", figures=("number", "becomes", "along size", "times"))
-    for (change, count), remark in zip(_first(counted, top), map(_remark, (each for each, _ in counted)), strict=False):
+    for change, count in counted[: top or None]:
         table.add_row(
-            Text(remark),
+            Text(_remark(change)),
             Text(f"%{change.instruction}"),
             f"{change.before:g}",
             f"{change.after:g}",
             count_text(change.size),
             count_text(count),
         )
-    return titled("constants that encode a size", "", _with_rest(table, counted, top))
+    return titled("constants that encode a size", "", with_rest(table, len(counted), top))
 
 
 def _remark(change: ConstantChange) -> str:
@@ -102,14 +100,6 @@ def _counted(constants: Sequence[ConstantChange]) -> list[tuple[ConstantChange, 
     keys = [(each.is_certain, each.size, each.before, each.after) for each in constants]
     counts, firsts = Counter(keys), dict(zip(reversed(keys), reversed(constants), strict=True))
     return [(firsts[key], counts[key]) for key in sorted(counts)]
-
-
-def _first(rows: Sequence[_Row], top: int) -> Sequence[_Row]:
-    return rows[:top] if top else rows
-
-
-def _with_rest(table: RenderableType, rows: Sequence[object], top: int) -> RenderableType:
-    return Group(table, rest_text(len(rows) - top)) if top and len(rows) > top else table
 
 
 def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.report.layout import TerminalOnly, plain_table, rest_text
+from hloexec.report.layout import TerminalOnly, plain_table, with_rest
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
@@ -50,10 +50,8 @@ def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[st
         key=lambda leaf: leaf.verdict.agrees,
     )
     if off:
-        shown = off[:top] if top else off
-        parts += [Text(""), _table(shown)]
-        if len(shown) < len(off):
-            parts.append(rest_text(len(off) - len(shown)))
+        shown = off[: top or None]
+        parts += [Text(""), with_rest(_table(shown), len(off), top)]
         parts += [Text(f"{leaf.label}: {line}") for leaf in shown for line in _remark_lines(leaf)]
         worst = next((leaf for leaf in shown if leaf.measured is not None), None)
         if worst is not None:

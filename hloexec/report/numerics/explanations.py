@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hloexec.explaining.findings import Explained, Explanation, InstructionExplanation, Trial
 from hloexec.numerics.comparison import LeafComparison
-from hloexec.report.layout import next_steps, plain_table, rest_text, titled
+from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.numerics.comparison import leaf_comparison_record
 from hloexec.report.units import count_text, number_text, plural
 
@@ -31,9 +31,7 @@ def explanation_view(found: Explanation, module: str, top: int, command: Callabl
     parts: list[RenderableType] = [_verdict(found)]
     parts += [Text(line) for line in _remarks(found)]
     if len(found.trials) > 1:
-        parts += [_trials(found, found.trials[: top or None])]
-        if 0 < top < len(found.trials):
-            parts.append(rest_text(len(found.trials) - top))
+        parts.append(_trials(found, top))
     if found.checked_instructions:
         parts.append(_instructions(found, top))
     if found.verdict is Explained.NONE:
@@ -115,10 +113,10 @@ def _remarks(found: Explanation) -> list[str]:
     return lines
 
 
-def _trials(found: Explanation, trials: Sequence[Trial]) -> RenderableType:
+def _trials(found: Explanation, top: int) -> RenderableType:
     table = plain_table("policy", figures=("bits", "remaining", "equal", "max ULP", "off"), remarks=("",))
     alike = {trial.policy for trial in found.alike}
-    for trial in trials:
+    for trial in found.trials[: top or None]:
         remark = _remark(trial, is_best=trial.policy == found.best.policy, is_alike=trial.policy in alike)
         off = "–" if trial.mismatches is None else count_text(trial.mismatches)
         table.add_row(
@@ -130,7 +128,8 @@ def _trials(found: Explanation, trials: Sequence[Trial]) -> RenderableType:
             off,
             remark,
         )
-    return titled("policies", f"{plural(found.runs, 'run')}, the nearest first", table)
+    body = with_rest(table, len(found.trials), top)
+    return titled("policies", f"{plural(found.runs, 'run')}, the nearest first", body)
 
 
 def _bits_text(trial: Trial) -> str:
@@ -163,7 +162,8 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
     if first is not None:
         parts += [Text(""), Text.assemble((f"%{first.name}", "bold red"), " is the first that no policy explains:")]
         parts.append(Text(f"  {first.hlo}"))
-    parts.append(titled("instructions", f"of {checked}, those that rounding alone does not explain", table))
+    body = with_rest(table, len(found.instructions), top)
+    parts.append(titled("instructions", f"of {checked}, those that rounding alone does not explain", body))
     return Group(*parts)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff
-from hloexec.report.layout import command_text, plain_table, rest_text
+from hloexec.report.layout import command_text, plain_table, with_rest
 from hloexec.report.numerics.diffs import diff_record, diff_view
 from hloexec.report.units import plural
 
 __all__ = ["folder_record", "folder_view"]
 
 _STYLES = {"differ": "bold red", "not compared": "bold yellow", "rounding only": "cyan", "agree": "green"}
+_HINT = "--top says how many"
 _RANKS = {outcome: rank for rank, outcome in enumerate(_STYLES)}
 
 
@@ -73,7 +73,7 @@ def _modules(modules: Sequence[ModuleDiff], top: int) -> RenderableType:
             Text(module.outcome, _STYLES[module.outcome]),
             Text("" if step is None else str(step)),
         )
-    return _with_rest(table, len(ranked), top)
+    return with_rest(table, len(ranked), top, _HINT)
 
 
 def _steps(module: ModuleDiff, top: int) -> RenderableType:
@@ -85,17 +85,11 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
     table = plain_table("step", "verdict", "values found before")
     for step in steps[first : first + top]:
         table.add_row(Text(str(step)), Text(step.outcome, _STYLES[step.outcome]), _share(step))
-    return _with_rest(table, len(steps), top)
+    return with_rest(table, len(steps), top, _HINT)
 
 
 def _share(step: StageDiff) -> str:
     return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
-
-
-def _with_rest(table: Table, count: int, top: int) -> RenderableType:
-    if count <= top:
-        return table
-    return Group(table, rest_text(count - top, "--top says how many"))
 
 
 def folder_record(found: FolderDiff) -> dict[str, object]:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.narrowing import Deviation, InstructionVerdict, Narrowing, OutputDeviation, Standing
-from hloexec.report.layout import plain_table, rest_text, titled
+from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, flop_text, plural, seconds_text
 
 __all__ = ["narrowing_record", "narrowing_view"]
@@ -118,21 +118,19 @@ def _narrowed(narrowed: Sequence[InstructionVerdict], top: int) -> RenderableTyp
         flops[key] += each.flops
     rows = sorted(counts, key=lambda key: (-flops[key], key))
     table = plain_table("opcode", "types", figures=("instructions", "FLOPs"))
-    for key in rows[:top] if top else rows:
+    for key in rows[: top or None]:
         table.add_row(key[0], f"{key[1]} → {key[2]}", count_text(counts[key]), flop_text(flops[key]))
-    body = Group(table, rest_text(len(rows) - top)) if top and len(rows) > top else table
-    return titled("narrowed", plural(len(narrowed), "instruction"), body)
+    return titled("narrowed", plural(len(narrowed), "instruction"), with_rest(table, len(rows), top))
 
 
 def _kept(kept: Sequence[InstructionVerdict], top: int) -> RenderableType:
     table = plain_table("instruction", "may not", "because", "source", figures=("FLOPs",))
-    for each in kept[:top] if top else kept:
+    for each in kept[: top or None]:
         where = each.source or each.op_name or ""
         table.add_row(
             Text(f"%{each.instruction}"), each.standing.value, Text(each.reason), Text(where), flop_text(each.flops)
         )
-    body = Group(table, rest_text(len(kept) - top)) if top and len(kept) > top else table
-    return titled("may not be narrowed", plural(len(kept), "instruction"), body)
+    return titled("may not be narrowed", plural(len(kept), "instruction"), with_rest(table, len(kept), top))
 
 
 def narrowing_record(found: Narrowing, output: str | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.ir import ArrayShape
-from hloexec.report.layout import next_steps, plain_table, rest_text, titled
+from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
@@ -72,8 +72,7 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
     if found.samples:
         headers.append(f"{found.samples} runs, {CONFIDENCE:.0%}")
     table = plain_table(*headers)
-    shown = found.outputs[:top] if top else found.outputs
-    for output in shown:
+    for output in found.outputs[: top or None]:
         cells = [
             _label(output.index, output.devices, devices),
             _shape_text(output),
@@ -87,40 +86,36 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
         if found.samples:
             cells.append(_interval_text(sampled.get((output.index, output.devices))))
         table.add_row(*cells)
-    body: RenderableType = table
-    if len(shown) < len(found.outputs):
-        body = Group(table, rest_text(len(found.outputs) - len(shown)))
     lost = sum(output.lost for output in found.outputs)
     remark = "decimal digits of the median and of the worst element"
     if lost:
         remark += f"; {plural(lost, 'element')} infinite or NaN that should not be"
-    return titled("outputs", remark, body)
+    return titled("outputs", remark, with_rest(table, len(found.outputs), top))
 
 
 def _losses(losses: Sequence[Loss], top: int) -> RenderableType:
-    shown = losses[:top] if top else losses
     table = plain_table("share", "kind", "instruction", "runs", "inherits", "adds", "source")
-    for loss in shown:
+    for loss in losses[: top or None]:
         share = loss.lost_share or loss.share
         cells = (f"{share:.1%}", loss.kind, loss.name, count_text(loss.runs))
         errors = (number_text(loss.inherited, 2), number_text(loss.added, 2))
         table.add_row(*map(Text, (*cells, *errors, str(loss.source[0]) if loss.source else "")))
-    body: RenderableType = table
-    if len(shown) < len(losses):
-        body = Group(table, rest_text(len(losses) - len(shown)))
-    return titled("where the error of the outputs comes from", "errors relative to the result, in the worst run", body)
+    return titled(
+        "where the error of the outputs comes from",
+        "errors relative to the result, in the worst run",
+        with_rest(table, len(losses), top),
+    )
 
 
 def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
-    shown = decisions[:top] if top else decisions
     table = plain_table("instruction", "otherwise", "of", "source")
-    for entry in shown:
+    for entry in decisions[: top or None]:
         source = str(entry.source[0]) if entry.source else ""
         table.add_row(*map(Text, (f"%{entry.instruction}", count_text(entry.count), count_text(entry.total), source)))
     return titled(
         "where exact numbers would have decided otherwise",
         "the shadows follow the run's own branches and indices",
-        table,
+        with_rest(table, len(decisions), top),
     )
 
 

@@ -10,7 +10,7 @@ import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.report.layout import next_steps, plain_table, rest_text, titled
+from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.units import number_text, plural
 from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, OutputDifference, PolicyFound, Triage, TriagedModule
 
@@ -119,10 +119,7 @@ def _modules(modules: Sequence[TriagedModule], numbers: dict[str, int], top: int
             Text(_to_blame(module)),
             Text(_because(module)),
         )
-    body: RenderableType = table
-    if 0 < top < len(modules):
-        body = Group(table, rest_text(len(modules) - top))
-    return titled("modules", "all that do not agree", body)
+    return titled("modules", "all that do not agree", with_rest(table, len(modules), top))
 
 
 def _off(module: TriagedModule) -> str:

@@ -25,10 +25,10 @@ def checks_view(checks: Sequence[GoldenCheck], top: int) -> RenderableType:
     width = max(len(check.folder.name) for check in checks)
     parts += [_line(check, width) for check in checks]
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
-    for check in failed[:top] if top else failed:
+    for check in failed[: top or None]:
         if check.comparison is not None:
             parts += [Text(""), Text(str(check.folder), style="bold"), comparison_view(check.comparison, top)]
-    if failed and 0 < top < len(failed):
+    if 0 < top < len(failed):
         parts.append(rest_text(len(failed) - top))
     if failed and failed[0].golden is not None and failed[0].golden.expected_source == "hloexec":
         hint = f"\nif the new result is meant:\n  hloexec golden check --update {failed[0].folder}"

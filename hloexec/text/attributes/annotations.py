@@ -123,7 +123,7 @@ class AnnotationParser:
         if lexer.kind == STRING:
             lexer.string("the name of an original instruction")
             if lexer.at("{"):
-                self._attributes.shape_index("the index of an original value")
+                self._attributes.integers("the index of an original value")
         lexer.expect("}", f"after a leaf of {what}")
 
     def recovery_table(self, what: str) -> str:

@@ -36,8 +36,7 @@ _KINDS = {
     "unknown": ShardingType.UNKNOWN,
     "unreduced": ShardingType.UNREDUCED,
 }
-# Where a text names several kinds, the first of these decides, as in XLA.
-_PRECEDENCE = ("replicated", "maximal", "manual", "unknown", "unreduced")
+"""Where a text names several of them, the first decides, as in XLA."""
 _AXES_KINDS = ("replicated", "unreduced", "manual")
 _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
 
@@ -108,7 +107,7 @@ class ShardingParser:
             else:
                 lexer.fail(f"expected a part of a sharding, found '{word}'")
         lexer.advance()
-        kind = next((_KINDS[word] for word in _PRECEDENCE if word in kinds), ShardingType.TILED)
+        kind = next((kind for word, kind in _KINDS.items() if word in kinds), ShardingType.TILED)
         self._check(kind, fields, start)
         return TileSharding(kind, **fields)
 
@@ -147,9 +146,7 @@ class ShardingParser:
         elif "tile_dimensions" not in fields:
             lexer.fail("a sharding that is of no simple kind needs devices=[…]", start)
         elif "iota" not in fields:
-            count = 1
-            for size in fields["tile_dimensions"]:
-                count *= size
+            count = math.prod(fields["tile_dimensions"])
             if len(devices) <= 1:
                 lexer.fail("a tiled sharding names more than one device", start)
             if len(devices) != count:
@@ -181,11 +178,7 @@ class ShardingParser:
             )
             if sorted(permutation) != list(range(len(reshape))):
                 lexer.fail(f"the permutation of an iota of {len(reshape)} dimensions names each once", position)
-        count, wanted = 1, 1
-        for size in reshape:
-            count *= size
-        for size in dimensions:
-            wanted *= size
+        count, wanted = math.prod(reshape), math.prod(dimensions)
         if count != wanted:
             lexer.fail(f"the tile dimensions ask for {wanted} devices, the iota has {count}", start)
         return IotaTiles(dimensions, reshape, permutation)

@@ -98,26 +98,30 @@ class AttributeParser:
             return (self._lexer.boolean(what),)
         return self.items("{", "}", what, lambda: self._lexer.boolean(what))
 
-    def shape_index(self, what: str) -> tuple[int, ...]:
-        """'{' [int (',' int)* [',']] '}'"""
-        return self.integers(what)
-
     # Aliasing and layouts of whole programs
 
     def operand_aliases(self, what: str) -> tuple[OperandAlias, ...]:
         """'{' [index ':' '(' int ',' index ')' (',' …)*] '}'"""
-        return self.items("{", "}", what, lambda: OperandAlias(*self._alias(what)))
+        return self.items("{", "}", what, lambda: self._operand_alias(what))
 
-    def _alias(self, what: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    def _operand_alias(self, what: str) -> OperandAlias:
+        alias = OperandAlias(self._output_index(what), *self._numbered_index(what, "operand"))
+        self._lexer.expect(")", f"after an operand in {what}")
+        return alias
+
+    def _output_index(self, what: str) -> tuple[int, ...]:
+        """index ':'"""
+        index = self.integers(what)
+        self._lexer.expect(":", f"after an output index in {what}")
+        return index
+
+    def _numbered_index(self, what: str, place: str) -> tuple[int, tuple[int, ...]]:
+        """'(' int ',' index: what part of an operand or a parameter; what closes it stays"""
         lexer = self._lexer
-        output = self.shape_index(what)
-        lexer.expect(":", f"after an output index in {what}")
-        lexer.expect("(", f"before the aliased value in {what}")
-        number = lexer.integer(f"a number in {what}")
+        lexer.expect("(", f"before the {place} in {what}")
+        number = lexer.integer(f"the {place} number in {what}")
         lexer.expect(",", f"before an index in {what}")
-        index = self.shape_index(what)
-        lexer.expect(")", f"after the aliased value in {what}")
-        return output, number, index
+        return number, self.integers(what)
 
     def input_output_alias(self, what: str) -> tuple[Alias, ...]:
         """'{' [index ':' '(' int ',' index [',' kind] ')' (',' …)*] '}', kind ::= may-alias | must-alias"""
@@ -125,12 +129,7 @@ class AttributeParser:
 
     def _output_alias(self, what: str) -> Alias:
         lexer = self._lexer
-        output = self.shape_index(what)
-        lexer.expect(":", f"after an output index in {what}")
-        lexer.expect("(", f"before the parameter in {what}")
-        number = lexer.integer(f"the parameter number in {what}")
-        lexer.expect(",", f"before an index in {what}")
-        index = self.shape_index(what)
+        output, (number, index) = self._output_index(what), self._numbered_index(what, "parameter")
         kind = self.enumeration("the kind of alias", ("may-alias", "must-alias")) if lexer.take(",") else "may-alias"
         lexer.expect(")", f"after the parameter in {what}")
         return Alias(output, number, index, kind)
@@ -140,13 +139,9 @@ class AttributeParser:
         return self.items("{", "}", what, lambda: self._donor(what))
 
     def _donor(self, what: str) -> tuple[int, tuple[int, ...]]:
-        lexer = self._lexer
-        lexer.expect("(", f"before a parameter in {what}")
-        number = lexer.integer(f"the parameter number in {what}")
-        lexer.expect(",", f"before an index in {what}")
-        index = self.shape_index(what)
-        lexer.expect(")", f"after a parameter in {what}")
-        return number, index
+        donor = self._numbered_index(what, "parameter")
+        self._lexer.expect(")", f"after the parameter in {what}")
+        return donor
 
     def entry_layout(self, what: str) -> EntryLayout:
         """'{' '(' [shape (',' shape)*] ')' '->' shape '}'"""

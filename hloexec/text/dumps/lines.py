@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from hloexec.errors import ParseError
 from hloexec.ir import Shape
-from hloexec.text.lexer import END, Lexer
-from hloexec.text.shapes import ShapeParser
+from hloexec.text.lexer import Lexer
+from hloexec.text.shapes import parse_shape
 
 __all__ = ["DumpLines", "index_of", "index_text", "rounded_bytes"]
 
@@ -83,10 +83,7 @@ class DumpLines:
         if known is not None:
             return known
         try:
-            lexer = Lexer(text, self._filename)
-            shape = ShapeParser(lexer).shape()
-            if lexer.kind != END:
-                lexer.fail(f"expected the end of the shape, found {lexer.describe()}")
+            shape = parse_shape(text)
         except ParseError as error:
             self.fail(error.message, match.start(group) + error.column - 1)
         self._shapes[text] = shape

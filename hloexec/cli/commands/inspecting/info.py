@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -10,6 +11,10 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
 from hloexec.cli.problems import as_options
+from hloexec.cli.reports import show_report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["command"]
 
@@ -53,6 +58,7 @@ def _format(file: str) -> object:
 
 def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> None:
     import hloexec
+    from hloexec.report.records import summary_record
     from hloexec.summary import summarize, summarize_computations
 
     module = hloexec.load(file, strict=strict)
@@ -64,31 +70,28 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
     ]
     summary = attrs.evolve(summary, unsupported=tuple(unsupported))
     parts = summarize_computations(module) if computations else None
-    if as_json:
-        from hloexec.report.records import summary_record
 
-        echo_json("info", {"file": file, **summary_record(summary, parts)})
-        return
-    from hloexec.report.layout import show
-    from hloexec.report.tables import computations_view, summary_view
+    def view() -> RenderableType:
+        from hloexec.report.tables import computations_view, summary_view
 
-    show(summary_view(summary) if parts is None else computations_view(summary, parts))
+        return summary_view(summary) if parts is None else computations_view(summary, parts)
+
+    show_report("info", as_json, lambda: {"file": file, **summary_record(summary, parts)}, view)
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
     from hloexec.npz import entries
     from hloexec.numerics.statistics import statistics
+    from hloexec.report.records import leaf_records
 
     rows = [(entry.stem or "value", leaf) for entry in entries(file) for leaf in statistics(entry.read(None))]
-    if as_json:
-        from hloexec.report.records import leaf_records
 
-        echo_json("info-arrays", {"file": file, "arrays": leaf_records(rows)})
-        return
-    from hloexec.report.layout import show
-    from hloexec.report.tables import values_table
+    def view() -> RenderableType:
+        from hloexec.report.tables import values_table
 
-    show(values_table("arrays", rows))
+        return values_table("arrays", rows)
+
+    show_report("info-arrays", as_json, lambda: {"file": file, "arrays": leaf_records(rows)}, view)
 
 
 def _show_assignment(file: str, as_json: bool) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option, top_option
+from hloexec.cli.reports import show_report, write_command_page
 
 __all__ = ["command"]
 
@@ -20,9 +23,7 @@ __all__ = ["command"]
     metavar="FILE",
     help="XLA's buffer assignment for the module. May be repeated if XLA wrote several files.",
 )
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, help="Number of rows in each table, 0 for all (default 10)."
-)
+@top_option(10)
 @html_option
 @json_option
 def command(file: str, assignments: tuple[str, ...], top: int, html: str | None, as_json: bool) -> int:
@@ -33,6 +34,8 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     differ.
     """
     import hloexec
+    from hloexec.buffers.running import run_estimate
+    from hloexec.report.inspecting.memory import memory_record, memory_view
 
     if file == "-" and "-" in assignments:
         raise click.UsageError("the module and the assignment cannot both come from standard input")
@@ -41,28 +44,10 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     comparison = None
     if assignments:
         comparison = hloexec.compare_memory(usage, hloexec.load_buffer_assignment(*assignments))
-    from hloexec.buffers.running import run_estimate
-
-    estimate = run_estimate(module)
-    if as_json:
-        from hloexec.report.inspecting.memory import memory_record
-
-        echo_json("memory", {"file": file, **memory_record(usage, comparison, estimate)})
-    else:
-        from hloexec.report.inspecting.memory import memory_view
-        from hloexec.report.layout import show
-
-        show(memory_view(usage, comparison, estimate, top))
+    found = usage, comparison, run_estimate(module)
+    view = partial(memory_view, *found)
+    show_report("memory", as_json, lambda: {"file": file, **memory_record(*found)}, lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import page_rows, write_command_page
-        from hloexec.report.inspecting.memory import memory_view
-
-        view = memory_view(usage, comparison, estimate, page_rows())
-        write_command_page(
-            html,
-            usage if comparison is None else comparison,
-            view,
-            module,
-            (("file", file), *(("assignment", each) for each in assignments)),
-        )
+        facts = (("file", file), *(("assignment", each) for each in assignments))
+        write_command_page(html, usage if comparison is None else comparison, module, view, facts)
     return 0 if comparison is None or comparison.agrees else 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
-from hloexec.errors import UnsupportedError
+from hloexec.cli.options import echo_json, file_argument, json_option, named_policy, strict_option
 
 __all__ = ["command"]
 
@@ -28,15 +27,11 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     from hloexec.exec.code.code import sources
     from hloexec.exec.code.compiling import code_of
     from hloexec.exec.plans import plan_of
-    from hloexec.ops.policies.policy import numerics_policy
     from hloexec.plan.memory import entry_peak_bytes
     from hloexec.plan.pipeline import PASS_NAMES
     from hloexec.system_memory import in_units
 
-    try:
-        policy = numerics_policy(numerics)
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    policy = named_policy(numerics)
     if after is not None and after not in PASS_NAMES:
         raise click.BadParameter(f"the passes are {', '.join(PASS_NAMES)}", param_hint="'--after'")
     module = hloexec.load(file, strict=strict)

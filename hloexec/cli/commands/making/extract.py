@@ -9,7 +9,8 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import file_argument, json_option
+from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
@@ -62,6 +63,7 @@ def command(
     from hloexec.cli.progress import ProgressBar
     from hloexec.extraction import extract
     from hloexec.folders import require_new_folder
+    from hloexec.report.making.extractions import extraction_record, extraction_view
 
     require_new_folder(folder)
     run = prepared(file, given)
@@ -85,13 +87,10 @@ def command(
     words += [word for name in names for word in ("--inputs", os.path.join(folder, name))]
     if given.numerics != "reference":
         words += ["--numerics", given.numerics]
-    if as_json:
-        from hloexec.report.making.extractions import extraction_record
-
-        echo_json("extract", {**run.record(), **extraction_record(found, folder, rerun)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.making.extractions import extraction_view
-
-        show(extraction_view(found, folder, rerun, shlex.join(words)))
+    show_report(
+        "extract",
+        as_json,
+        lambda: {**run.record(), **extraction_record(found, folder, rerun)},
+        lambda: extraction_view(found, folder, rerun, shlex.join(words)),
+    )
     return 0 if rerun.has_same_bits else 1

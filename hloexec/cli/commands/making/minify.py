@@ -8,7 +8,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import echo_json, file_argument, json_option, named_policy
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError, UnsupportedError
 
@@ -186,15 +186,10 @@ def _given(
 def _policy(against: str | None) -> str | None:
     """What to compare with; click.BadParameter where it is none."""
     from hloexec.minifying.oracles import XLA
-    from hloexec.ops.policies.policy import numerics_policy
 
-    if against is None or against == XLA:
-        return against
-    try:
-        numerics_policy(against.removeprefix("policy:"))
-    except UnsupportedError as error:
+    if against is not None and against != XLA:
         hint = "; --differs-from compares with a module, --expected with a file of results"
-        raise click.BadParameter(f"{error.message}{hint}", param_hint="'--against'") from error
+        named_policy(against.removeprefix("policy:"), "--against", hint)
     return against
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, write_text
+from hloexec.cli.options import ByteCount, KeyValue, file_argument, json_option, top_option, write_text
+from hloexec.cli.reports import show_report
 
 __all__ = ["command"]
 
@@ -38,9 +39,7 @@ __all__ = ["command"]
     help="Keep so many of the devices, as shorter axes of their grid; or give the sizes of all axes, as in 2x2.",
 )
 @click.option("--report", is_flag=True, help="Show which sizes changed, and which stayed and why.")
-@click.option(
-    "--top", type=click.IntRange(min=0), default=20, help="Number of rows in each table, 0 for all (default 20)."
-)
+@top_option(20)
 @json_option
 def command(
     file: str,
@@ -59,23 +58,22 @@ def command(
     into memory, and takes minutes.
     """
     import hloexec
+    from hloexec.report.making.shrinkages import shrinkage_record, shrinkage_view
 
     module = hloexec.load(file)
     found = hloexec.shrink(module, max_bytes=max_bytes, dims=_sizes(dims), keep=keep, devices=_devices(devices))
     text = hloexec.format(found.module)
     if output is not None:
         write_text(output, text)
-    if as_json:
-        from hloexec.report.making.shrinkages import shrinkage_record
-
-        echo_json("shrink", {"file": file, **shrinkage_record(found, output)})
-    elif output is None and not report:
+    if output is None and not report and not as_json:
         click.echo(text, nl=False)
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.making.shrinkages import shrinkage_view
-
-        show(shrinkage_view(found, output, top))
+        return
+    show_report(
+        "shrink",
+        as_json,
+        lambda: {"file": file, **shrinkage_record(found, output)},
+        lambda: shrinkage_view(found, output, top),
+    )
 
 
 def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import KeyValue, echo_json, html_option, json_option
-from hloexec.errors import UnsupportedError
+from hloexec.cli.options import KeyValue, html_option, json_option, named_policy, top_option
+from hloexec.cli.reports import show_report, write_command_page
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
@@ -64,9 +65,7 @@ __all__ = ["command"]
     help="Leaf LEAF holds indices along the last dimension of the array in FILE.npy; they are compared by the values "
     "that they select. May be repeated.",
 )
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, help="Number of rows in the table, 0 for all (default 10)."
-)
+@top_option(10)
 @html_option
 @json_option
 def command(
@@ -91,34 +90,23 @@ def command(
     tolerance is given, it is derived from the element types and the module. Exits with 0 if both agree, 1 if they
     differ, 2 if they cannot be compared.
     """
+    from hloexec.report.numerics.comparison import comparison_record, comparison_view
+
     tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
     module, comparison, pairs = _compared(
         actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
     )
-    if as_json:
-        from hloexec.report.numerics.comparison import comparison_record
-
-        given = {
-            "actual_file": actual,
-            "expected_file": expected,
-            "module": None if module is None else module.name,
-            "numerics": numerics,
-        }
-        echo_json("compare", {**given, **comparison_record(comparison)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.comparison import comparison_view
-
-        show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
+    given = {
+        "actual_file": actual,
+        "expected_file": expected,
+        "module": None if module is None else module.name,
+        "numerics": numerics,
+    }
+    view = partial(comparison_view, comparison, hints=_hints(comparison, actual, expected, module_file, inputs))
+    show_report("compare", as_json, lambda: given | comparison_record(comparison), lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import page_rows, write_command_page
-        from hloexec.report.numerics.comparison import comparison_view
-
-        hints = _hints(comparison, actual, expected, module_file, module, inputs)
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
-        write_command_page(
-            html, comparison, comparison_view(comparison, page_rows(), hints=hints), module, facts, pairs
-        )
+        write_command_page(html, comparison, module, view, facts, pairs)
     return 0 if comparison.agrees else 1
 
 
@@ -136,15 +124,11 @@ def _compared(
     from hloexec import literals
     from hloexec.dtypes import element_type_of
     from hloexec.ir import ArrayShape
-    from hloexec.ops.policies.policy import numerics_policy
     from hloexec.results import read_result, result_shapes
 
     if tolerances["check_error"] != "max" and not any(tolerances[name] is not None for name in ("atol", "rtol", "ulp")):
         raise click.UsageError("--check-error needs a tolerance to hold the errors to: --atol, --rtol or --ulp")
-    try:
-        numerics_policy(numerics)
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    named_policy(numerics)
     if inputs is not None and module_file is None:
         raise click.UsageError("--inputs needs --module")
     if contraction_length is not None and module_file is not None:
@@ -173,12 +157,7 @@ def _compared(
 
 
 def _hints(
-    comparison: Comparison,
-    actual: str,
-    expected: str,
-    module_file: str | None,
-    module: Module | None,
-    inputs: str | None,
+    comparison: Comparison, actual: str, expected: str, module_file: str | None, inputs: str | None
 ) -> list[str]:
     """Commands for the next step."""
     import shlex

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,9 +13,10 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, html_option, json_option
+from hloexec.cli.options import html_option, json_option, named_policy
+from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import HloError, HloWarning, UnsupportedError
+from hloexec.errors import HloError, HloWarning
 
 if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar
@@ -86,14 +88,10 @@ def command(
     With --extract, what is to blame and what it should be become two small modules, DIR/after.hlo and DIR/before.hlo,
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
-    from hloexec.ops.policies.policy import numerics_policy
-
-    policies = []
-    for option, name in (("--numerics-before", numerics_before), ("--numerics-after", numerics_after)):
-        try:
-            policies.append(numerics_policy(name or given.numerics))
-        except UnsupportedError as error:
-            raise click.BadParameter(error.message, param_hint=f"'{option if name else '--numerics'}'") from error
+    policies = (
+        named_policy(numerics_before or given.numerics, "--numerics-before" if numerics_before else "--numerics"),
+        named_policy(numerics_after or given.numerics, "--numerics-after" if numerics_after else "--numerics"),
+    )
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(
@@ -103,12 +101,12 @@ def command(
             raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
         from hloexec.cli.commands.numerics.diff_folders import diff_dumps
 
-        return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, html, as_json, given)
+        return diff_dumps(before, after, select, policies, top, budget, html, as_json, given)
     if after is None:
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
-    return _diff_files(before, after, (policies[0], policies[1]), top, budget, folder, html, as_json, given)
+    return _diff_files(before, after, policies, top, budget, folder, html, as_json, given)
 
 
 def _diff_files(
@@ -127,6 +125,8 @@ def _diff_files(
     from hloexec.diffing import diff
     from hloexec.folders import require_new_folder
     from hloexec.loading import load
+    from hloexec.report.numerics.diffs import diff_record, diff_view, sides_record
+    from hloexec.report.numerics.pairs import pair_record
 
     if folder is not None:
         require_new_folder(folder)
@@ -147,28 +147,18 @@ def _diff_files(
             **options,
         )
         saved = None if folder is None or not found.findings else _saved(found, folder, options, budget, progress)
-    if as_json:
-        from hloexec.report.numerics.diffs import diff_record, sides_record
-        from hloexec.report.numerics.pairs import pair_record
+    on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
+    view = partial(diff_view, found, command=on_after.command, saved=saved)
 
-        extraction = None if saved is None else pair_record(saved)
-        sides = sides_record(before, after, policies, given.seed)
-        echo_json("diff", {**sides, **diff_record(found), "extraction": extraction})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.diffs import diff_view
+    def record() -> dict[str, object]:
+        sides, extraction = sides_record(before, after, policies, given.seed), saved and pair_record(saved)
+        return {**sides, **diff_record(found), "extraction": extraction}
 
-        on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
-        show(diff_view(found, top, on_after.command, saved))
-        if folder is not None and not found.findings:
-            show(f"nothing is to blame, so nothing is extracted: {folder} is not written")
+    show_report("diff", as_json, record, lambda: view(top))
+    if folder is not None and not found.findings and not as_json:
+        click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if html is not None:
-        from hloexec.cli.pages import write_run_page
-        from hloexec.report.numerics.diffs import diff_view
-
-        on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
-        facts = (("before", before), ("after", after))
-        write_run_page(html, found, on_after, lambda rows: diff_view(found, rows, on_after.command, saved), facts)
+        write_run_page(html, found, on_after, view, (("before", before), ("after", after)))
     return 0 if found.agrees else 1
 
 

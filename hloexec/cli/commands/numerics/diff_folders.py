@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from hloexec.cli.inputs.loading import values_per_device
-from hloexec.cli.options import echo_json
 from hloexec.cli.problems import as_options
+from hloexec.cli.reports import show_report, write_command_page
 from hloexec.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
-    from hloexec.diffing.folders import FolderDiff, ModuleDiff
+    from hloexec.diffing.folders import ModuleDiff
     from hloexec.ir import Module
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.values import Value
@@ -38,6 +39,8 @@ def diff_dumps(
     from hloexec.cli.progress import ProgressBar
     from hloexec.devices.topology import topology_of
     from hloexec.diffing.folders import diff_folders
+    from hloexec.report.numerics.diffs import sides_record
+    from hloexec.report.numerics.folder_diffs import folder_record, folder_view
 
     if other is None and policies[0] != policies[1]:
         raise click.UsageError("all stages of one folder run under one policy; give --numerics alone")
@@ -68,27 +71,13 @@ def diff_dumps(
     def command(name: str, *arguments: str) -> str:
         return shlex.join(["hloexec", name, *arguments, *words])
 
-    if as_json:
-        from hloexec.report.numerics.diffs import sides_record
-        from hloexec.report.numerics.folder_diffs import folder_record
-
-        echo_json("diff-folders", {**sides_record(folder, other, policies, given.seed), **folder_record(found)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.folder_diffs import folder_view
-
-        show(folder_view(found, top, command))
+    view = partial(folder_view, found, command=command)
+    sides = sides_record(folder, other, policies, given.seed)
+    show_report("diff-folders", as_json, lambda: {**sides, **folder_record(found)}, lambda: view(top))
     if html is not None:
-        _write_page(html, found, folder if other is None else f"{folder}, {other}", given.seed, command)
+        folders = folder if other is None else f"{folder}, {other}"
+        write_command_page(html, found, None, view, (("folders", folders), ("seed", str(given.seed))))
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)
-
-
-def _write_page(html: str, found: FolderDiff, folders: str, seed: int, command: Callable[..., str]) -> None:
-    from hloexec.cli.pages import page_rows, write_command_page
-    from hloexec.report.numerics.folder_diffs import folder_view
-
-    facts = (("folders", folders), ("seed", str(seed)))
-    write_command_page(html, found, folder_view(found, page_rows(), command), None, facts)
 
 
 def _in_options(module: ModuleDiff) -> ModuleDiff:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option, named_policy, top_option
+from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
-    from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.tracing import Trace
     from hloexec.values import Array, Value
 
@@ -54,9 +53,7 @@ __all__ = ["command"]
     type=click.FloatRange(0, min_open=True),
     help="End it after this time, too.  [default: no limit]",
 )
-@click.option(
-    "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
-)
+@top_option(12)
 @html_option
 @run_options
 @json_option
@@ -80,40 +77,23 @@ def command(
     """
     from hloexec.explaining import explain
     from hloexec.ops.policies.policy import POLICIES
+    from hloexec.report.numerics.explanations import explanation_record, explanation_view
 
     if given.numerics != "reference":
         raise click.UsageError("explain tries policies one after the other; choose those that it tries with --policy")
-    policies = _policies(names) or list(POLICIES.values())
+    policies = [named_policy(name, "--policy") for name in names] or list(POLICIES.values())
     run = prepared(file, given)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
     other = None if values is None else _other_side(values)
     wanted = _expected(run.module, expected, run.recorded_result)
     limits: dict[str, Any] = {"runs": runs, "budget": budget}
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
-    if as_json:
-        from hloexec.report.numerics.explanations import explanation_record
-
-        echo_json("explain", {**run.record(), "expected_file": expected or file, **explanation_record(found)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.explanations import explanation_view
-
-        show(explanation_view(found, run.module.name, top, run.command))
+    view = partial(explanation_view, found, run.module.name, command=run.command)
+    record = {**run.record(), "expected_file": expected or file}
+    show_report("explain", as_json, lambda: record | explanation_record(found), lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import write_run_page
-        from hloexec.report.numerics.explanations import explanation_view
-
-        write_run_page(html, found, run, lambda rows: explanation_view(found, run.module.name, rows, run.command))
+        write_run_page(html, found, run, view)
     return 0 if found.is_explained and found.first_unexplained is None else 1
-
-
-def _policies(names: Sequence[str]) -> list[NumericsPolicy]:
-    from hloexec.ops.policies.policy import numerics_policy
-
-    try:
-        return [numerics_policy(name) for name in names]
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--policy'") from error
 
 
 def _expected(module: Module, path: str | None, recorded: Value | None) -> Value | dict[str, Array]:

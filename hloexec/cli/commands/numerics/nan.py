@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
@@ -50,6 +53,7 @@ def command(
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.nan_search import find_nan
+    from hloexec.report.numerics.nan_search import nan_record, nan_view
 
     if share and not also:
         raise click.UsageError("--share applies to --also; give --also, too")
@@ -65,20 +69,8 @@ def command(
             observers=[progress],
             **run.options,
         )
-    if as_json:
-        from hloexec.report.numerics.nan_search import nan_record
-
-        echo_json("nan", {**run.record(), **nan_record(search)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.nan_search import nan_view
-
-        show(nan_view(search, run.module.name, run.devices, top, run.command))
+    view = partial(nan_view, search, run.module.name, run.devices, command=run.command)
+    show_report("nan", as_json, lambda: {**run.record(), **nan_record(search)}, lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import write_run_page
-        from hloexec.report.numerics.nan_search import nan_view
-
-        write_run_page(
-            html, search, run, lambda rows: nan_view(search, run.module.name, run.devices, rows, run.command)
-        )
+        write_run_page(html, search, run, view)
     return 1 if search.finding is not None or search.nan_from_inputs else 0

@@ -9,7 +9,8 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared, values_per_device
-from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option, write_text
+from hloexec.cli.options import KeyValue, file_argument, json_option, top_option, write_text
+from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ __all__ = ["command"]
     "--portable", is_flag=True, help="Multiply narrow operands in f32, with the same values, as XLA:CPU needs it."
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the narrowed module to this file.")
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Rows of each table, 0 for all.")
+@top_option(20)
 @run_options
 @json_option
 def command(
@@ -126,6 +127,7 @@ def command(
     """
     import hloexec
     from hloexec.cli.progress import ProgressBar
+    from hloexec.report.numerics.narrowing import narrowing_record, narrowing_view
 
     run = prepared(file, _with_inputs(given, given.inputs[:1] if _are_several(given) else given.inputs))
     with ProgressBar() as progress:
@@ -149,15 +151,13 @@ def command(
         )
     if output is not None:
         write_text(output, hloexec.format(found.module))
-    if as_json:
-        from hloexec.report.numerics.narrowing import narrowing_record
-
-        echo_json("precision", {**run.record(), **narrowing_record(found, output)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.narrowing import narrowing_view
-
-        show(narrowing_view(found, output, top))
+    record = run.record()
+    show_report(
+        "precision",
+        as_json,
+        lambda: record | narrowing_record(found, output),
+        lambda: narrowing_view(found, output, top),
+    )
 
 
 def _are_several(given: RunOptions) -> bool:

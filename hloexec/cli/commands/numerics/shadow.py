@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, html_option, json_option
+from hloexec.cli.options import file_argument, html_option, json_option, top_option
+from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
@@ -22,7 +25,7 @@ __all__ = ["command"]
     metavar="N",
     help="Also run N times (at least 2, better 10) with random rounding, for digits with a confidence interval.",
 )
-@click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of each table; 0: all.")
+@top_option(10)
 @html_option
 @run_options
 @json_option
@@ -35,24 +38,13 @@ def command(file: str, samples: int, top: int, html: str | None, as_json: bool, 
     constants count as exact.
     """
     from hloexec.cli.progress import ProgressBar
+    from hloexec.report.numerics.shadows import shadow_record, shadow_view
     from hloexec.shadowing import shadow
 
     run = prepared(file, given)
     with ProgressBar() as progress:
         found = shadow(run.module, run.inputs, samples=samples, observers=[progress], **run.options)
-    if as_json:
-        from hloexec.report.numerics.shadows import shadow_record
-
-        echo_json("shadow", {**run.record(), **shadow_record(found)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.shadows import shadow_view
-
-        show(shadow_view(found, run.module.name, run.devices, top, run.command))
+    view = partial(shadow_view, found, run.module.name, run.devices, command=run.command)
+    show_report("shadow", as_json, lambda: {**run.record(), **shadow_record(found)}, lambda: view(top))
     if html is not None:
-        from hloexec.cli.pages import write_run_page
-        from hloexec.report.numerics.shadows import shadow_view
-
-        write_run_page(
-            html, found, run, lambda rows: shadow_view(found, run.module.name, run.devices, rows, run.command)
-        )
+        write_run_page(html, found, run, view)

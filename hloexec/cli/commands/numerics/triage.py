@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, echo_json, html_option, json_option
+from hloexec.cli.options import ByteCount, html_option, json_option
+from hloexec.cli.reports import show_report, write_command_page
 
 __all__ = ["command"]
 
@@ -99,6 +102,7 @@ def command(
     command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; else with 0.
     """
     from hloexec.cli.progress import ProgressBar
+    from hloexec.report.numerics.triages import triage_page_view, triage_record, triage_view
     from hloexec.triaging import triage
 
     with ProgressBar() as progress:
@@ -118,22 +122,11 @@ def command(
             unknown=unknown,
             observers=[progress],
         )
-    if as_json:
-        from hloexec.report.numerics.triages import triage_record
-
-        echo_json("triage", triage_record(found))
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.numerics.triages import triage_view
-
-        show(triage_view(found, top))
+    show_report("triage", as_json, lambda: triage_record(found), lambda: triage_view(found, top))
     if html is not None:
-        from hloexec.cli.pages import page_rows, write_command_page
-        from hloexec.report.numerics.triages import triage_page_view
-
         facts = [("folder", folder), ("other folder", other), ("against", against), ("policy", numerics)]
         told = tuple((name, value) for name, value in facts if value is not None)
-        write_command_page(html, found, triage_page_view(found, page_rows()), None, told)
+        write_command_page(html, found, None, partial(triage_page_view, found), told)
     if not found.is_complete:
         return 130
     return 1 if found.differing else 0 if found.agrees else 2

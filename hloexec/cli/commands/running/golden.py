@@ -13,6 +13,7 @@ from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.problems import as_options
+from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
@@ -134,7 +135,6 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     import hloexec
     from hloexec.golden import find_goldens, update_golden
     from hloexec.golden.checking import Outcome
-    from hloexec.report.layout import show
     from hloexec.report.running.golden import check_record, checks_view
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
@@ -145,10 +145,9 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
         update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
     ]
     checks = [attrs.evolve(entry, message=as_options(entry.message)) for entry in checks]
-    if as_json:
-        echo_json("golden-check", {"checks": [check_record(entry) for entry in checks]})
-    else:
-        show(checks_view(checks, top))
+    show_report(
+        "golden-check", as_json, lambda: {"checks": [*map(check_record, checks)]}, lambda: checks_view(checks, top)
+    )
     outcomes = {entry.outcome for entry in checks}
     return 2 if Outcome.BROKEN in outcomes else 1 if Outcome.FAILED in outcomes else 0
 

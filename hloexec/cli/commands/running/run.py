@@ -9,7 +9,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs.loading import computation_named, given_values, values_per_device
+from hloexec.cli.inputs.loading import Prepared, given_values, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
@@ -113,26 +113,26 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
             )
         given = with_inputs_of(own.against, given)
     loaded = _load_inputs(file, given, own, strict=strict)
-    module, topology = loaded.snapshot.module, loaded.topology
-    views: list[RunView] = [JsonView(file, given.seed, loaded.options["numerics"].name) if as_json else TerminalView()]
+    run, module = loaded.run, loaded.run.module
+    views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
-        views.append(PageView(html, module, loaded.values, loaded.options_again, file))
+        views.append(PageView(html))
     for view in views:
-        view.module(module, topology.count)
+        view.begin(run)
     names = [parameter.name for parameter in loaded.computation.parameters]
-    arguments = [tuple(values) for values in loaded.values]
-    rows = labelled_leaves(arguments, lambda index: _input_label(index, names))
+    rows = labelled_leaves([*map(tuple, run.inputs)], lambda index: _input_label(index, names))
     for view in views:
         view.inputs(rows)
-    ran = execute(module, loaded.values, loaded.options, own.iterations, own.printed)
+    ran = execute(module, run.inputs, loaded.options, own.iterations, own.printed)
     results = ran.results
     if own.global_inputs is not None:
-        results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
+        devices = {name: run.options[name] for name in ("replicas", "partitions")}
+        results = [hloexec.unshard_outputs(module, results, **devices)]
     comparison = None
     if own.against is not None:
-        comparison = compared(own.against, module, loaded.values, ran.results, loaded.options)
-    elif loaded.expected is not None:
-        comparison = hloexec.compare(results[0], loaded.expected, module=module, numerics=given.numerics)
+        comparison = compared(own.against, module, run.inputs, ran.results, loaded.options)
+    elif run.recorded_result is not None:
+        comparison = hloexec.compare(results[0], run.recorded_result, module=module, numerics=given.numerics)
     rows = labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value")
     outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
@@ -182,22 +182,17 @@ class _Options:
 class _Loaded:
     """A module and its inputs, after checking that it can run."""
 
-    snapshot: Snapshot
+    run: Prepared
     computation: Computation
-    topology: Topology
-    values: list[list[Value]]
-    """One list for all devices, or one for each."""
     options: dict[str, Any]
+    """Those of `run`, and what the host gives and takes, which it does once."""
     host: HostValues
-    expected: Value | None
-    """The result in a snapshot, if the module runs on the snapshot's inputs."""
-    options_again: dict[str, Any]
-    """Those of another run: what the host gives or takes is given or taken once."""
 
 
 def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec import literals
+    from hloexec.arguments import named_computation
     from hloexec.cli.execution import require_instructions
     from hloexec.cli.inputs.host_values import host_values
     from hloexec.cli.memory_advice import memory_advice
@@ -212,7 +207,8 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     verify = not own.no_verify
     if verify:
         hloexec.verify(snapshot.module, strict=strict)
-    chosen = computation_named(snapshot.module, own.computation)
+    name = own.computation
+    chosen = snapshot.module.entry if name is None else named_computation(snapshot.module, name)
     require_instructions(snapshot.module, own.printed)
     options = {**settings, "computation": own.computation, "planner": not own.no_plan, "verify": verify}
     is_random = own.random_inputs or given.different_inputs or own.computation is not None
@@ -224,9 +220,9 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     options |= {"replicas": topology.replicas, "partitions": topology.partitions, "seed": given.seed}
     options |= given.limits()
-    hosted = {**options, **host.on_devices(topology.count)}
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
-    return _Loaded(snapshot, chosen, topology, values, hosted, host, expected, options)
+    run = Prepared(snapshot.module, values, options, topology.count, (file, *given.words()), expected)
+    return _Loaded(run, chosen, {**options, **host.on_devices(topology.count)}, host)
 
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:

@@ -6,7 +6,8 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
+from hloexec.cli.options import ByteCount, file_argument, json_option
+from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
@@ -52,6 +53,7 @@ def command(
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.folders import require_new_folder
+    from hloexec.report.running.traces import trace_record, trace_view
     from hloexec.tracing.running import record
     from hloexec.tracing.selection import Selection
 
@@ -70,12 +72,9 @@ def command(
             observers=[progress],
             **run.options,
         )
-    if as_json:
-        from hloexec.report.running.traces import trace_record
-
-        echo_json("trace", {**run.record(), **trace_record(traced, folder)})
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.running.traces import trace_view
-
-        show(trace_view(traced, folder, run.module.name, run.command))
+    show_report(
+        "trace",
+        as_json,
+        lambda: {**run.record(), **trace_record(traced, folder)},
+        lambda: trace_view(traced, folder, run.module.name, run.command),
+    )

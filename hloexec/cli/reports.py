@@ -1,4 +1,4 @@
-"""`--html`: the report of a command as a page."""
+"""What a command has found: on the terminal, or as a record under `--json`; and as a page, with `--html`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.cli.inputs.loading import Prepared
+from hloexec.cli.options import echo_json
 from hloexec.cli.problems import Warnings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hloexec.ir import Module
-    from hloexec.values import Array, Value
+    from hloexec.values import Array
 
-__all__ = ["page_rows", "write_command_page", "write_run_page"]
+__all__ = ["show_report", "write_command_page", "write_run_page"]
 
 _Facts = tuple[tuple[str, str], ...]
 _MOST_ROWS = 200
+"""Of a table on a page, which has more room than a terminal."""
 
 
-def page_rows() -> int:
-    """How many rows the tables of a page have at most; it has more room than a terminal."""
-    return _MOST_ROWS
+def show_report(
+    name: str, as_json: bool, record: Callable[[], Mapping[str, object]], view: Callable[[], RenderableType]
+) -> None:
+    """Print what a command has found: the record of this name under --json, and what people look at otherwise."""
+    if as_json:
+        echo_json(name, record())
+    else:
+        from hloexec.report.layout import show
+
+        show(view())
 
 
 def write_run_page(
-    path: str,
-    result: object,
-    run: Prepared,
-    view: Callable[[int], RenderableType],
-    facts: _Facts = (),
+    path: str, result: object, run: Prepared, view: Callable[[int], RenderableType], facts: _Facts = ()
 ) -> None:
     """Write the page of what ran a module, with the values of its instructions; `view` takes a number of rows."""
     from hloexec.report.html import Subject, write_page
@@ -46,31 +51,16 @@ def write_run_page(
 def write_command_page(
     path: str,
     result: object,
-    view: RenderableType,
     module: Module | None,
-    facts: _Facts = (),
+    view: Callable[[int], RenderableType],
+    facts: _Facts,
     pairs: Mapping[str, tuple[Array, Array]] | None = None,
 ) -> None:
     """Write the page of a command that runs nothing; `pairs` are the arrays that were compared."""
     from hloexec.report.html import Subject, write_page
 
-    write_page(path, Subject(result, view, module, command=_command_line(), facts=facts, pairs=pairs or {}))
-
-
-def write_page_of_run(
-    path: str,
-    view: RenderableType,
-    file: str,
-    module: Module,
-    values: list[list[Value]],
-    options: Mapping[str, Any],
-    devices: int,
-) -> None:
-    """Write the page of `hloexec run`."""
-    from hloexec.report.html import Subject, write_page
-
-    facts = _facts(file, devices, options)
-    write_page(path, Subject(module, view, module, values, options, _command_line(), facts))
+    subject = Subject(result, view(_MOST_ROWS), module, command=_command_line(), facts=facts, pairs=pairs or {})
+    write_page(path, subject)
 
 
 def _facts(file: str, devices: int, options: Mapping[str, Any]) -> _Facts:
