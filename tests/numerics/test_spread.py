@@ -436,6 +436,18 @@ def test_results_of_several_devices_are_held_to_their_own_spread():
     assert [leaf.mismatches for leaf in found.leaves] == [0, 1]
 
 
+def test_a_result_of_the_first_device_is_held_to_what_rounding_does_on_all_of_them():
+    module, inputs = two_devices()
+    expected = hloexec.run_devices(module, inputs)[0]
+    turned = [[x[:, ::-1].copy(), w[::-1].copy()] for x, w in inputs]
+    actual = hloexec.run_devices(module, turned)[0]
+    (leaf,) = hloexec.compare(actual, expected, module=module, inputs=inputs).leaves
+    assert leaf.tolerance.factor > 0 and leaf.verdict is Verdict.ROUNDING
+    moved = expected.copy()
+    moved[0, 0] *= np.float32(1.001)
+    assert hloexec.compare(moved, expected, module=module, inputs=inputs).leaves[0].mismatches == 1
+
+
 def test_goldens_of_several_devices_have_a_spread(tmp_path):
     module, inputs = two_devices()
     folder = record_golden(module, inputs, tmp_path / "two.golden").folder
