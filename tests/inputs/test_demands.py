@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hloexec.ops  # noqa: F401 - fills the registry
+import hloexec.ops
 from hloexec.inputs import random_inputs
 from hloexec.text.parser import parse
 from tests.text.building import ADD, module, op
@@ -149,6 +149,21 @@ def test_scatter_indices_leave_room_for_the_window() -> None:
     )
     found = indices(text)
     assert found.min() == 0 and found.max() == 7
+
+
+def test_the_rows_of_a_sparse_matrix_start_in_order() -> None:
+    text = """HloModule m
+ENTRY e { d = f32[38] parameter(0)
+  o = s32[13] parameter(1)
+  i = s32[38] parameter(2)
+  x = f32[10] parameter(3)
+  ROOT y = f32[12] custom-call(d, o, i, x), custom_call_target="cpu_csr_sparse_dense_ffi", api_version=API_VERSION_TYPED_FFI }
+"""
+    for seed in range(3):
+        _, starts, columns, _ = given = inputs(text, seed=seed)
+        assert starts[0] == 0 and (np.diff(starts) >= 0).all() and 0 < starts[-1] <= 38
+        assert columns.min() >= 0 and columns.max() < 10
+        assert np.isfinite(hloexec.run(hloexec.parse(text), *given)).all()
 
 
 def test_a_branch_index_selects_an_existing_branch() -> None:
