@@ -311,6 +311,24 @@ def test_the_exponent_of_a_base_above_1_is_negative_where_the_power_is_below_1()
     assert inputs(text)[0].max() < 0
 
 
+def test_the_base_of_a_negative_exponent_is_above_1_where_the_power_is_below_1() -> None:
+    text = module(
+        """count = s32[500] parameter(0)
+        one = s32[] constant(1)
+        ones = s32[500] broadcast(one), dimensions={}
+        next = s32[500] add(count, ones)
+        x = f32[500] convert(next)
+        y = f32[] constant(-0.8)
+        ys = f32[500] broadcast(y), dimensions={}
+        p = f32[500] power(x, ys)
+        unit = f32[] constant(1)
+        units = f32[500] broadcast(unit), dimensions={}
+        rest = f32[500] subtract(units, p)
+        ROOT r = f32[500] sqrt(rest)"""
+    )
+    assert inputs(text)[0].min() >= 1
+
+
 @pytest.mark.parametrize("use", ["log", "sqrt", "rsqrt"])
 def test_an_integer_is_positive_where_the_float_that_it_becomes_must_be(use: str) -> None:
     text = module(
