@@ -50,6 +50,9 @@ def random_array(
         _fill_preds(flat, distribution, philox)
     elif element_type.is_integral:
         _fill_integers(flat, element_type, demand, distribution, philox)
+        if demand.is_ascending:
+            array[...] = np.sort(array, axis=-1)
+            array[..., :1] = integer_range(element_type, demand)[0]
     else:
         if distribution in _SMOOTH and element_type.is_floating:
             demand = _of_epsilon(demand, array.size)

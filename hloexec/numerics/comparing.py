@@ -58,7 +58,8 @@ def compare(
     the three is given, floats may differ by as much as rounding explains. Given the `module` that computed the values
     and its `inputs` (see `hloexec.Inputs`), this is measured for each element: the module runs six times with random
     rounding (`hloexec.numerics.sampling.spread`), and up to 64 times where chance may be behind the few elements that
-    differ (`hloexec.numerics.sequential`). `spreads` are results of an earlier measurement, by label. `numerics`
+    differ (`hloexec.numerics.sequential`). Of a module for several devices, either the results of all of them are
+    given, as a tuple, or that of the first. `spreads` are results of an earlier measurement, by label. `numerics`
     is the policy under which the module runs. Without inputs, the tolerance follows from the magnitude of the element
     and from the number of roundings in the module (`hloexec.numerics.tolerances`); without a module, one contraction of
     `contraction_length` terms (default 1024) is assumed. Integers and preds must be equal.
@@ -85,14 +86,13 @@ def compare(
     pairs = list(_paired(*leaves))
     own = {} if module is None else _own_chains(module, numerics)
     chains = {} if module is None else _chains(module, own, leaves[1])
-    # A module for several devices that exchange nothing may have run on one.
-    devices: dict[str, Any] = {"replicas": 1, "partitions": 1} if own.keys() >= leaves[1].keys() else {}
+    is_of_one_device = own.keys() >= leaves[1].keys()
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
 
     stages: Iterator[Sampled] = iter(())
     if module is not None and rows is not None and given is None:
         places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
-        stages = sampled_in_stages(module, rows, numerics, places, **devices)
+        stages = sampled_in_stages(module, rows, numerics, places, first_only=is_of_one_device)
 
     def judged(spreads: Mapping[str, Spread], keys: Callable[[], Mapping[ModuleValue, Key]], way: str) -> Comparison:
         if len(spreads) == 1:

@@ -157,13 +157,21 @@ class Comparison(Described):
         """The leaves that are different."""
         return tuple(leaf for leaf in self.leaves if not leaf.verdict.agrees)
 
+    @property
+    def nan_text(self) -> str:
+        """How many elements are NaN on both sides, so agree whatever numbers should be there; empty where none is."""
+        nans = sum(leaf.measured.nans[0] for leaf in self.leaves if leaf.measured is not None)
+        total = sum(leaf.count for leaf in self.leaves)
+        return f"{nans} of {total} elements NaN on both sides" if nans else ""
+
     def __str__(self) -> str:
         """The verdict in a line."""
         bad, count = self.different, len(self.leaves)
         if not bad:
-            off = [leaf for leaf in self.leaves if leaf.unequal]
-            where = f": {len(off)} of {count} leaves not bit for bit" if off and count > 1 else ""
-            return f"{self.verdict.value}{where}"
+            off = sum(leaf.unequal > 0 for leaf in self.leaves)
+            where = f"{off} of {count} leaves not bit for bit" if off and count > 1 else ""
+            remarks = ", ".join(filter(None, (where, self.nan_text)))
+            return f"{self.verdict.value}: {remarks}" if remarks else self.verdict.value
         where = f"{len(bad)} of {count} leaves; " if count > 1 else ""
         return f"different: {where}{bad[0]}"
 

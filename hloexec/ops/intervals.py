@@ -63,20 +63,28 @@ class Demand:
     """Elements should lie in [low, high]; where nothing bounds them, floats should have the given standard deviation.
 
     `is_offset` marks what is added to something so that the sum is positive; where it is a scalar, it is the epsilon of
-    a normalization or an optimizer.
+    a normalization or an optimizer. Integers with `is_ascending` start at `low` along the last dimension and never
+    decrease, as the starts of rows do.
     """
 
     low: float = -INFINITY
     high: float = INFINITY
     scale: float = 1.0
     is_offset: bool = False
+    is_ascending: bool = False
 
     def merge(self, other: Demand) -> Demand:
         """Both demands; the bounds of this one alone where they contradict each other."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         if low > high:
             low, high = self.low, self.high
-        return Demand(low, high, min(self.scale, other.scale), self.is_offset or other.is_offset)
+        return Demand(
+            low,
+            high,
+            min(self.scale, other.scale),
+            self.is_offset or other.is_offset,
+            self.is_ascending or other.is_ascending,
+        )
 
     def times(self, factor: float) -> Demand:
         """The demand on values that become these elements after division by a factor other than 0."""

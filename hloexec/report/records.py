@@ -101,6 +101,7 @@ def summary_record(summary: Summary, computations: Sequence[ComputationSummary] 
                 "instruction_count": entry.count,
                 "computation": entry.computation,
                 "instruction": entry.instruction,
+                "is_conditional": entry.is_conditional,
             }
             for entry in summary.unsupported
         ],

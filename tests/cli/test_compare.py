@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec import literals
 from hloexec.cli import main
 from tests.cli.test_run_values import _snapshot
@@ -49,6 +50,14 @@ def test_equal_near_and_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("different  1 of 2 arrays\n")
     assert ["[1,", "2]", "7.0", "6.0", "1", "2.1e+06"] in [line.split() for line in out.splitlines()]
     assert out.endswith("  hloexec compare off.npz x.npz --module MODULE\n")
+
+
+def test_agreement_says_how_much_of_it_is_of_nans(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = np.full(4, np.nan, np.float32)
+    np.savez("lost.npz", **{"0": lost, "1": np.array([1, np.nan], np.float32)})
+    assert main(["compare", "lost.npz", "lost.npz"]) == 0
+    assert capsys.readouterr().out == "equal  2 arrays, 5 of 6 elements NaN on both sides\n"
+    assert str(hloexec.compare(lost, lost)) == "equal: 4 of 4 elements NaN on both sides"
 
 
 def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,14 @@ ADD = op("f32[2,3] add(x, y)", x="f32[2,3]", y="f32[2,3]")
 SUBTRACT = ADD.replace("add(", "subtract(")
 STRANGE = op("(c64[2], f32[2], pred[2], s8[0], token[]) tuple(c, x, p, e, t)", c="c64[2]", x="f32[2]", p="pred[2]", e="s8[0]", t="token[]")  # fmt: skip
 UNKNOWN = op('f32[2] custom-call(x), custom_call_target="nobody"', x="f32[2]")
+IN_A_BRANCH = (
+    UNKNOWN.replace("ENTRY main", "known { x = f32[2] parameter(0)\n  ROOT y = f32[2] negate(x) }\nlacking")
+    + """
+ENTRY e { p = pred[] parameter(0)
+  x = f32[2] parameter(1)
+  ROOT r = f32[2] conditional(p, x, x), true_computation=lacking, false_computation=known }
+"""
+)
 PASSED_ON = op("f32[2] add(x, c)", x="f32[2]").replace("  ROOT", "  c = f32[2] constant({...})\n  ROOT")
 
 
@@ -105,6 +113,13 @@ def test_a_diff_says_how_it_ran_either_side(capsys: pytest.CaptureFixture[str]) 
     record = printed(capsys, "diff", "add.hlo", "add.hlo", "--seed", "7", "--numerics-after", "exact")
     keys = ("seed", "numerics_before", "numerics_after", "before_file", "after_module")
     assert [record[key] for key in keys] == [7, "reference", "exact", "add.hlo", "m"]
+
+
+def test_info_says_what_only_branches_need(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("branch.hlo").write_text(IN_A_BRANCH)
+    for name, is_conditional in (("unknown.hlo", False), ("branch.hlo", True)):
+        (needed,) = printed(capsys, "info", name)["unsupported"]
+        assert (needed["name"], needed["is_conditional"]) == ("nobody", is_conditional)
 
 
 def test_elements_that_json_has_no_numbers_for_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:

@@ -347,6 +347,15 @@ def test_what_only_a_branch_lacks_fails_where_the_branch_is_taken(options):
     assert "register_custom_call" in str(caught.value)
 
 
+@pytest.mark.parametrize("target", ["raises", "xla_ffi_python_cpu_callback", "HostExecute", "tpu_custom_call"])
+def test_refusals_say_once_what_to_do(target):
+    text = GUARDED.replace('"raises"', f'"{target}"')
+    for refused in (text, text.replace("get-tuple-element(w), index=1", "call(x), to_apply=inner")):
+        with pytest.raises(UnsupportedError, match=target) as caught:
+            run_text(refused, (np.int32(0), X))
+        assert str(caught.value).count("register_custom_call") == 1
+
+
 def test_what_a_branch_and_other_places_lack_is_refused_before_the_run():
     text = GUARDED.replace("get-tuple-element(w), index=1", "call(x), to_apply=inner")
     with pytest.raises(UnsupportedError, match="once; first: %c in computation inner"):

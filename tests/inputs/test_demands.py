@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hloexec.ops  # noqa: F401 - fills the registry
+import hloexec.ops
 from hloexec.inputs import random_inputs
 from hloexec.text.parser import parse
 from tests.text.building import ADD, module, op
@@ -149,6 +149,21 @@ def test_scatter_indices_leave_room_for_the_window() -> None:
     )
     found = indices(text)
     assert found.min() == 0 and found.max() == 7
+
+
+def test_the_rows_of_a_sparse_matrix_start_in_order() -> None:
+    text = """HloModule m
+ENTRY e { d = f32[38] parameter(0)
+  o = s32[13] parameter(1)
+  i = s32[38] parameter(2)
+  x = f32[10] parameter(3)
+  ROOT y = f32[12] custom-call(d, o, i, x), custom_call_target="cpu_csr_sparse_dense_ffi", api_version=API_VERSION_TYPED_FFI }
+"""
+    for seed in range(3):
+        _, starts, columns, _ = given = inputs(text, seed=seed)
+        assert starts[0] == 0 and (np.diff(starts) >= 0).all() and 0 < starts[-1] <= 38
+        assert columns.min() >= 0 and columns.max() < 10
+        assert np.isfinite(hloexec.run(hloexec.parse(text), *given)).all()
 
 
 def test_a_branch_index_selects_an_existing_branch() -> None:
@@ -294,6 +309,24 @@ def test_the_exponent_of_a_base_above_1_is_negative_where_the_power_is_below_1()
         ROOT r = f32[500] log(rest)"""
     )
     assert inputs(text)[0].max() < 0
+
+
+def test_the_base_of_a_negative_exponent_is_above_1_where_the_power_is_below_1() -> None:
+    text = module(
+        """count = s32[500] parameter(0)
+        one = s32[] constant(1)
+        ones = s32[500] broadcast(one), dimensions={}
+        next = s32[500] add(count, ones)
+        x = f32[500] convert(next)
+        y = f32[] constant(-0.8)
+        ys = f32[500] broadcast(y), dimensions={}
+        p = f32[500] power(x, ys)
+        unit = f32[] constant(1)
+        units = f32[500] broadcast(unit), dimensions={}
+        rest = f32[500] subtract(units, p)
+        ROOT r = f32[500] sqrt(rest)"""
+    )
+    assert inputs(text)[0].min() >= 1
 
 
 @pytest.mark.parametrize("use", ["log", "sqrt", "rsqrt"])

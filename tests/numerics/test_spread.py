@@ -324,6 +324,46 @@ def test_a_module_that_does_not_run_is_read():
     assert "nobody_knows" in leaf.note
 
 
+CANCELLING = """HloModule m
+ENTRY e { a = f32[512] parameter(0)
+  b = f32[512] parameter(1)
+  p = f32[512] multiply(a, a)
+  q = f32[512] multiply(b, b)
+  d = f32[512] subtract(p, q)
+  s = f32[512] add(a, b)
+  t = f32[512] subtract(a, b)
+  u = f32[512] multiply(s, t)
+  ROOT r = f32[512] subtract(d, u) }
+"""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fused_multiply_adds_are_rounding_where_nothing_but_errors_is_left(seed):
+    """Of numbers that are 0 but for errors, some are 0 in all samples, and others where a product is not rounded."""
+    a, b = np.random.default_rng(seed).standard_normal((2, 512)).astype(np.float32)
+    wide = [array.astype(np.float64) for array in (a, b, a + b, a - b)]
+    d = (wide[0] * wide[0] - b * b).astype(np.float32)
+    fused = (d - wide[2] * wide[3]).astype(np.float32)
+    module = hloexec.parse(CANCELLING)
+    reference = hloexec.run(module, a, b)
+    (leaf,) = hloexec.compare(fused, reference, module=module, inputs=[a, b]).leaves
+    assert leaf.verdict is Verdict.ROUNDING
+    place = int(np.argmin(np.abs(reference)))
+    fused[place] = 1e-5
+    (leaf,) = hloexec.compare(fused, reference, module=module, inputs=[a, b]).leaves
+    assert not leaf.verdict.agrees and leaf.worst[0].index == (place,)
+
+
+def test_zeros_beside_numbers_may_not_differ():
+    module = hloexec.parse(
+        CANCELLING.replace("subtract(d, u)", "maximum(d, z)").replace("ROOT", "z = f32[512] subtract(a, a)\n  ROOT")
+    )
+    a, b = np.random.default_rng(5).standard_normal((2, 512)).astype(np.float32)
+    values = hloexec.run(module, a, b)
+    faulty = np.where(np.arange(512) == np.argmin(values), np.float32(1e-8), values)
+    assert hloexec.compare(faulty, values, module=module, inputs=[a, b]).leaves[0].mismatches == 1
+
+
 @pytest.mark.parametrize("header", ["num_partitions=4", "replica_count=2"])
 def test_a_module_for_several_devices_that_ran_on_one_is_measured_on_one(header):
     module, inputs = hloexec.parse(MODULE.replace("HloModule layer", f"HloModule layer, {header}")), layer_inputs(1e12)
@@ -434,6 +474,18 @@ def test_results_of_several_devices_are_held_to_their_own_spread():
     moved[1][0, 0] *= np.float32(1.001)
     found = hloexec.compare(tuple(moved), expected, module=module, inputs=inputs)
     assert [leaf.mismatches for leaf in found.leaves] == [0, 1]
+
+
+def test_a_result_of_the_first_device_is_held_to_what_rounding_does_on_all_of_them():
+    module, inputs = two_devices()
+    expected = hloexec.run_devices(module, inputs)[0]
+    turned = [[x[:, ::-1].copy(), w[::-1].copy()] for x, w in inputs]
+    actual = hloexec.run_devices(module, turned)[0]
+    (leaf,) = hloexec.compare(actual, expected, module=module, inputs=inputs).leaves
+    assert leaf.tolerance.factor > 0 and leaf.verdict is Verdict.ROUNDING
+    moved = expected.copy()
+    moved[0, 0] *= np.float32(1.001)
+    assert hloexec.compare(moved, expected, module=module, inputs=inputs).leaves[0].mismatches == 1
 
 
 def test_goldens_of_several_devices_have_a_spread(tmp_path):

@@ -13,8 +13,7 @@ refuse_custom_calls(
     "xla_ffi_partitioned_python_gpu_callback",
     "xla_buffer_python_cpu_callback",
     "xla_buffer_python_gpu_callback",
-    reason="it calls back a Python function of the program that made the module, which the text does not hold; give it "
-    "a function with hloexec.register_custom_call(target, function)",
+    reason="it calls back a Python function of the program that made the module, which the text does not hold",
     documentation="""
     The result of a Python function: `jax.pure_callback`, `jax.experimental.io_callback`, `jax.debug.print`.
 
@@ -25,8 +24,7 @@ refuse_custom_calls(
 refuse_custom_calls(
     "HostExecute",
     "tf.call_tf_function",
-    reason="it runs a program on the host that the text does not hold; give it a function with "
-    "hloexec.register_custom_call(target, function)",
+    reason="it runs a program on the host that the text does not hold",
     documentation="""
     The result of another program that runs on the host: a separately compiled computation, or a TensorFlow function.
 
@@ -76,7 +74,6 @@ _COMPILERS = {
 for _compiler, _targets in _COMPILERS.items():
     refuse_custom_calls(
         *_targets,
-        reason=f"it is a kernel that {_compiler} compiles, and only that compiler understands the code in the text; "
-        f"give it a function with hloexec.register_custom_call(target, function)",
+        reason=f"it is a kernel that {_compiler} compiles, and only that compiler understands the code in the text",
         documentation=f"What a kernel computes that its author wrote for {_compiler}.\n\nSource: JAX, Pallas; XLA:GPU.",
     )

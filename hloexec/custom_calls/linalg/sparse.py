@@ -22,6 +22,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.values import Array
 
 _COLUMNS_AT_ONCE = 1 << 22
@@ -88,6 +89,12 @@ class CsrTimesDense:
             f"rhs of a sparse product must be a vector or a matrix of {values.element_type}, but has shape {dense}",
         )
         return ArrayShape(values.element_type, (starts.dimensions[0] - 1, *dense.dimensions[1:]))
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        data, _, _, rhs = use.shapes
+        yield 1, Demand(0, data.dimensions[0], is_ascending=True)
+        yield 2, Demand(0, rhs.dimensions[0] - 1)
 
     @staticmethod
     def evaluate(data: Array, outer: Array, inner: Array, rhs: Array) -> Array:

@@ -69,9 +69,12 @@ def sampled_in_stages(
     *,
     stages: Sequence[int] = STAGES,
     has_means: bool = True,
+    first_only: bool = False,
     **options: Any,
 ) -> Iterator[Sampled]:
     """The same, also of values at `places` in the module, after as many runs in all as each of `stages` says.
+
+    With `first_only`, only the result of the first device is looked at.
 
     Runs take place when what they show is asked for. Each stage goes on from the one before, whose means change with
     it: what is found is to be used before the next is asked for. It ends early where a later run fails.
@@ -89,7 +92,7 @@ def sampled_in_stages(
                 results = run_devices(
                     module, inputs, numerics=at_random(numerics, seed), observers=observers, **options
                 )
-                _take_leaves(leaves, results, seed)
+                _take_leaves(leaves, results[:1] if first_only else results, seed)
                 # The next run shall not find them in memory.
                 del results
                 for place, found in watcher.found.items():

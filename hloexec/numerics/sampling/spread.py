@@ -85,6 +85,11 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     # Squares need not be numbers where scales are: all that follows is done with logarithms.
     logs = 2 * np.log(scales)
     sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
+    if np.mean(magnitudes[known] <= scales[known]) > 0.5:
+        # Most elements are errors and nothing else. So are those of which no sample shows any, as of the smallest.
+        zeros = (magnitudes == 0) & (scales == 0)
+        sizes[zeros] = sizes[known].min()
+        has_size |= zeros
     fit = _fit(np.where(known, logs, np.nan), sizes)
     half = degrees / 2
     residuals = _usual((logs - fit)[known].astype(np.float64), trigamma(half))

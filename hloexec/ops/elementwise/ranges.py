@@ -107,10 +107,12 @@ def power_base_demands(use: Use) -> Demanded:
 
 
 def power_demands(use: Use, demand: Demand) -> Demanded:
-    """x ** y in [low, high]: y lies between their logarithms to a known base x; both in [0, 1] gives at most 1."""
-    base = use.bounds[0]
+    """x ** y in [low, high]: y lies between their logarithms to a known base x. It is at most 1 with x in [0, 1] and y
+    positive, or with x above 1 where y is negative."""
+    base, exponent = use.bounds
     if not (base.low == base.high and 0 < base.low < INFINITY and base.low != 1):
-        yield from ((0, Demand(0, 1)), (1, POSITIVE)) if demand.high == 1 else ()
+        if demand.high == 1:
+            yield from [(0, Demand(low=1))] if exponent.high < 0 else [(0, Demand(0, 1)), (1, POSITIVE)]
         return
     for _, wanted in exponential_demands(use, demand):
         yield 1, wanted.times(1 / math.log(base.low))

@@ -36,7 +36,7 @@ from hloexec.ops.indexing.index_vectors import (
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
-from hloexec.ops.movement.extents import completed, part
+from hloexec.ops.movement.extents import common_extent, completed, part
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.reducers import recognise_components
@@ -127,7 +127,7 @@ class Scatter:
         kept = window_dimensions(_NAMES, attributes, len(operands[0]))
         for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
             relate_window_of(use, operands[0][dimension], updates[window])
-        batch = [axis for number, axis in enumerate(updates) if number not in attributes.update_window_dims]
+        batch = [updates[number] for number in _batch_axes(attributes, len(updates))]
         relate_starts(_NAMES, use, operands[0], count, batch)
         use.sums_over(batch)
 
@@ -167,8 +167,9 @@ class Scatter:
         declared = parts_of(shape)
         types = [array_shape(each, "the result of scatter").element_type for each in declared]
         sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
-        updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
-        placement = _place(operands[count], updates[0].shape, bound, attributes)
+        indices, *updates = _of_one_batch(operands[count:], operand_shapes[count:], attributes)
+        updates = [in_type(*pair) for pair in zip(updates, types, strict=True)]
+        placement = _place(indices, updates[0].shape, bound, attributes)
         results: Sequence[Array] = sources
         if placement is not None:
             if placement.has_leading_rows:
@@ -223,7 +224,7 @@ def _require_dimensions(
             f"scatter's windows must not exceed the operand, but updates dimension {ours} in {update} is larger than "
             f"operand dimension {theirs} in {source}",
         )
-    found = tuple(size for dimension, size in enumerate(update.dimensions) if dimension not in window_dims)
+    found = tuple(update.dimensions[axis] for axis in _batch_axes(attributes, update.rank))
     require(
         found == batch,
         f"the batch dimensions of scatter's updates {update} have sizes {list(found)}, but those of the indices "
@@ -263,6 +264,28 @@ def _window_sizes(attributes: ScatterAttributes, rank: int, update_sizes: tuple[
     for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
         sizes[dimension] = update_sizes[window]
     return tuple(sizes)
+
+
+def _batch_axes(attributes: ScatterAttributes, rank: int) -> list[int]:
+    """The dimensions of updates of that rank that are not of windows."""
+    return [axis for axis in range(rank) if axis not in attributes.update_window_dims]
+
+
+def _of_one_batch(
+    arrays: Sequence[Array], shapes: Sequence[ArrayShape], attributes: ScatterAttributes
+) -> Sequence[Array]:
+    """The indices and the updates with one extent in each batch dimension: that of the dynamic ones among them."""
+    if not any(shape.dynamic_dimensions for shape in shapes):
+        return arrays
+    of_indices = [axis for axis in range(shapes[0].rank) if axis != attributes.index_vector_dim]
+    of_updates = _batch_axes(attributes, shapes[1].rank)
+    slices = [[slice(None)] * shape.rank for shape in shapes]
+    for axes in zip(of_indices, *[of_updates] * (len(shapes) - 1), strict=True):
+        places = list(zip(axes, arrays, shapes, slices, strict=True))
+        extent = common_extent(axes[1], [(array.shape[axis], flags(shape)[axis]) for axis, array, shape, _ in places])
+        for axis, _, _, cut in places:
+            cut[axis] = slice(extent)
+    return [part(array, cut) for array, cut in zip(arrays, slices, strict=True)]
 
 
 @attrs.frozen
@@ -346,13 +369,12 @@ def _place(
     first = np.broadcast_to(first, batch).reshape(-1)
     first = first if fitting is None else first[fitting]
     keys = first if len(offset) == 1 else np.add.outer(first, offset).reshape(-1)
-    batch_axes = [axis for axis in range(len(update_sizes)) if axis not in attributes.update_window_dims]
     return _Placement(
         sizes=sizes,
         window=window,
         moving=moving,
         resting=tuple(axis for axis in range(len(sizes)) if axis not in moving),
-        update_axes=(*batch_axes, *attributes.update_window_dims),
+        update_axes=(*_batch_axes(attributes, len(update_sizes)), *attributes.update_window_dims),
         fitting=fitting,
         keys=keys,
     )

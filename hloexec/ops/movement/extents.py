@@ -18,7 +18,15 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import flags, require
 from hloexec.values import Array
 
-__all__ = ["completed", "cut_to_common_extents", "part", "reshaped_extents", "reshaped_flags", "with_zeros"]
+__all__ = [
+    "common_extent",
+    "completed",
+    "cut_to_common_extents",
+    "part",
+    "reshaped_extents",
+    "reshaped_flags",
+    "with_zeros",
+]
 
 
 def part(array: Array, slices: Iterable[slice]) -> Array:
@@ -58,13 +66,24 @@ def cut_to_common_extents(
     if not any(shape.dynamic_dimensions for shape in shapes):
         return operands
     arrays = [(array, flags(shape)) for array, shape in zip(operands, shapes, strict=True) if array.ndim]
-    slices: list[slice] = []
-    for axis, sizes in enumerate(zip(*(array.shape for array, _ in arrays), strict=True)):
-        extents = {size for size, (_, dynamic) in zip(sizes, arrays, strict=True) if dynamic[axis]} or set(sizes)
-        if axis != apart and len(extents) > 1:
-            raise EvaluationError(f"the operands have different extents along dimension {axis}: {sorted(extents)}")
-        slices.append(slice(None) if axis == apart else slice(extents.pop()))
+    slices = [
+        slice(None)
+        if axis == apart
+        else slice(common_extent(axis, [(array.shape[axis], dynamic[axis]) for array, dynamic in arrays]))
+        for axis in range(arrays[0][0].ndim if arrays else 0)
+    ]
     return [part(array, slices) if array.ndim else array for array in operands]
+
+
+def common_extent(axis: int, sizes: Sequence[tuple[int, bool]]) -> int:
+    """The extent of dimensions that go together, given their sizes and which are dynamic: that of the dynamic ones.
+
+    EvaluationError, about dimension `axis`, where these differ.
+    """
+    extents = {size for size, is_dynamic in sizes if is_dynamic} or {size for size, _ in sizes}
+    if len(extents) > 1:
+        raise EvaluationError(f"the operands have different extents along dimension {axis}: {sorted(extents)}")
+    return extents.pop()
 
 
 def reshaped_flags(source: ArrayShape, result: ArrayShape) -> tuple[bool, ...]:

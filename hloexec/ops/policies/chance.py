@@ -133,7 +133,7 @@ def with_errors_along(values: Array, amplitudes: Sequence[float], key: int) -> A
     """Floats or complex numbers in f64, with relative errors for each of the last dimensions, with the variance of a
     uniform one up to its amplitude: half of it depends on the place there, as factors are rounded, and half on the
     element, too, as partial sums are. Equal lines have equal errors."""
-    exact = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    exact = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, order="C")
     parts = exact.view(np.float64).reshape(*exact.shape, -1)
     found = parts.copy()
     for axis, amplitude in enumerate(amplitudes, exact.ndim - len(amplitudes)):

@@ -96,6 +96,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "unsupported": ("[requirement]", "What the module needs and hloexec does not have."),
     "kind": ("text", "Of an error, a finding, a contraction, an allocation or what is needed: of which kind it is."),
     "reason": ("text", "Why, or what it is, in words."),
+    "is_conditional": ("flag", "Whether only branches of conditionals need it; a run fails where it takes one."),
     "notes": ("[text]", "What else there is to say."),
     "computations": ("[called_computation]", "The computations; null without --computations."),
     "calling_computation": ("text", "The computation that calls it first."),

@@ -90,7 +90,7 @@ RECORDS: Mapping[str, str] = {
     "event": "path devices value",
     "parameter": "number name shape bytes",
     "contraction": "kind instruction_count run_count flops bytes",
-    "requirement": "kind name reason? instruction_count computation instruction",
+    "requirement": "kind name reason? instruction_count computation instruction is_conditional",
     "called_computation": "computation calling_computation? calling_instruction? calling_opcode? instruction_count "
     "run_count flops parameter_bytes result_shape",
     "opcode": "opcode minimum_operands maximum_operands? role is_elementwise is_supported documentation element_types?",

@@ -30,7 +30,7 @@ _WORST_SHOWN = 5
 
 
 def verdict_line(comparison: Comparison) -> Text:
-    """The verdict, and how many leaves it is about."""
+    """The verdict, how many leaves it is about, and how many NaNs, which say nothing about numbers."""
     verdict = comparison.verdict
     bad, count = len(comparison.different), len(comparison.leaves)
     if bad:
@@ -38,6 +38,7 @@ def verdict_line(comparison: Comparison) -> Text:
     else:
         equal = sum(leaf.verdict is Verdict.EQUAL for leaf in comparison.leaves)
         rest = plural(count, "array") + (f", {equal} of them bit for bit" if equal < count and count > 1 else "")
+        rest += f", {comparison.nan_text}" if comparison.nan_text else ""
     return Text.assemble((verdict.value, _STYLES[verdict]), (f"  {rest}", "dim"))
 
 

@@ -311,6 +311,27 @@ ENTRY main {
     assert [value.tolist() for value in evaluated(text, inputs)] == [[11, 22, 33]]
 
 
+@pytest.mark.parametrize("cut", ["i", "u", "both"])
+def test_batch_has_the_extent_of_the_dynamic_ones_among_indices_and_updates(cut: str) -> None:
+    names = {"i": ("ii", "u"), "u": ("i", "uu"), "both": ("ii", "uu")}[cut]
+    text = f"""HloModule m
+add {{ a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT r = s32[] add(a, b) }}
+ENTRY main {{
+  p = s32[5] parameter(0)
+  i = s32[4,1] parameter(1)
+  u = s32[2,4] parameter(2)
+  n = s32[] parameter(3)
+  ii = s32[<=4,1] set-dimension-size(i, n), dimensions={{0}}
+  uu = s32[2,<=4] set-dimension-size(u, n), dimensions={{1}}
+  ROOT r = s32[5] scatter(p, {", ".join(names)}), update_window_dims={{0}}, inserted_window_dims={{}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+}}"""
+    updates = np.array([[10, 20, 30, 40], [1, 2, 3, 4]], np.int32)
+    inputs = [np.zeros(5, np.int32), np.array([[0], [2], [2], [3]], np.int32), updates, np.int32(3)]
+    assert [value.tolist() for value in evaluated(text, inputs)] == [[10, 1, 50, 5, 0]]
+
+
 F32, S32 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["s32"]
 MATRIX, INDICES, UPDATES = ArrayShape(F32, (3, 4)), ArrayShape(S32, (5, 1)), ArrayShape(F32, (5, 4))
 SCALAR = ArrayShape(F32)

@@ -215,6 +215,20 @@ def test_transforms_of_equal_numbers_have_errors_where_all_cancels(kind):
         np.testing.assert_allclose(line, due / (120 if kind == "IFFT" else 1), rtol=0.25)
 
 
+@pytest.mark.parametrize("planner", [True, False])
+def test_transforms_of_what_lies_in_another_order_have_the_same_errors(planner):
+    given = np.random.default_rng(2).standard_normal((4, 6, 5)).astype(np.float32) * np.complex64(1 + 2j)
+    transform = "y = c64[5,4,6] fft({}), fft_type=FFT, fft_length={{4,6}}"
+    rows = f"HloModule m\nENTRY e {{ x = c64[5,4,6] parameter(0)\n ROOT {transform.format('x')} }}"
+    columns = "HloModule m\nENTRY e { x = c64[4,6,5] parameter(0)\n t = c64[5,4,6] transpose(x), dimensions={2,0,1}\n"
+    columns += f" ROOT {transform.format('t')} }}"
+    expected = hloexec.run(
+        hloexec.parse(rows), np.ascontiguousarray(given.transpose(2, 0, 1)), numerics="random-rounding:1"
+    )
+    found = hloexec.run(hloexec.parse(columns), given, numerics="random-rounding:1", planner=planner)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_narrow_sums_may_be_rounded_at_each_step():
     """Whether partial sums are rounded to the reducer's type is the implementation's: XLA:CPU does so, in blocks of 32
     terms along a dimension, and GPUs do not. The spread covers what the first gives, and is no wider than adding one
