@@ -29,6 +29,7 @@ __all__ = [
     "UFUNCS",
     "KnownReducer",
     "accumulation_dtype",
+    "bound_reduction",
     "reduce_axis",
     "reduce_known",
     "reduces_columns",
@@ -117,6 +118,27 @@ def reduce_known(
             init = reducer.combine(init, total.reshape(merging.kept_sizes).transpose(merging.kept_order))
     # NumPy makes scalars of arrays without dimensions.
     return narrow(np.asarray(init), result_type)
+
+
+def bound_reduction(
+    sizes: tuple[int, ...], dimensions: Sequence[int], reducer: KnownReducer, element_type: ElementType
+) -> Callable[[Array, Array], Array]:
+    """`reduce_known` for arrays of these sizes: what does not depend on their elements is decided once."""
+    dtype = element_type.storage
+    is_plain = accumulation_dtype(element_type, element_type) == dtype
+    kept = tuple(size for axis, size in enumerate(sizes) if axis not in dimensions)
+    strides = tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
+    merging = _merging(sizes, strides, tuple(dimensions)) if is_plain and prod(sizes) > 0 else None
+
+    def reduced(array: Array, init_value: Array) -> Array:
+        if merging is None or not array.dtype == init_value.dtype == dtype:
+            return reduce_known(array, dimensions, init_value, reducer, element_type)
+        if array.shape != sizes or not array.flags.c_contiguous:
+            return reduce_known(array, dimensions, init_value, reducer, element_type)
+        total = _reduce_axes(array.reshape(merging.sizes), merging.axes, reducer)
+        return np.asarray(reducer.combine(init_value, total.reshape(kept)))
+
+    return reduced
 
 
 @attrs.frozen

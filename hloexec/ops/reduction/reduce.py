@@ -34,7 +34,13 @@ from hloexec.ops.reduction.callees import (
     usual_operations,
 )
 from hloexec.ops.reduction.choices import choice_of
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known, reduces_columns
+from hloexec.ops.reduction.known_reducers import (
+    KNOWN_REDUCERS,
+    bound_reduction,
+    reduce_axis,
+    reduce_known,
+    reduces_columns,
+)
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
@@ -153,7 +159,7 @@ class Reduce:
         reducer = KNOWN_REDUCERS[names[0]]
         if element_type.kind is Kind.PRED and len(dimensions) == operand_shapes[0].rank and names[0] in ("and", "or"):
             return _all if names[0] == "and" else _any
-        return lambda array, init_value: reduce_known(array, dimensions, init_value, reducer, element_type)
+        return bound_reduction(operand_shapes[0].dimensions, dimensions, reducer, element_type)
 
     @staticmethod
     def by_rows(

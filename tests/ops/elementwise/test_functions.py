@@ -84,10 +84,14 @@ def test_functions_are_within_four_ulp(opcode: str, dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_erf_is_within_four_ulp_where_its_two_approximations_meet(dtype: type) -> None:
-    near_one = np.nextafter(np.ones(400, dtype), np.linspace(-2, 4, 400).astype(dtype)) * np.linspace(0.98, 1.02, 400)
-    values = np.concatenate([near_one, np.linspace(3.8, 6.2, 300)]).astype(dtype)
+def test_erf_is_within_four_ulp_from_where_it_is_linear_to_where_it_is_one(dtype: type) -> None:
+    values = np.concatenate([np.geomspace(1e-9, 1, 300), np.linspace(0.98, 1.02, 100), np.linspace(3.6, 6.4, 300)])
+    values = values.astype(dtype)
     assert _worst_ulp(_results("erf", values), [_mp.erf(_mp.mpf(float(x))) for x in values]) <= 4
+    # It rounds to 1 there, and is nowhere larger.
+    larger = np.concatenate([np.linspace(4.5 if dtype is np.float32 else 6.25, 40, 20_000), [1e30]]).astype(dtype)
+    assert (_results("erf", larger) == 1).all()
+    assert (_results("erf", np.linspace(3, 6.3, 40_000).astype(dtype)) <= 1).all()
 
 
 @pytest.mark.parametrize("name", [name for name in FLOATS if ELEMENT_TYPES[name].is_narrow])

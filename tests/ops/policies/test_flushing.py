@@ -36,7 +36,8 @@ def _agree(text: str, *operands: Any) -> None:
 def test_functions_flush_where_xla_does(opcode: str, dtype: str) -> None:
     operand = _numbers(dtype)
     operand = np.abs(operand) if opcode == "sqrt" else operand
-    if opcode == "sine" or (opcode, dtype) == ("sqrt", "f64"):
+    if opcode in ("erf", "sine") or (opcode, dtype) == ("sqrt", "f64"):
+        # Of the others, the last bit may differ.
         operand = operand[[0, 1, 5, 6]]
     shape = f"{dtype}[{operand.size}]"
     _agree(f"HloModule m\n\nENTRY e {{\n  p = {shape} parameter(0)\n  ROOT r = {shape} {opcode}(p)\n}}\n", operand)

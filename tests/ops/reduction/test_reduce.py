@@ -18,7 +18,7 @@ from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.elementwise.map import Map, MapAttributes
 from hloexec.ops.reduction import known_reducers, window_reductions
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, bound_reduction, reduce_axis, reduce_known
 from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
 from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
 from hloexec.ops.reduction.window_reductions import reduce_windows_known
@@ -171,6 +171,27 @@ def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operat
             for start in range(0, len(array), step)
         ]
         assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "s32", "pred", "c64"])
+def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
+    entry = ELEMENT_TYPES[name]
+    operations = {"pred": ["and", "or"], "c64": ["add"]}.get(name, ["add", "multiply", "maximum"])
+    special = np.array([np.nan, -0.0, 0.0, np.inf] if entry.is_floating else [1, 0]).astype(entry.storage)
+    for sizes in [(), (1,), (5,), (16, 30), (1, 300), (2, 1, 7, 1, 40), (1, 1), (3, 0), (40, 9, 5)]:
+        array = random_array(5, sizes, entry.storage).copy()
+        array.reshape(-1)[1 : 1 + len(special)] = special[: max(0, array.size - 1)]
+        for count in range(len(sizes) + 1):
+            chosen = itertools.product(itertools.combinations(range(len(sizes)), count), operations, special)
+            for dimensions, operation, init in chosen:
+                reducer = KNOWN_REDUCERS[operation]
+                bound = bound_reduction(sizes, dimensions[::-1], reducer, entry)
+                for operand in (array, restrided(array, 1), restrided(array, 3), array[:1] if sizes else array):
+                    expected = reduce_known(operand, dimensions, np.array(init), reducer, entry)
+                    with np.errstate(all="ignore"):
+                        found = bound(operand, np.array(init))
+                    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                    assert found.tobytes() == expected.tobytes(), (sizes, dimensions, operation, init)
 
 
 @pytest.mark.parametrize("length", [9, 256, 700, 70_000])
