@@ -35,6 +35,7 @@ __all__ = [
     "canonical_text",
     "compile_hlo",
     "equivalent_module",
+    "knows_latest_opcodes",
     "parse_hlo",
     "run_hlo",
     "run_hlo_devices",
@@ -85,6 +86,14 @@ def available() -> bool:
     except ImportError:
         return False
     return hasattr(_hlo, "hlo_module_from_text") and hasattr(_jax.mlir, "xla_computation_to_mlir_module")
+
+
+@cache
+def knows_latest_opcodes() -> bool:
+    """Whether the installed jaxlib reads the opcodes of `hloexec.ops.LATEST`."""
+    from jaxlib import _hlo
+
+    return hasattr(_hlo.HloOpcode, "kExp2")
 
 
 @cache

@@ -4,7 +4,7 @@
 opcodes is first asked for: most programs use a few families only.
 """
 
-__all__ = ["FORMER", "MODULES"]
+__all__ = ["FORMER", "LATEST", "MODULES"]
 
 MODULES = {
     "elementwise.complex_numbers": "real imag complex",
@@ -70,3 +70,6 @@ FORMER: dict[str, tuple[str, dict[str, str]]] = {
     "generate-token": ("after-all", {}),
 }
 """Opcodes of XLA before 2020: those that stand for them since, with the attributes that say what the old name said."""
+
+LATEST = frozenset({"collective-reduce", "exp2", "log2", "shuffle"})
+"""Opcodes that XLA has had since jaxlib 0.12: earlier ones do not read them."""

@@ -14,6 +14,7 @@ from hloexec.dtypes import ElementType
 from hloexec.element_types import accepted_element_types
 from hloexec.errors import InputError
 from hloexec.ir import Module
+from hloexec.ops import LATEST
 from hloexec.ops.registry import OPCODES
 from hloexec.testing import calls, elementwise, movement, sums
 from hloexec.testing.bodies import Body, Program, Step
@@ -38,8 +39,9 @@ def modules(
     """Modules for one device that verify, print and run, and end soon.
 
     An entry computation consists of `min_instructions` to `max_instructions` instructions of the `opcodes`, on values
-    of the `element_types`, all that can be drawn by default. The result is the last of their values, or those that no
-    other instruction takes; at times there are instructions of which no result is made.
+    of the `element_types`, all that can be drawn by default, but for opcodes that only the latest XLA has. The result
+    is the last of their values, or those that no other instruction takes; at times there are instructions of which no
+    result is made.
 
     Parameters and constants come with what takes them, and so do tuples and counters of loops, indices (s32),
     predicates, and computations that combine two numbers. Ranks, sizes and numbers of elements keep to their bounds,
@@ -99,7 +101,7 @@ def _steps() -> Mapping[str, Step]:
 def _chosen(given: tuple[str, ...] | None, types: tuple[ElementType, ...]) -> Mapping[str, tuple[ElementType, ...]]:
     """The opcodes that may come, each with those of the types that it takes."""
     found = {}
-    for name in _steps() if given is None else given:
+    for name in [name for name in _steps() if name not in LATEST] if given is None else given:
         if name not in _steps():
             raise InputError(f"opcode {name!r} cannot be drawn; there are {', '.join(_steps())}")
         accepted = accepted_element_types(OPCODES[name]) or ARRAY_TYPES
