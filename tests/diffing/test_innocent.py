@@ -148,6 +148,7 @@ def test_where_another_opcode_of_either_of_two_steps_is_right_both_are_named() -
     before, after = (_SCALED.replace("STEP", opcode) for opcode in ("divide", "multiply"))
     found = _first(before, after, np.array([1.5, 2.5, -3.25, 7], np.float32), np.float32(3))
     assert [run.instruction for run in found.region] == ["root", "r"]
+    assert not found.is_certain
 
 
 _FILTER = """HloModule m
@@ -394,3 +395,35 @@ def test_only_a_proof_outweighs_results_within_rounding(
     before, after = (hloexec.parse(_SUM.replace("RESULT", each)) for each in (_WHOLE, _HALVES))
     x = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
     assert hloexec.diff(before, after, [x]).verdict == verdict
+
+
+_PLACED = """HloModule m
+ENTRY main {
+  x = f32[5] parameter(0)
+  y = f32[9] parameter(1)
+  rates = f32[5] multiply(x, x)
+  zero = f32[] constant(0)
+  zeros = f32[9] broadcast(zero), dimensions={}
+  one = s32[] constant(1)
+  STEPS
+  cut = f32[8] slice(placed), slice={[0:8]}
+  part = f32[8] slice(y), slice={[0:8]}
+  ROOT r = f32[8] add(cut, part)
+}
+"""
+
+
+def test_what_moves_elements_that_lie_in_other_places_already_is_not_to_blame() -> None:
+    """The slice is right on what it should be given; to blame is what computes where the elements begin."""
+    before = _PLACED.replace("STEPS", "placed = f32[9] pad(rates, zero), padding=1_3")
+    steps = """two = s32[] add(one, one)
+  four = s32[] multiply(two, two)
+  three = s32[] subtract(four, one)
+  six = s32[] multiply(two, three)
+  five = s32[] subtract(six, one)
+  place = s32[] subtract(five, three)
+  placed = f32[9] dynamic-update-slice(zeros, rates, place)"""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=5).astype(np.float32), random.normal(size=9).astype(np.float32)
+    found = _first(before, _PLACED.replace("STEPS", steps), x, y)
+    assert found.after.instruction != "cut"

@@ -336,7 +336,8 @@ def test_a_value_that_counts_iterations_is_put_right_in_all_of_them() -> None:
     after = _RECURRENCE.replace("place = s32[] copy(i)", "place = s32[] add(i, one)")
     assert _first(_RECURRENCE, after, _X, _Y).rpartition("/")[2] in ("place", "written")
     found = hloexec.diff(hloexec.parse(_RECURRENCE), hloexec.parse(after), [_X, _Y])
-    assert found.findings[0].is_certain
+    # All is right with another place, or without the sum that gives it: either may be meant.
+    assert not found.findings[0].is_certain
     assert len(found.findings) == 1
 
 

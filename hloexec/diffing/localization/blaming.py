@@ -159,7 +159,6 @@ class Blame:
         value, allowed = None, None
         if patch is not None and patch.pair == suspect.pair:
             value, allowed = patch.value, self._allowed(state, node, theirs)
-        is_certain = suspect.is_proven or (patch is not None and patch.is_proof and not suspect.is_end)
         between = self._between(state, wrong)
         is_counterpart = suspect.trial is None or suspect.trial.ours is node
         return Blamed(
@@ -171,7 +170,7 @@ class Blame:
             between,
             suspect.reason,
             suspect.place,
-            is_certain,
+            suspect.is_certain,
             suspect.region,
             suspect.is_more_precise,
             suspect.trial,

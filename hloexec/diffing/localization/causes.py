@@ -127,7 +127,7 @@ class Causes:
             if entry.is_guessed:
                 self._guessed.add(pair.numbers)
             if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
-                yield Suspect(pair, "another branch gives what it should", decision=pair, is_proven=True, place=place)
+                yield Suspect(pair, "another branch gives what it should", decision=pair, is_certain=True, place=place)
             if entry.place is not None:
                 reason = "it hands on what the loop was given"
                 yield Suspect(pair, reason, place=entry.place, decision=entry.decision, is_end=True)
@@ -159,8 +159,8 @@ class Causes:
             return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         if operands is None:
             found = self._restructured(pair)
-            if self._runs.have_same_operands(pair.ours.instance, pair.theirs.instance):
-                return attrs.evolve(found, suspects=(Suspect(pair, region=_idle_steps(pair.ours)), *found.suspects))
+            if self._relations.have_same_operands(pair.ours.instance, pair.theirs.instance):
+                return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
             return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
         if not different:
@@ -221,9 +221,6 @@ class Causes:
             return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
-        if self._relations.is_exchanged_later(pair.ours, pair.theirs):
-            reason = "it takes its operands in the other order, or the loop hands them on so"
-            return _Explanation((Suspect(pair, reason, is_end=True),))
         return _Explanation((Suspect(pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
@@ -271,8 +268,7 @@ class Causes:
             return _Explanation(causes=decided, otherwise=Suspect(pair, has_wrong_operands=True))
         region = self._regions.of(pair)
         suspects = tuple(
-            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
-            for entry in region.misuses
+            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True) for entry in region.misuses
         )
         causes: list[_Cause] = []
         for entry in region.causes:
@@ -345,20 +341,6 @@ def _unrepeated(node: Node) -> Node:
             break
         node = node.instance.inputs[0]
     return node
-
-
-def _idle_steps(node: Node) -> tuple[Node, ...]:
-    """A node and, of what its operands repeat, what computes nothing but its own operand. Where the opcode is another
-    one, that may be what is wrong instead, as in x · (y / 1) for x · (1 / y). Nothing where there is none."""
-    sources = [_unrepeated(entry) for entry in node.instance.inputs]
-    idle = [
-        source
-        for source in sources
-        if not source.instance.is_movement
-        and not is_filled(source)
-        and any(entry.digest.in_order == source.digest.in_order for entry in source.instance.inputs)
-    ]
-    return (*dict.fromkeys(idle), node) if idle else ()
 
 
 def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:

@@ -76,16 +76,8 @@ class Misuses:
             user,
             has_wrong_operands=is_same_step and place is None and not is_evident,
             place=place,
-            is_end=not is_evident and not is_varied(operand.ours) and not self._counts_on(operand.ours, other),
+            is_end=not is_evident and not is_varied(operand.ours),
         )
-
-    def _counts_on(self, ours: Node, theirs: Node) -> bool:
-        """Whether two integers are equal in the iterations that follow as well, and others in each."""
-        if ours.digest.family != "integer":
-            return False
-        sides = [self._relations.runs_after(node) for node in (transparent_chain(ours)[-1], theirs)]
-        values = [[run.digest.in_order for run in runs] for runs in sides]
-        return values[0] == values[1] and len(set(values[0])) == LIMITS.few_runs
 
     def is_evident(self, operand: NodePair, other: Node) -> bool:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.

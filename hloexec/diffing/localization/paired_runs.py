@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled
+from hloexec.diffing.localization.relations import NodePair, Relation, Relations
 
 __all__ = ["PairedRuns"]
 
@@ -65,39 +65,6 @@ class PairedRuns:
         relation = self._relations.of(pair.ours, pair.theirs)
         return relation is Relation.DIFFERENT or (
             relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
-        )
-
-    def have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether two instructions of other opcodes have the same operands, constants aside, in some order; in so many
-        iterations or so many elements that it is no accident."""
-        if self._equal_but_for_constants(ours, theirs):
-            return True
-        pairs = self._equal_operands(ours, theirs)
-        if not pairs:
-            return False
-        if any(self._relations.place_of(entry) is not None and not is_filled(entry) for entry, _ in pairs):
-            return True
-        if all(self._relations.corresponds(*pair) for pair in pairs):
-            return True
-        runs = self._runs(0, ours), self._runs(1, theirs)
-        common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
-        return len(common) >= LIMITS.few_runs and all(self._equal_operands(*entry) for entry in common)
-
-    def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""
-        first, second = ([entry for entry in each.inputs if not is_filled(entry)] for each in (ours, theirs))
-        if ours.others or theirs.others or len(first) != 1 or len(second) != 1:
-            return False
-        return self._relations.of(first[0], second[0]) is Relation.EQUAL
-
-    def _equal_operands(self, ours: Instance, theirs: Instance) -> list[tuple[Node, Node]]:
-        """The operands of two instructions, pair by pair, if these are equal in some order; none if they are not."""
-        first, second = ours.inputs, theirs.inputs
-        if ours.others or theirs.others or len(first) != len(second) or len(ours.results) != len(theirs.results):
-            return []
-        orders = [list(zip(first, order, strict=True)) for order in (second, second[::-1])]
-        return next(
-            (order for order in orders if all(self._relations.of(*pair) is Relation.EQUAL for pair in order)), []
         )
 
     def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:

@@ -32,8 +32,6 @@ class Misuse:
 
     pair: NodePair
     reason: str
-    is_conclusive: bool = False
-    """Whether nothing among the steps before it can be to blame instead."""
 
 
 @attrs.frozen(eq=False)
@@ -78,8 +76,6 @@ class Regions:
         """The region in which a pair differs that different steps computed."""
         ours, theirs = self._steps(pair)
         nodes = self._around(ours.nodes) if len(ours.nodes) <= LIMITS.largest_region else ()
-        if (needless := self._needless(pair)) is not None:
-            return Region(nodes, misuses=(needless,))
         corresponding = self._corresponding(pair, ours, theirs)
         if corresponding is not None:
             misplaced = self._misplaced(corresponding, pair, ours)
@@ -286,15 +282,7 @@ class Regions:
         is_number = pair.theirs.digest.is_uniform and pair.theirs.digest.family in ("integer", "pred")
         if right and not is_filled(right[0]) and not is_number:
             name = right[0].instance.instruction.name
-            is_conclusive = self._relations.is_evidence(right[0]) or self._relations.is_confirmed(right[0])
-            yield Misuse(pair, f"its operand %{name} is what it should be", is_conclusive)
-
-    def _needless(self, pair: NodePair) -> Misuse | None:
-        """The last step, if what it takes is computed as the value is that it should be."""
-        for entry in pair.ours.instance.inputs:
-            if self._relations.is_computed_alike(entry, pair.theirs):
-                return Misuse(pair, f"its operand %{entry.instance.instruction.name} is what it should be", True)
-        return None
+            yield Misuse(pair, f"its operand %{name} is what it should be")
 
     def _key_of(self, node: Node) -> _Key | None:
         place = self._relations.place_of(node)

@@ -92,12 +92,6 @@ class Relations:
         last one first."""
         return list(islice(self._graph_of(node).runs.before(node.instance), LIMITS.runs_compared))
 
-    def runs_after(self, node: Node) -> list[Node]:
-        """What the instruction that computed a value gave on its device from then on, in its first few runs."""
-        runs = self._graph_of(node).runs[node.instance.static]
-        later = (run for run in runs if run.number >= node.instance.number and run.device == node.device)
-        return [run.results[node.leaf] for run in islice(later, LIMITS.few_runs)]
-
     def nodes_between(self, first: Node, last: Node) -> Iterator[Node]:
         """The values of `after` that were computed between two others."""
         return map(self._replay.graph.node, range(first.number + 1, last.number))
@@ -135,13 +129,6 @@ class Relations:
             return False
         one, other = (transparent_chain(node)[-1].instance for node in (ours, theirs))
         return one.opcode == other.opcode and len(one.inputs) > 1 and self.corresponds(ours, theirs)
-
-    def is_as_before(self, ours: Node) -> bool:
-        """Whether the same opcode gives a value in `before`, from operands that are the same."""
-        match = self.state.matches[ours.number]
-        if match is None or match.node.instance.opcode != ours.instance.opcode:
-            return False
-        return self.corresponds(ours, match.node)
 
     def is_confirmed(self, ours: Node) -> bool:
         """Whether `before` computes what a value of `after` is from operands that are the same."""
@@ -200,12 +187,6 @@ class Relations:
             return score > 0
         return _is_negation(ours.instance.inputs[0]) != _is_negation(theirs.instance.inputs[0])
 
-    def is_exchanged_later(self, ours: Node, theirs: Node) -> bool:
-        """Whether a value's operands are those of another one in the other order, where that matters, and were alike
-        in the first iteration: as well, the loop may carry one in the place of the other."""
-        is_alike = ours.instance.opcode == theirs.instance.opcode and self.starts_alike(ours)
-        return is_alike and not traits_of(ours.instance.instruction).commutes and self._is_crossed(ours, theirs)
-
     def starts_alike(self, node: Node) -> bool:
         """Whether the two operands of what gave a value were the same in the first iteration, and are not now."""
         first = self._graph_of(node).runs.first(node.instance)
@@ -261,11 +242,22 @@ class Relations:
             return abs(digest.magnitude - 2.0 ** round(math.log2(digest.magnitude))) > 1
         return digest.count >= LIMITS.few_equal and not digest.is_uniform and digest.family != "pred"
 
-    def _have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
+    def have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
         """Whether two instructions are given the same, constants aside, in whatever order, and that is no accident."""
         first, second = ([entry for entry in side.inputs if not is_filled(entry)] for side in (ours, theirs))
-        orders = [Counter(entry.digest.in_any_order for entry in side) for side in (first, second)]
-        return orders[0] == orders[1] and any(is_varied(entry) or self.is_evidence(entry) for entry in first)
+        known = [self.state.matches[entry.number] for entry in first]
+        digests = [
+            self.state.raw.digest(entry.number) if match is None else match.node.digest
+            for entry, match in zip(first, known, strict=True)
+        ]
+        orders = [
+            Counter(digest.in_any_order for digest in side) for side in (digests, (each.digest for each in second))
+        ]
+        # Of one operand, no other can be meant.
+        is_evident = len(first) == 1 or any(
+            entry.instance.is_source or is_varied(entry) or self.is_evidence(entry) for entry in first
+        )
+        return orders[0] == orders[1] and is_evident
 
     def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
         """Whether two values are computed alike, from operands that are the same."""
@@ -277,7 +269,7 @@ class Relations:
             return one.opcode == other.opcode and (one.is_constant or ours.digest.in_order == theirs.digest.in_order)
         pairs = self.operand_pairs(ours, theirs)
         if pairs is None:
-            return self._have_same_operands(one, other)
+            return self.have_same_operands(one, other)
         return all(
             self._are_same(pair.ours, pair.theirs)
             and (depth <= 1 or self.is_evidence(pair.ours) or self._corresponds(pair.ours, pair.theirs, depth - 1))

@@ -23,7 +23,7 @@ from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.values import Array
 
-__all__ = ["Repair", "Repairs"]
+__all__ = ["Repair", "Repairs", "tells_something"]
 
 
 @attrs.frozen(eq=False)
@@ -33,12 +33,9 @@ class Repair:
     node: Node
     text: str
     alike: tuple[Node, ...] = ()
-    """Where several changes make the value right, all that they change, in the order of data flow; none if many."""
+    """Where several changes make the value right, all that they change, in the order of data flow."""
     operand: NodePair | None = None
     """Where it is right on another operand, the one that it has, and that of `before`."""
-    is_doubtful: bool = False
-    """Whether `before` computes as well what is changed, from the same operands; or whether a loop may have exchanged
-    these instead, which were alike in its first iteration."""
 
 
 @attrs.frozen(eq=False)
@@ -64,7 +61,7 @@ class Repairs:
     def of(self, pair: NodePair, steps: Sequence[Node], others: Sequence[Node]) -> Repair | None:
         """The change of one of some steps that makes a pair right, the specific ones first; `others` are the values
         from which `before` computes it."""
-        if not _is_evidence(pair.theirs):
+        if not tells_something(pair.theirs):
             return None
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
@@ -87,12 +84,7 @@ class Repairs:
                 last = min(last, self._tried + LIMITS.more_edits)
                 right.append(Repair(node, text, operand=change.operand))
             near = near or Repair(node, text, operand=change.operand)
-        found = _one_of(right) or near
-        if found is None:
-            return None
-        changed = found.alike or (found.node,)
-        is_doubtful = all(map(self._relations.is_as_before, changed)) or self._relations.starts_alike(found.node)
-        return attrs.evolve(found, is_doubtful=is_doubtful)
+        return _one_of(right) or near
 
     def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         for kind in (self._left_out, self._with_constants, self._edited, self._from_others):
@@ -171,16 +163,16 @@ class Repairs:
 
 
 def _one_of(repairs: Sequence[Repair]) -> Repair | None:
-    """The first of some repairs, with what the others change; or of many, the one that is nearest to the value."""
+    """The first of some repairs, or of many, the one that is nearest to the value; with what the others change."""
     if not repairs:
         return None
     nodes = {repair.node.number: repair.node for repair in repairs}
-    if len(nodes) > LIMITS.largest_region:
-        return max(repairs, key=lambda repair: repair.node.number)
-    return attrs.evolve(repairs[0], alike=tuple(nodes[number] for number in sorted(nodes)))
+    is_many = len(nodes) > LIMITS.largest_region
+    first = max(repairs, key=lambda repair: repair.node.number) if is_many else repairs[0]
+    return attrs.evolve(first, alike=tuple(nodes[number] for number in sorted(nodes)))
 
 
-def _is_evidence(node: Node) -> bool:
+def tells_something(node: Node) -> bool:
     """Whether having the right value is no accident."""
     digest = node.digest
     fewest = {"pred": LIMITS.fewest_flags, "integer": LIMITS.fewest_integers}.get(digest.family, 1)

@@ -27,8 +27,8 @@ class Suspect:
     """Whether some of its operands are wrong themselves."""
     decision: NodePair | None = None
     """What decided how a loop or a conditional ran, if it is to blame for that."""
-    is_proven: bool = False
-    """Whether that comes right with it: then, no results need to."""
+    is_certain: bool = False
+    """Whether nothing else can be to blame."""
     place: InstructionRun | None = None
     """What is to blame where it computes no value of its own: a conditional, or what hands on the values of a loop."""
     is_restructured: bool = False

@@ -12,6 +12,7 @@ from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.causes import Causes
+from hloexec.diffing.localization.guilt import Guilt
 from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.misuses import Misuses
 from hloexec.diffing.localization.patches import Patch, patched, replaced
@@ -84,6 +85,7 @@ class Trials:
         self._handings = Handings(relations, decisions)
         self._misuses = Misuses(relations, decisions[0])
         self._repairs = Repairs(replay, relations, is_over)
+        self._guilt = Guilt(replay, relations, self._regions, self._repairs)
         self._tried: set[tuple[int, int]] = set()
         self._partly_tried: set[tuple[int, int]] = set()
         self._left = LIMITS.tries
@@ -92,7 +94,14 @@ class Trials:
         """The pairs that are proven, each behind the one before it."""
 
     def next(self) -> tuple[Suspect | None, Patch | None]:
-        """The next instruction to blame, and the patch that proves it, if there is one."""
+        """The next instruction to blame, and the patch that proves it, if there is one; of what decides how a loop goes
+        round, without the patch, as the results still differ."""
+        suspect, patch = self._next()
+        if suspect is None:
+            return None, None
+        return self._guilt.judged(suspect, patch), patch if suspect.decision is None else None
+
+    def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
         if (handing := next(suspects, None)) is not None:
             return handing, None
@@ -105,7 +114,7 @@ class Trials:
         if found is None and self._seen.narrowed is None:
             found = self._deepest()
         if found is not None:
-            return _without_results(*found)
+            return found
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
         if suspect is None:
             return None, None
@@ -127,6 +136,8 @@ class Trials:
         for suspect in suspects:
             if suspect.pair.ours.instance.static in self._known:
                 continue
+            if not suspect.reason and self._guilt.is_innocent(suspect.pair):
+                suspect = attrs.evolve(suspect, has_wrong_operands=True)
             self._seen.note(
                 suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
             )
@@ -151,7 +162,7 @@ class Trials:
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
-                return (suspect.is_restructured and self._inside(trial, patch)) or (self._with_others(suspect), patch)
+                return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
         return None
 
     def _apparent(self) -> tuple[Suspect, Patch | None] | None:
@@ -178,7 +189,7 @@ class Trials:
             self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
-                nodes = self._regions.of(pair).nodes
+                nodes = () if self._guilt.is_innocent(pair) else self._regions.of(pair).nodes
                 region = Suspect(
                     pair,
                     "" if nodes else "it, or one of the steps before it that before takes otherwise",
@@ -205,18 +216,6 @@ class Trials:
         self._around.pop()
         return found
 
-    def _with_others(self, suspect: Suspect) -> Suspect:
-        """A suspect with what else could be another instruction, where its opcode is another one: x · √y for x / √y may
-        be x · 1/√y as well."""
-        pair = suspect.pair
-        is_another = pair.ours.instance.opcode != pair.theirs.instance.opcode
-        if not is_another or suspect.region or suspect.trial not in (None, pair) or suspect.is_restructured:
-            return suspect
-        steps, others = self._regions.steps(pair)
-        repair = self._repairs.of(pair, steps[: LIMITS.missing_steps], others)
-        is_open = repair is not None and pair.ours in repair.alike and len(repair.alike) > 1
-        return attrs.evolve(suspect, region=repair.alike) if repair is not None and is_open else suspect
-
     def _of_repair(self, repair: Repair, pair: NodePair, decision: NodePair | None) -> Suspect:
         """What to blame where a repair makes a pair right: if it is on another value that a loop carries, rather what
         hands that on."""
@@ -225,7 +224,8 @@ class Trials:
             ours, theirs = (node.instance.instruction.name for node in (repair.operand.ours, repair.operand.theirs))
             reason = f"it hands on %{ours} where before hands on %{theirs}"
             return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
-        return Suspect(where, repair.text, pair, repair.alike, decision=decision, is_end=repair.is_doubtful)
+        region = repair.alike if len(repair.alike) <= LIMITS.largest_region else ()
+        return Suspect(where, repair.text, pair, region, decision=decision)
 
     def _repaired(self, pair: NodePair) -> Repair | None:
         """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
@@ -251,15 +251,6 @@ class Trials:
             if after is not None and sum(map(after.has, counted)) >= before + least:
                 return Patch(pair, value, after, is_proof=False)
         return None
-
-
-def _without_results(suspect: Suspect, patch: Patch | None) -> tuple[Suspect, Patch | None]:
-    """A suspect and its patch; of what decides how a loop goes round, without the state that follows, in which the
-    results still differ."""
-    if suspect.decision is None:
-        return suspect, patch
-    is_proven = suspect.is_proven or (patch is not None and patch.is_proof and not suspect.is_end)
-    return attrs.evolve(suspect, is_proven=is_proven), None
 
 
 def _is_given(node: Node) -> bool:
