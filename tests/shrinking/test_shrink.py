@@ -183,6 +183,7 @@ def test_a_real_dump_shrinks_and_runs(name: str, limit: int) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 def test_a_training_step_for_sixteen_devices_shrinks() -> None:
+    """And its bitcasts lose no elements."""
     path = seed_path("000_c00fd3afea504246.txt")
     if path is None:
         pytest.skip("the real dumps are not here; HLOEXEC_SEEDS names the folder that holds them")
@@ -191,6 +192,9 @@ def test_a_training_step_for_sixteen_devices_shrinks() -> None:
     assert found.total_bytes is not None and found.total_bytes <= 2 << 30
     assert found.module.instruction_count == 9917
     assert found.argument_bytes_before > 100e9
+    for computation in found.module:
+        for bitcast in (i for i in computation if i.opcode == "bitcast"):
+            assert bitcast.shape.byte_size == computation.operands_of(bitcast)[0].shape.byte_size, bitcast.name
 
 
 def test_what_is_missing_without_scipy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
