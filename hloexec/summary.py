@@ -15,7 +15,7 @@ from hloexec.devices.topology import device_counts
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
-from hloexec.plan.program import Requirement, unsupported
+from hloexec.plan.program import UNKNOWN_CALL_HINT, Requirement, unsupported
 from hloexec.verifier import Note, verify
 
 __all__ = [
@@ -79,6 +79,8 @@ class Summary:
     elided_constants: int
     unsupported: tuple[Requirement, ...]
     notes: tuple[Note, ...]
+    remedy: str | None = None
+    """What can be done about custom calls that are not supported, if there are some."""
 
     @property
     def devices(self) -> int:
@@ -120,6 +122,7 @@ def summarize(module: Module) -> Summary:
     literals = [instruction.attributes.literal for instruction in instructions if role_of(instruction) is Role.CONSTANT]
     loops = [instruction for instruction in instructions if role_of(instruction) is Role.WHILE]
     replica_count, num_partitions = device_counts(module)
+    missing = tuple(unsupported(module))
     return Summary(
         name=module.name,
         filename=module.filename,
@@ -142,7 +145,8 @@ def summarize(module: Module) -> Summary:
         loops_without_trip_count=sum(trip_count_of(loop) is None for loop in loops),
         constants=len(literals),
         elided_constants=sum(literal.is_elided for literal in literals if isinstance(literal, Literal)),
-        unsupported=tuple(unsupported(module)),
+        unsupported=missing,
+        remedy=UNKNOWN_CALL_HINT if any(entry.kind == "custom-call" for entry in missing) else None,
         notes=tuple(notes),
     )
 

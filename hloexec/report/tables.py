@@ -91,7 +91,8 @@ def summary_view(summary: Summary) -> RenderableType:
         parts.append(_histogram("custom calls", summary.custom_calls))
     parts.append(_histogram("element types", summary.element_types))
     if summary.unsupported:
-        lines = Text("\n".join(map(str, summary.unsupported)), style="yellow")
+        told = [*map(str, summary.unsupported), *([] if summary.remedy is None else [summary.remedy])]
+        lines = Text("\n".join(told), style="yellow")
         parts.append(titled("not supported yet", plural(len(summary.unsupported), "item"), lines))
     if summary.notes:
         parts.append(titled("notes", "", Text("\n".join(map(str, summary.notes)))))

@@ -68,7 +68,8 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
     unsupported = [
         attrs.evolve(entry, reason=entry.reason and as_options(entry.reason)) for entry in summary.unsupported
     ]
-    summary = attrs.evolve(summary, unsupported=tuple(unsupported))
+    remedy = summary.remedy and as_options(summary.remedy)
+    summary = attrs.evolve(summary, unsupported=tuple(unsupported), remedy=remedy)
     parts = summarize_computations(module) if computations else None
 
     def view() -> RenderableType:
