@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from hloexec.arguments import require_module, wrong
-from hloexec.devices.tiles import Tiles, tiles_of
+from hloexec.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.exec.arguments import inputs_by_device, require_inputs
@@ -245,7 +245,11 @@ def result_shardings(computation: Computation) -> list[_LeafSharding]:
     root = computation.root
     if root.sharding is None and root.opcode == "tuple":
         operands = computation.operands_of(root)
-        return [leaf for operand in operands for leaf in leaf_shardings(operand.sharding, operand.shape, "the result")]
+        return [
+            leaf
+            for operand in operands
+            for leaf in leaf_shardings(sharding_of(computation, operand), operand.shape, "the result")
+        ]
     return leaf_shardings(root.sharding, root.shape, "the result")
 
 
