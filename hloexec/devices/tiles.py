@@ -30,6 +30,7 @@ from hloexec.ir import (
     leaf_shapes,
     parts_of,
 )
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["Tiles", "along_axes", "partitions_named", "places", "sharding_of", "tiles_of", "untiled"]
 
@@ -103,7 +104,7 @@ def along_axes(mesh: Mesh, dimensions: Sequence[Sequence[AxisRef]]) -> Tiles:
 
 def sharding_of(computation: Computation, instruction: Instruction) -> Sharding | None:
     """The sharding of an instruction's result; that of an element of a tuple, where it has none, is the tuple's."""
-    if instruction.sharding is not None or instruction.opcode != "get-tuple-element":
+    if instruction.sharding is not None or role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
         return instruction.sharding
     (source,) = computation.operands_of(instruction)
     sharding = sharding_of(computation, source)
