@@ -38,6 +38,8 @@ _KINDS = {
 }
 # Where a text names several kinds, the first of these decides, as in XLA.
 _PRECEDENCE = ("replicated", "maximal", "manual", "unknown", "unreduced")
+_ONE_DEVICE = ("maximal_mesh", "single_device")
+"""A mesh of one device, as XLA writes it before jaxlib 0.12 and since."""
 _AXES_KINDS = ("replicated", "unreduced", "manual")
 _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
 
@@ -78,7 +80,7 @@ class ShardingParser:
         """single ::= '{' (tile form | mesh form) '}'"""
         lexer = self._lexer
         lexer.expect("{", "before a sharding")
-        if lexer.at_word("mesh") or lexer.at_word("maximal_mesh"):
+        if any(map(lexer.at_word, ("mesh", *_ONE_DEVICE))):
             return self._named()
         return self._tiled()
 
@@ -199,9 +201,6 @@ class ShardingParser:
             start = lexer.start
             axes = self._axes("the axes of replica groups", mesh)
             self._require_fitting(mesh, axes, start)
-            sizes = dict(mesh.axes)
-            if math.prod((axis.sub_axis or (1, sizes[axis.name]))[1] for axis in axes) <= 1:
-                lexer.fail("the axes of replica groups give groups of more than one device", start)
             return ReplicaGroups(mesh=MeshReplicaGroups(mesh, axes))
         if lexer.at("["):
             start = lexer.start
@@ -213,11 +212,13 @@ class ShardingParser:
         return ReplicaGroups(groups=self._attributes.integer_lists("replica groups"))
 
     def _mesh(self) -> Mesh:
-        """'maximal_mesh[device_id=' int ']' | 'mesh[' [axis '=' int (',' …)*] ']' [',' 'device_ids=(' … ')']"""
+        """('maximal_mesh' | 'single_device') '[device_id=' int ']' | 'mesh[' [axis '=' int (',' …)*] ']' [order]
+        order ::= ',' 'device_ids=(' … ')'
+        """
         lexer = self._lexer
         word = lexer.word("'mesh' or 'maximal_mesh'")
         lexer.expect("[", f"after '{word}'")
-        if word == "maximal_mesh":
+        if word in _ONE_DEVICE:
             start = lexer.start
             if lexer.attribute_name("the device of a maximal mesh") != "device_id":
                 lexer.fail("a maximal mesh has the field device_id", start)
