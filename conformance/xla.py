@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ __all__ = [
     "canonical_text",
     "compile_hlo",
     "equivalent_module",
+    "jaxlib_version",
     "knows_latest_opcodes",
     "parse_hlo",
     "run_hlo",
@@ -48,14 +50,22 @@ _FLAGS = {
 }
 
 
+def jaxlib_version() -> tuple[int, ...]:
+    """The installed jaxlib's version, such as (0, 10, 2); () where none is installed."""
+    try:
+        return tuple(int(part) for part in metadata.version("jaxlib").split(".") if part.isdecimal())
+    except metadata.PackageNotFoundError:
+        return ()
+
+
 COMPILED_SOONEST: Mapping[str, object] = {
     "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
-}
-"""Debug options with which a small module compiles in a third of the time: LLVM's passes are left out, code is made by
-XLA's older emitters, without MLIR, and in one piece. XLA's passes over HLO, but for those that prepare fusions for the
-emitters, stay as they are. LLVM contracts products and sums, so results may have other last bits than by default."""
+} | ({"xla_cpu_use_fusion_emitters": False} if jaxlib_version() < (0, 11) else {})
+"""Debug options with which a small module compiles in a third of the time: LLVM's passes are left out, and code is made
+in one piece and, up to jaxlib 0.10, by XLA's older emitters, without MLIR. XLA's passes over HLO, but for those that
+prepare fusions for the emitters, stay as they are. LLVM contracts products and sums, so results may have other last
+bits than by default."""
 COMPILATION_FLAGS: dict[str, object] = {}
 """Debug options of every compilation, which those that a caller gives go before."""
 

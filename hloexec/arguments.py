@@ -55,8 +55,11 @@ def described(value: object) -> str:
     if isinstance(value, (bool, int, float, complex, str)):
         return f"the Python {type(value).__name__} {value!r:.80}"
     kind = type(value)
-    home = kind.__module__.partition(".")[0]
-    return f"a {kind.__qualname__ if home in ('builtins', 'hloexec') else f'{kind.__module__}.{kind.__qualname__}'}"
+    # Since Python 3.13, a path is a pathlib._local.PosixPath.
+    home = [part for part in kind.__module__.split(".") if not part.startswith("_")]
+    if not home or home[0] in ("builtins", "hloexec"):
+        return f"a {kind.__qualname__}"
+    return f"a {'.'.join(home)}.{kind.__qualname__}"
 
 
 def wrong(name: str, expected: str, value: object, advice: str = "") -> InputError:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pytest
 
@@ -116,6 +115,9 @@ class GoldenFixture:
         No two tests or names share a folder: whatever file names may not hold, or what separates parts of this one, is
         written %XX, as in URLs.
         """
+        # Python 3.12 and later load more for it than a run without goldens should wait for.
+        from urllib.parse import quote
+
         parts = [quote(part, safe="[]-,=@") for part in self._test.split("::")]
         stem = ".".join(parts) + ("" if name is None else "+" + quote(name, safe="[]-,=@"))
         if len(stem) > _LONGEST_STEM:

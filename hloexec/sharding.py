@@ -1,8 +1,8 @@
 """Whole arrays as inputs and results of partitioned modules: `shard_inputs` and `unshard_outputs`.
 
 The entry of a partitioned module takes and returns each device's shards. The parameters still carry the shardings of
-the whole arrays. The result does not: its sharding and its shape are those of the module before partitioning, and are
-lost if XLA chose them itself.
+the whole arrays, but for those of XLA since jaxlib 0.12. The result does not: its sharding and its shape are those of
+the module before partitioning, and are lost if XLA chose them itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from hloexec.arguments import require_module, wrong
-from hloexec.devices.tiles import Tiles, tiles_of
+from hloexec.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.exec.arguments import inputs_by_device, require_inputs
@@ -46,7 +46,12 @@ T = TypeVar("T")
 
 
 def shard_inputs(
-    module: Module, inputs: Inputs, *, replicas: int | None = None, partitions: int | None = None
+    module: Module,
+    inputs: Inputs,
+    *,
+    before: Module | None = None,
+    replicas: int | None = None,
+    partitions: int | None = None,
 ) -> list[list[Any]]:
     """Split whole arrays into the inputs of each device for `run_devices`. The arrays are a list with one value per
     parameter of the entry computation, or a mapping from parameter names.
@@ -55,11 +60,15 @@ def shard_inputs(
     divide evenly, it is padded with zeros at its end first, as XLA does. Devices that hold the same shard receive the
     same array, and so do all replicas. An array that already has the parameter's shape, or has no sharding, goes to
     every device as a whole; a module that has not been partitioned yet therefore receives whole arrays on every device.
+    `before` is the same module before it was partitioned, whose parameters have the shardings that `module`'s lack (XLA
+    leaves them out since jaxlib 0.12).
 
-    Raises InputError if the shards do not have the parameter's shape, or the sharding is for another number of
-    partitions.
+    Raises InputError if the shards do not have the parameter's shape, the sharding is for another number of partitions,
+    or `before` has other parameters.
     """
     require_module(module)
+    if before is not None:
+        require_module(before, "before")
     topology = topology_of(module, replicas, partitions)
     rows = inputs_by_device(module.entry, inputs)
     if len(rows) > 1:
@@ -67,9 +76,13 @@ def shard_inputs(
     (values,) = rows
     require_inputs(module.entry, values)
     columns = []
-    for number, (parameter, value) in enumerate(zip(module.entry.parameters, values, strict=True)):
+    wholes = module.entry.parameters if before is None else before.entry.parameters
+    if len(wholes) != len(values):
+        raise InputError(f"the module has {len(values)} parameters, but {len(wholes)} before partitioning")
+    for number, (parameter, whole, value) in enumerate(zip(module.entry.parameters, wholes, values, strict=True)):
         what = f"parameter {number} ({parameter.name})"
-        shardings = iter(leaf_shardings(parameter.sharding, parameter.shape, what))
+        sharding = whole.sharding if parameter.sharding is None else parameter.sharding
+        shardings = iter(leaf_shardings(sharding, parameter.shape, what))
         # Each leaf becomes the list of its shards.
         tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
         columns.append([_entry_of(tree, partition) for partition in range(topology.partitions)])
@@ -245,7 +258,11 @@ def result_shardings(computation: Computation) -> list[_LeafSharding]:
     root = computation.root
     if root.sharding is None and root.opcode == "tuple":
         operands = computation.operands_of(root)
-        return [leaf for operand in operands for leaf in leaf_shardings(operand.sharding, operand.shape, "the result")]
+        return [
+            leaf
+            for operand in operands
+            for leaf in leaf_shardings(sharding_of(computation, operand), operand.shape, "the result")
+        ]
     return leaf_shardings(root.sharding, root.shape, "the result")
 
 

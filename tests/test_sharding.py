@@ -47,7 +47,7 @@ def test_shards_are_those_of_jax_and_make_up_its_result(name: str, partitioner: 
     placed = jax.device_put(arguments, shardings)
     results = jax.tree.leaves(compiled(*placed))
 
-    shards = hloexec.shard_inputs(after, [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)])
+    shards = hloexec.shard_inputs(after, [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)], before=before)
     for number, leaf in enumerate(jax.tree.leaves(placed)):
         for shard in leaf.addressable_shards:
             np.testing.assert_array_equal(shards[shard.device.id][number], np.asarray(shard.data), strict=True)
@@ -94,7 +94,7 @@ def test_dimensions_that_do_not_divide_evenly_are_padded_as_xla_pads_them() -> N
     compiled = conformance.compile_hlo(UNEVEN, 4, spmd=True)
     before, after = hloexec.parse(UNEVEN), hloexec.parse(compiled.optimized_text)
     assert [str(shape) for shape in after.entry.parameter_shapes] == ["f32[2,5]", "f32[2]"]
-    shards = hloexec.shard_inputs(after, [a, b])
+    shards = hloexec.shard_inputs(after, [a, b], before=before)
     outputs = hloexec.run_devices(after, shards)
     for ours, theirs in zip(outputs, compiled.run_devices(shards), strict=True):
         for got, wanted in zip(ours, theirs, strict=True):
@@ -109,6 +109,26 @@ def test_dimensions_that_do_not_divide_evenly_are_padded_as_xla_pads_them() -> N
     assert hloexec.unshard_outputs(after, outputs, sharding=sharding, shape=str(before.entry.result_shape))[
         1
     ].shape == (6, 5)
+
+
+def test_the_module_before_partitioning_has_the_shardings_that_are_missing() -> None:
+    after = "HloModule m, num_partitions=2\n\nENTRY e_spmd {{\n  p = f32[2,4] parameter(0){}\n  ROOT r = f32[2,4] negate(p)\n}}\n"
+    before = (
+        "HloModule m, num_partitions=2\n\nENTRY e {\n  p = f32[4,4] parameter(0), sharding={mesh['x'=2], [{'x'}, {}]}\n"
+        "  ROOT r = f32[4,4] negate(p), sharding={mesh['x'=2], [{'x'}, {}]}\n}\n"
+    )
+    a = np.arange(16, dtype=np.float32).reshape(4, 4)
+    bare, whole = hloexec.parse(after.format("")), hloexec.parse(before)
+    for shards, wanted in zip(hloexec.shard_inputs(bare, [a], before=whole), (a[:2], a[2:]), strict=True):
+        np.testing.assert_array_equal(shards[0], wanted)
+    # A sharding of the parameter's own comes first.
+    own = hloexec.parse(after.format(", sharding={devices=[2,1]1,0}"))
+    for shards, wanted in zip(hloexec.shard_inputs(own, [a], before=whole), (a[2:], a[:2]), strict=True):
+        np.testing.assert_array_equal(shards[0], wanted)
+    with pytest.raises(hloexec.InputError, match="1 parameters, but 0 before"):
+        hloexec.shard_inputs(
+            bare, [a], before=hloexec.parse("HloModule m\n\nENTRY e {\n  ROOT c = f32[] constant(1)\n}\n")
+        )
 
 
 # Slices

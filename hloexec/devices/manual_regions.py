@@ -17,15 +17,14 @@ Source: Shardy, round trip through HLO; XLA, SPMD partitioner (manual subgroups)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
-from hloexec.devices.tiles import Tiles, along_axes, partitions_named, places, tiles_of, untiled
+from hloexec.devices.tiles import Tiles, along_axes, partitions_named, places, sharding_of, tiles_of, untiled
 from hloexec.devices.topology import Group, Topology
 from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.ir import (
@@ -130,7 +129,7 @@ def crossings(module: Module, computation: Computation, instruction: Instruction
         if not isinstance(before, ArrayShape) or not isinstance(after, ArrayShape) or not _is_alike(before, after):
             raise UnsupportedError(f"it turns {before} into {after}")
         pairs.append((before, after))
-    tilings = _BOUNDARIES[instruction.attributes.custom_call_target](module, given, instruction)
+    tilings = _tilings_of(module, computation, instruction)
     return tuple(_crossing(instruction, *pair, entry) for pair, entry in zip(pairs, tilings, strict=True))
 
 
@@ -191,15 +190,21 @@ def _described(tiles: Tiles) -> str:
     return f"{' × '.join(map(str, tiles.shape[:-1])) or '1'} tiles for {tiles.size} partitions"
 
 
-def _shardy_tilings(
-    key: str, begins_region: bool, module: Module, operands: Sequence[Instruction], instruction: Instruction
+def _tilings_of(module: Module, computation: Computation, instruction: Instruction) -> Sequence[_Tilings | None]:
+    """The tilings of each operand and its result; None where the text does not say."""
+    begins_region, key = _BOUNDARIES[instruction.attributes.custom_call_target]
+    attributes = dict(instruction.frontend_attributes or ())
+    if key and "xla.sdy.has_unreduced_axes" in attributes:
+        raise UnsupportedError("it has unreduced axes, along which values are parts of a sum")
+    if key in attributes and "xla.sdy.manual_axes" in attributes:
+        return _by_attributes(key, attributes, begins_region, module, computation.operands_of(instruction))
+    return _by_shardings(begins_region, computation, instruction)
+
+
+def _by_attributes(
+    key: str, attributes: Mapping[str, str], begins_region: bool, module: Module, operands: Sequence[Instruction]
 ) -> Sequence[_Tilings | None]:
     """Shardings say which axes divide the whole; those that are manual here make the tiles of the region."""
-    attributes = dict(instruction.frontend_attributes or ())
-    if "xla.sdy.has_unreduced_axes" in attributes:
-        raise UnsupportedError("it has unreduced axes, along which values are parts of a sum")
-    if key not in attributes or "xla.sdy.manual_axes" not in attributes:
-        return [None] * len(operands)
     try:
         shardings = parse_shardings(attributes[key], meshes_of(module))
         manual = parse_manual_axes(attributes["xla.sdy.manual_axes"])
@@ -230,30 +235,30 @@ def _manual_tiles(sharding: NamedSharding, shape: Shape, manual: Sequence[str]) 
     return along_axes(sharding.mesh, axes)
 
 
-def _gspmd_tilings(
-    begins_region: bool, module: Module, operands: Sequence[Instruction], instruction: Instruction
-) -> Sequence[_Tilings | None]:
-    """The operand carries its sharding, and so does the call its result's."""
-    if len(operands) != 1:
-        raise UnsupportedError(f"it takes one operand, but has {len(operands)}")
-    (operand,) = operands
-    if operand.sharding is None or instruction.sharding is None:
-        return [None]
-    shardings = []
-    for sharding in (operand.sharding, instruction.sharding):
-        if isinstance(sharding, TupleSharding):
+def _by_shardings(begins_region: bool, computation: Computation, instruction: Instruction) -> Sequence[_Tilings | None]:
+    """The operands carry their shardings, and the call those of its results."""
+    found: list[_Tilings | None] = []
+    operands, parts = computation.operands_of(instruction), parts_of(instruction.shape)
+    for index, (operand, shape) in enumerate(zip(operands, parts, strict=True)):
+        before, after = sharding_of(computation, operand), instruction.sharding
+        if isinstance(after, TupleSharding) and len(after.elements) == len(parts) and instruction.shape is not shape:
+            after = after.elements[index]
+        if before is None or after is None:
+            found.append(None)
+            continue
+        if isinstance(before, TupleSharding) or isinstance(after, TupleSharding):
             raise UnsupportedError("a sharding is a tuple's, but arrays cross")
-        shardings.append(sharding)
-    named = [count for sharding in shardings if (count := partitions_named(sharding)) is not None]
-    rank = operand.shape.rank if isinstance(operand.shape, ArrayShape) else 0
-    before, after = (tiles_of(sharding, rank, max(named, default=1)) for sharding in shardings)
-    return [_Tilings(before, after, begins_region)]
+        named = [count for sharding in (before, after) if (count := partitions_named(sharding)) is not None]
+        rank = shape.rank if isinstance(shape, ArrayShape) else 0
+        given, made = (tiles_of(sharding, rank, max(named, default=1)) for sharding in (before, after))
+        found.append(_Tilings(given, made, begins_region))
+    return found
 
 
-_BOUNDARIES: dict[str, Callable[[Module, Sequence[Instruction], Instruction], Sequence[_Tilings | None]]] = {
-    "SPMDFullToShardShape": partial(_gspmd_tilings, True),
-    "SPMDShardToFullShape": partial(_gspmd_tilings, False),
-    "xla.sdy.GlobalToLocalShape": partial(_shardy_tilings, "xla.sdy.in_shardings", True),
-    "xla.sdy.LocalToGlobalShape": partial(_shardy_tilings, "xla.sdy.out_shardings", False),
+_BOUNDARIES: dict[str, tuple[bool, str]] = {
+    "SPMDFullToShardShape": (True, ""),
+    "SPMDShardToFullShape": (False, ""),
+    "xla.sdy.GlobalToLocalShape": (True, "xla.sdy.in_shardings"),
+    "xla.sdy.LocalToGlobalShape": (False, "xla.sdy.out_shardings"),
 }
-"""What finds the tilings of each operand and its result; None where the text does not say."""
+"""Whether a region begins, and which frontend attribute has Shardy's shardings, if any."""

@@ -16,9 +16,23 @@ import numpy as np
 
 from hloexec.devices.topology import MOST_DEVICES
 from hloexec.errors import UnsupportedError
-from hloexec.ir import AxisRef, Mesh, NamedSharding, Sharding, ShardingType, TileSharding, TupleSharding
+from hloexec.ir import (
+    AxisRef,
+    Computation,
+    Instruction,
+    Mesh,
+    NamedSharding,
+    Sharding,
+    ShardingType,
+    TileSharding,
+    TupleShape,
+    TupleSharding,
+    leaf_shapes,
+    parts_of,
+)
+from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Tiles", "along_axes", "partitions_named", "places", "tiles_of", "untiled"]
+__all__ = ["Tiles", "along_axes", "partitions_named", "places", "sharding_of", "tiles_of", "untiled"]
 
 Tiles: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 """Partition numbers, by tile and number of the copy."""
@@ -86,6 +100,23 @@ def along_axes(mesh: Mesh, dimensions: Sequence[Sequence[AxisRef]]) -> Tiles:
         for dimension in dimensions
     ]
     return _checked(np.moveaxis(rows.reshape(-1, *counts), 0, -1))
+
+
+def sharding_of(computation: Computation, instruction: Instruction) -> Sharding | None:
+    """The sharding of an instruction's result; that of an element of a tuple, where it has none, is the tuple's."""
+    if instruction.sharding is not None or role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
+        return instruction.sharding
+    (source,) = computation.operands_of(instruction)
+    sharding = sharding_of(computation, source)
+    if not isinstance(sharding, TupleSharding):
+        return sharding
+    counts = [sum(1 for _ in leaf_shapes(part)) for part in parts_of(source.shape)]
+    if sum(counts) != len(sharding.elements):
+        return None
+    index = instruction.attributes.index
+    start = sum(counts[:index])
+    elements = sharding.elements[start : start + counts[index]]
+    return TupleSharding(elements) if isinstance(instruction.shape, TupleShape) else elements[0]
 
 
 def partitions_named(sharding: Sharding) -> int | None:

@@ -82,6 +82,8 @@ class Allocation:
     index: int
     size: int
     color: int = 0
+    page: int | None = None
+    """The number that XLA gives since jaxlib 0.12; None where it gives none."""
     parameter: EntryParameter | None = None
     output_shape: Shape | None = None
     is_constant: bool = False

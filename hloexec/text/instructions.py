@@ -172,11 +172,6 @@ class InstructionParser:
                 self._lexer.fail(error.message, start)
         if continues(entry):
             check_continued(self._state, scope, instruction, None, start)
-        elif entry.role is Role.ASYNC_START:
-            called = instruction.attributes.calls
-            if called in self._state.started:
-                self._lexer.fail(f"another instruction starts the computation '{called}' already", start)
-            self._state.started.add(called)
 
     def _called(self, what: str) -> str:
         """name | body"""

@@ -137,6 +137,19 @@ def test_global_inputs_stand_alone(numbered: str, tmp_path: Path, call: Call) ->
     assert "must hold the values of the parameters" in call("run", numbered, "--global-inputs", str(path), code=2)
 
 
+def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_path: Path, call: Call) -> None:
+    after, before, inputs, saved = (str(tmp_path / name) for name in ("after.hlo", "before.hlo", "in.npz", "out.npz"))
+    text = "HloModule m, num_partitions=2\n\nENTRY {} {{\n  p = f32[{},4] parameter(0){}\n  ROOT r = f32[{},4] negate(p){}\n}}\n"
+    sharding = ", sharding={mesh['x'=2], [{'x'}, {}]}"
+    Path(after).write_text(text.format("e_spmd", 2, "", 2, ""))
+    Path(before).write_text(text.format("e", 4, sharding, 4, sharding))
+    whole = np.arange(16, dtype=np.float32).reshape(4, 4)
+    np.savez(inputs, whole)
+    call("run", after, "--global-inputs", inputs, "--before", before, "--save", saved)
+    np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
+    assert "give these, too" in call("run", after, "--before", before, code=2)
+
+
 def test_devices_are_named_in_runs() -> None:
     assert named_devices([3]) == "device 3"
     assert named_devices([0, 1, 2, 5, 7, 8]) == "devices 0–2, 5, 7–8"

@@ -1,4 +1,4 @@
-"""Boundaries of manual regions: random meshes, axes and divisions, as Shardy writes them and as GSPMD does.
+"""Boundaries of manual regions: random meshes, axes and divisions, in frontend attributes, in shardings, and GSPMD's.
 
 Every device holds an array of its own, so that it shows from whom each element comes. At the beginning of a region a
 device keeps the block at its place along the manual axes that divide a dimension; at the end a device's whole array is
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
+from hloexec.sharding import result_shardings
 
 pytestmark = pytest.mark.timeout(60)
 settings = hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
@@ -96,6 +97,23 @@ class Layout:
         written = ",".join(f'{name}="{value.replace(chr(34), chr(92) + chr(34))}"' for name, value in fields.items())
         return f"frontend_attributes={{{written}}}"
 
+    # Named shardings
+
+    def named(self, draw: Any) -> tuple[str, str]:
+        """The sharding of the whole array, and that of what is seen in the region."""
+        listed = "" if self.devices == sorted(self.devices) else f", device_ids=({','.join(map(str, self.devices))})"
+        sizes = ",".join(f"'{name}'={size}" for name, size in zip(NAMES, self.sizes, strict=False))
+        opened = [draw(st.sampled_from([[], ["?"]])) for _ in self.dimensions]
+        whole = ", ".join(
+            "{" + ", ".join([*(f"'{NAMES[axis]}'" for axis in axes), *mark]) + "}"
+            for axes, mark in zip(self.dimensions, opened, strict=True)
+        )
+        region = ", ".join("{?}" if mark else "{}" for mark in opened)
+        manual = ", ".join(f"'{NAMES[axis]}'" for axis in sorted(self.manual))
+        mesh = f"mesh[{sizes}]{listed}"
+        inside = "manual" if len(self.manual) == len(self.sizes) else f"[{region}], manual={{{manual}}}"
+        return f"{{{mesh}, [{whole}]}}", f"{{{mesh}, {inside}}}"
+
     # GSPMD
 
     def gspmd(self) -> tuple[str, str]:
@@ -131,10 +149,12 @@ def _shape(dimensions: list[int]) -> str:
 def _text(layout: Layout, notation: str, begins: bool, draw: Any) -> str:
     given, result = (layout.whole, layout.tile) if begins else (layout.tile, layout.whole)
     given_text, result_text = _shape(given), _shape(result)
-    if notation == "gspmd":
-        outside, inside = layout.gspmd()
+    if notation != "shardy":
+        outside, inside = layout.gspmd() if notation == "gspmd" else layout.named(draw)
         before, after = (outside, inside) if begins else (inside, outside)
         target = "SPMDFullToShardShape" if begins else "SPMDShardToFullShape"
+        if notation == "named":
+            target = "xla.sdy.GlobalToLocalShape" if begins else "xla.sdy.LocalToGlobalShape"
         return f"""HloModule m, num_partitions={layout.count}
 ENTRY main {{
   x = {given_text} parameter(0)
@@ -161,7 +181,7 @@ def _values(layout: Layout, dimensions: list[int]) -> list[Any]:
     return [np.arange(size, dtype=np.int32).reshape(dimensions) + 10_000 * device for device in range(layout.count)]
 
 
-@pytest.mark.parametrize("notation", ["shardy", "gspmd"])
+@pytest.mark.parametrize("notation", ["shardy", "named", "gspmd"])
 @settings
 @hypothesis.given(st.data())
 def test_a_region_begins_with_each_devices_block(notation: str, data: st.DataObject) -> None:
@@ -173,7 +193,7 @@ def test_a_region_begins_with_each_devices_block(notation: str, data: st.DataObj
         np.testing.assert_array_equal(output, values[device][layout.slices(device)], err_msg=f"device {device}\n{text}")
 
 
-@pytest.mark.parametrize("notation", ["shardy", "gspmd"])
+@pytest.mark.parametrize("notation", ["shardy", "named", "gspmd"])
 @settings
 @hypothesis.given(st.data())
 def test_a_region_ends_with_the_blocks_of_a_devices_peers(notation: str, data: st.DataObject) -> None:
@@ -186,6 +206,43 @@ def test_a_region_ends_with_the_blocks_of_a_devices_peers(notation: str, data: s
         for peer in layout.peers(device):
             expected[layout.slices(peer)] = values[peer]
         np.testing.assert_array_equal(output, expected, err_msg=f"device {device}\n{text}")
+
+
+def test_elements_of_a_tuple_have_the_tuples_shardings() -> None:
+    """The text in which XLA of jaxlib 0.12 dumps a `shard_map` of two arrays; only x is manual."""
+    mesh = "mesh['x'=2,'y'=2]"
+    inside = f"{{{{{mesh}, [{{?}}, {{?}}], manual={{'x'}}}}, {{{mesh}, [{{?}}], manual={{'x'}}}}}}"
+    text = f"""HloModule m, num_partitions=4
+
+body {{
+  s = s32[2,4] parameter(0)
+  t = s32[2] parameter(1)
+  ROOT u = (s32[2], s32[2,4]) tuple(t, s)
+}}
+
+ENTRY main {{
+  a = s32[4,4] parameter(0)
+  b = s32[2] parameter(1)
+  c = s32[4,4] custom-call(a), custom_call_target="Sharding", sharding={{{mesh}, [{{'x', ?}}, {{?}}]}}
+  d = s32[2] custom-call(b), custom_call_target="Sharding", sharding={{{mesh}, [{{?}}]}}
+  e = (s32[2,4], s32[2]) custom-call(c, d), custom_call_target="xla.sdy.GlobalToLocalShape", sharding={inside}
+  i = u32[] partition-id()
+  j = s32[] convert(i)
+  k = s32[2,4] broadcast(j), dimensions={{}}
+  f = s32[2,4] add(e#0, k)
+  g = (s32[2], s32[2,4]) call(f, e#1), to_apply=body, sharding={{{{{mesh}, manual}}, {{{mesh}, manual}}}}
+  h = (s32[4], s32[4,4]) custom-call(g#0, g#1), custom_call_target="xla.sdy.LocalToGlobalShape", sharding={{{{{mesh}, [{{'x'}}]}}, {{{mesh}, [{{'x'}}, {{}}]}}}}
+  ROOT r = (s32[4,4], s32[4]) tuple(h#1, h#0)
+}}
+"""
+    a, b = np.arange(16, dtype=np.int32).reshape(4, 4), np.arange(2, dtype=np.int32)
+    module = hloexec.parse(text)
+    for device, (rows, twice) in enumerate(hloexec.run_devices(module, [[a, b]])):
+        y = device % 2
+        np.testing.assert_array_equal(rows, a + np.repeat([y, 2 + y], 2)[:, None])
+        np.testing.assert_array_equal(twice, [0, 1, 0, 1])
+    kinds = [sharding.dimensions for sharding in result_shardings(module.entry)]
+    assert [[len(dimension.axes) for dimension in dimensions] for dimensions in kinds] == [[1, 0], [1]]
 
 
 def test_part_of_an_axis_may_divide_a_dimension() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hloexec
 
-pytest.importorskip("conformance.xla")
+xla: Any = pytest.importorskip("conformance.xla")
 jax: Any = pytest.importorskip("jax")
 jnp, random = jax.numpy, jax.random
 
@@ -60,6 +60,12 @@ def test_draws_of_any_shape_have_the_bits_of_xla(name: str, kind: str, shape: tu
 @pytest.mark.parametrize("name", DRAWS)
 def test_transformed_draws_have_the_bits_of_xla(name: str, kind: str) -> None:
     actual, expected = _both(DRAWS[name]((123, 81)), kind, 7)
+    if name == "logistic" and xla.jaxlib_version() >= (0, 11):
+        # jaxlib 0.12 computes it otherwise: log(u) - log(1 - u), with both logarithms within 6 ULP.
+        logarithms = [np.logaddexp(np.float32(0), sign * expected) for sign in (-1, 1)]
+        bound = 12 * sum(np.spacing(np.abs(value), dtype=np.float32) for value in logarithms)
+        assert (np.abs(actual.astype(np.float64) - expected) <= bound).all()
+        return
     assert actual.tobytes() == expected.tobytes()
 
 

@@ -38,7 +38,7 @@ DEVICES: dict[str, str] = {
     "all-reduce with a transposed iota": _all_reduce("replica_groups=[2,4]<=[4,2]T(1,0), "),
     "all-reduce with a three-dimensional iota": _all_reduce("replica_groups=[4,2]<=[2,2,2]T(2,0,1), "),
     "all-reduce along a mesh axis": _all_reduce("replica_groups=mesh['x'=2,'y'=2] {'x'}, "),
-    "all-reduce along several mesh axes": _all_reduce("replica_groups=mesh['x'=2,'y'=2], {'x','y'}, "),
+    "all-reduce along several mesh axes": _all_reduce("replica_groups=mesh['x'=2,'y'=2] {'x','y'}, "),
     "all-reduce along part of a mesh axis": _all_reduce("replica_groups=mesh['x'=4,'y'=2] {'x':(1)2}, "),
     "all-reduce along several parts of a mesh axis": _all_reduce("replica_groups=mesh['x'=12] {'x':(6)2,'x':(1)3}, "),
     "all-reduce along mesh axes by number": _all_reduce("replica_groups=mesh['x'=2,'y'=4] {'1':(1)2,'0'}, "),

@@ -312,8 +312,6 @@ ATTRIBUTES: dict[str, str] = {
     "sharding along a part that goes beyond its axis": _carries("sharding={mesh['x'=4]§, §[{'x':(2)4}]}"),
     "replica groups along an unknown axis": _all_reduce("mesh['x'=2,'y'=4] {§'z'}"),
     "replica groups along an axis twice": _all_reduce("mesh['x'=2,'y'=4] §{'x','x'}"),
-    "replica groups along no axis": _all_reduce("mesh['x'=2,'y'=4] §{}§"),
-    "replica groups along an axis of one": _all_reduce("mesh['x'=1,'y'=8] §{'x'}§"),
     "sharding of a tuple without a comma": op(
         "(f32[2], s32[]) copy(a), sharding={{replicated} §{replicated}}", a="(f32[2], s32[])"
     ),

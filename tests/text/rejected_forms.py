@@ -45,10 +45,6 @@ FORMS: dict[str, str] = {
         'a = f32[2] parameter(0)\ns = ((f32[2]), f32[2], s32[]) negate-start(a), async_execution_thread="side"\n'
         'ROOT d = f32[2] §negate-done(s), async_execution_thread="main"'
     ),
-    "computation that two instructions start": _asynchronous(
-        _START, "t = ((f32[2]), f32[2], s32[]) §async-start(a), calls=inner", "d = f32[2] async-done(s)",
-        "e = f32[2] async-done(t)", "ROOT r = f32[2] add(d, e)",
-    ),
     "global device numbers without a channel": _collective("f32[2]", "all-reduce"),
     "global device numbers without a channel of a start": _collective("f32[2]", "all-reduce-start"),
     "global device numbers without a channel of reduce-scatter": _collective("f32[1]", "reduce-scatter"),

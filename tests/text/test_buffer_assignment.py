@@ -118,6 +118,16 @@ def test_lines_may_end_as_on_windows() -> None:
     assert read(WHOLE.replace("\n", "\r\n")) == read(WHOLE)
 
 
+def test_allocations_have_pages_since_jaxlib_0_12() -> None:
+    text = "BufferAssignment:\nallocation 0: size 4, page 3, maybe-live-out:\nallocation 1: size 4, constant:\n"
+    assignment = read(text)
+    assert assignment.allocations is not None
+    assert [(entry.page, entry.other_flags) for entry in assignment.allocations] == [(3, ()), (None, ())]
+    assert format_buffer_assignment(assignment) == text
+    with pytest.raises(ParseError, match="a second page"):
+        read(text.replace("page 3", "page 3, page 4"))
+
+
 def test_flags_of_a_newer_xla_are_kept_and_warned_about() -> None:
     text = WHOLE.replace("preallocated-temp", "preallocated-temp, pinned")
     with pytest.warns(HloWarning, match="the flag 'pinned'"):

@@ -92,7 +92,9 @@ class AnnotationParser:
         return name, self._lexer.number(f"the tolerance '{name}'")
 
     def original_value(self, what: str) -> OriginalValue:
-        """'{' … '}', kept verbatim: '[synthetic_call]', or a tree of '{"name" [index]}' in parentheses"""
+        """'{' … '}', kept verbatim: '[synthetic_call]', or a tree of '{"name" [index]}' in parentheses, behind which
+        XLA since jaxlib 0.12 writes the calls that led there, ',' '[' string ']'
+        """
         lexer = self._lexer
         start = lexer.start
         lexer.expect("{", f"before {what}")
@@ -110,10 +112,15 @@ class AnnotationParser:
                 continue
             elif lexer.at("{"):
                 self._original_array(what)
+            elif lexer.take(","):
+                lexer.expect("[", f"before the calls of {what}")
+                lexer.string("the calls that led to an original instruction")
+                lexer.expect("]", f"after the calls of {what}")
+                break
             else:
                 lexer.fail(f"expected the origin of a leaf, or '}}' after {what}, found {lexer.describe()}")
         end = lexer.end
-        lexer.advance()
+        lexer.expect("}", f"after {what}")
         return OriginalValue(lexer.text[start:end])
 
     def _original_array(self, what: str) -> None:

@@ -37,6 +37,8 @@ _KINDS = {
     "unreduced": ShardingType.UNREDUCED,
 }
 """Where a text names several of them, the first decides, as in XLA."""
+_ONE_DEVICE = ("maximal_mesh", "single_device")
+"""A mesh of one device, as XLA writes it before jaxlib 0.12 and since."""
 _AXES_KINDS = ("replicated", "unreduced", "manual")
 _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
 
@@ -77,7 +79,7 @@ class ShardingParser:
         """single ::= '{' (tile form | mesh form) '}'"""
         lexer = self._lexer
         lexer.expect("{", "before a sharding")
-        if lexer.at_word("mesh") or lexer.at_word("maximal_mesh"):
+        if any(map(lexer.at_word, ("mesh", *_ONE_DEVICE))):
             return self._named()
         return self._tiled()
 
@@ -192,9 +194,6 @@ class ShardingParser:
             start = lexer.start
             axes = self._axes("the axes of replica groups", mesh)
             self._require_fitting(mesh, axes, start)
-            sizes = dict(mesh.axes)
-            if math.prod((axis.sub_axis or (1, sizes[axis.name]))[1] for axis in axes) <= 1:
-                lexer.fail("the axes of replica groups give groups of more than one device", start)
             return ReplicaGroups(mesh=MeshReplicaGroups(mesh, axes))
         if lexer.at("["):
             start = lexer.start
@@ -206,11 +205,13 @@ class ShardingParser:
         return ReplicaGroups(groups=self._attributes.integer_lists("replica groups"))
 
     def _mesh(self) -> Mesh:
-        """'maximal_mesh[device_id=' int ']' | 'mesh[' [axis '=' int (',' …)*] ']' [',' 'device_ids=(' … ')']"""
+        """('maximal_mesh' | 'single_device') '[device_id=' int ']' | 'mesh[' [axis '=' int (',' …)*] ']' [order]
+        order ::= ',' 'device_ids=(' … ')'
+        """
         lexer = self._lexer
         word = lexer.word("'mesh' or 'maximal_mesh'")
         lexer.expect("[", f"after '{word}'")
-        if word == "maximal_mesh":
+        if word in _ONE_DEVICE:
             start = lexer.start
             if lexer.attribute_name("the device of a maximal mesh") != "device_id":
                 lexer.fail("a maximal mesh has the field device_id", start)

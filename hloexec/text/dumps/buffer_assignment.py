@@ -41,6 +41,7 @@ _ASSIGNMENT = re.compile(r"BufferAssignment:")
 _ALLOCATION = re.compile(r"allocation (?P<index>\d+): size (?P<size>\d+)(?P<flags>.*):")
 _FLAG = re.compile(
     r", (?:color (?P<color>\d+)"
+    r"|page (?P<page>\d+)"
     rf"|parameter (?P<number>\d+), shape \|(?P<shape>[^|]*)\| at ShapeIndex (?P<at>{_INDEX})"
     r"|output shape is \|(?P<output>[^|]*)\|"
     r"|(?P<word>[A-Za-z][\w -]*))"
@@ -188,7 +189,7 @@ class _Parser:
         return Allocation(index=index, size=size, values=values, **flags)
 
     def _flags(self, match: re.Match[str]) -> dict[str, Any]:
-        """flag ::= ', color' n | ', parameter' n ', shape |' shape '| at ShapeIndex' index
+        """flag ::= ', color' n | ', page' n | ', parameter' n ', shape |' shape '| at ShapeIndex' index
         | ', output shape is |' shape '|' | ', constant' | ', thread-local' | ', maybe-live-out' | ', preallocated-temp'
         """
         lines = self._lines
@@ -216,6 +217,8 @@ class _Parser:
         lines = self._lines
         if flag["color"]:
             return "color", lines.number(flag, "color", "the color")
+        if flag["page"]:
+            return "page", lines.number(flag, "page", "the page")
         if flag["number"]:
             number = lines.number(flag, "number", "the parameter")
             shape = None if flag["shape"] == _UNKNOWN_SHAPE else lines.shape(flag, "shape")

@@ -43,7 +43,8 @@ def format_buffer_assignment(assignment: BufferAssignment) -> str:
 
 
 def _allocation(allocation: Allocation) -> Iterator[str]:
-    flags = [f"color {allocation.color}"] if allocation.color else []
+    flags = [] if allocation.page is None else [f"page {allocation.page}"]
+    flags += [f"color {allocation.color}"] if allocation.color else []
     if allocation.parameter is not None:
         parameter = allocation.parameter
         shape = "<unknown shape>" if parameter.shape is None else shape_text(parameter.shape)

@@ -36,6 +36,12 @@ __all__ = ["command"]
     "result is reassembled.",
 )
 @click.option(
+    "--before",
+    metavar="FILE",
+    help="With --global-inputs, the module before partitioning, which has the shardings that FILE lacks: those of the "
+    "result and, since jaxlib 0.12, of the parameters.",
+)
+@click.option(
     "--random-inputs", is_flag=True, help="Generate random inputs even if FILE is a snapshot, which has its own."
 )
 @click.option("--infeed", metavar="FILE.npz", help="Read the values for infeeds, keyed 0, 1, … in order.")
@@ -127,7 +133,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     results = ran.results
     if own.global_inputs is not None:
         devices = {name: run.options[name] for name in ("replicas", "partitions")}
-        results = [hloexec.unshard_outputs(module, results, **devices)]
+        results = [hloexec.unshard_outputs(module, results, before=loaded.before, **devices)]
     comparison = None
     if own.against is not None:
         comparison = compared(own.against, module, run.inputs, ran.results, loaded.options)
@@ -150,6 +156,7 @@ class _Options:
     """The options of this command alone."""
 
     global_inputs: str | None
+    before: str | None
     random_inputs: bool
     infeed: str | None
     outfeed: str | None
@@ -187,6 +194,8 @@ class _Loaded:
     options: dict[str, Any]
     """Those of `run`, and what the host gives and takes, which it does once."""
     host: HostValues
+    before: Module | None
+    """The module before partitioning."""
 
 
 def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
@@ -200,6 +209,9 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
 
     settings = given.settings()
     own.require_destinations()
+    if own.before is not None and own.global_inputs is None:
+        raise click.UsageError("--before says how --global-inputs are divided; give these, too")
+    before = None if own.before is None else hloexec.load(own.before, strict=strict)
     host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
     if own.shrink_to is not None:
@@ -212,7 +224,7 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     require_instructions(snapshot.module, own.printed)
     options = {**settings, "computation": own.computation, "planner": not own.no_plan, "verify": verify}
     is_random = own.random_inputs or given.different_inputs or own.computation is not None
-    source = _Inputs(given, own.global_inputs, is_random=is_random)
+    source = _Inputs(given, own.global_inputs, before, is_random=is_random)
     with memory_advice(file, snapshot.module, given, options):
         topology = _topology(snapshot.module, given, options)
         values = source.values(snapshot, chosen, topology, verify=verify)
@@ -222,7 +234,7 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     options |= given.limits()
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
     run = Prepared(snapshot.module, values, options, topology.count, (file, *given.words()), expected)
-    return _Loaded(run, chosen, {**options, **host.on_devices(topology.count)}, host)
+    return _Loaded(run, chosen, {**options, **host.on_devices(topology.count)}, host, before)
 
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
@@ -258,6 +270,7 @@ class _Inputs:
 
     given: RunOptions
     global_file: str | None
+    before: Module | None
     is_random: bool
     """Whether they are random even if the snapshot has inputs."""
 
@@ -278,7 +291,11 @@ class _Inputs:
                 )
             whole = _whole_values(self.global_file)
             return hloexec.shard_inputs(
-                snapshot.module, whole, replicas=topology.replicas, partitions=topology.partitions
+                snapshot.module,
+                whole,
+                before=self.before,
+                replicas=topology.replicas,
+                partitions=topology.partitions,
             )
         if self.is_recorded(snapshot):
             return recorded_inputs(snapshot, chosen, given_values(chosen, given.overrides), topology.count)
