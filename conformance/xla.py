@@ -101,9 +101,7 @@ def available() -> bool:
 @cache
 def knows_latest_opcodes() -> bool:
     """Whether the installed jaxlib reads the opcodes of `hloexec.ops.LATEST`."""
-    from jaxlib import _hlo
-
-    return hasattr(_hlo.HloOpcode, "kExp2")
+    return jaxlib_version() >= (0, 12)
 
 
 @cache

@@ -15,7 +15,7 @@ from hloexec.devices.topology import device_counts
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
-from hloexec.plan.program import UNKNOWN_CALL_HINT, Requirement, unsupported
+from hloexec.plan.program import Requirement, remedy_for, unsupported
 from hloexec.verifier import Note, verify
 
 __all__ = [
@@ -146,7 +146,7 @@ def summarize(module: Module) -> Summary:
         constants=len(literals),
         elided_constants=sum(literal.is_elided for literal in literals if isinstance(literal, Literal)),
         unsupported=missing,
-        remedy=UNKNOWN_CALL_HINT if any(entry.kind == "custom-call" for entry in missing) else None,
+        remedy=remedy_for(missing),
         notes=tuple(notes),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 import attrs
@@ -22,6 +22,7 @@ __all__ = [
     "Requirement",
     "call_reason",
     "called_computation",
+    "remedy_for",
     "require_supported",
     "starts",
     "unsupported",
@@ -161,8 +162,15 @@ def require_supported(program: Program, *, unknown: str, numerics: NumericsPolic
     lines = [f"  {entry}" for entry in missing[:_LISTED]]
     if len(missing) > _LISTED:
         lines.append(f"  … and {len(missing) - _LISTED} more")
-    hint = f"\n{UNKNOWN_CALL_HINT}" if any(entry.kind == "custom-call" for entry in missing) else ""
-    raise UnsupportedError(f"module {program.module.name} needs what hloexec does not run:\n" + "\n".join(lines) + hint)
+    remedy = remedy_for(missing)
+    if remedy is not None:
+        lines.append(remedy)
+    raise UnsupportedError(f"module {program.module.name} needs what hloexec does not run:\n" + "\n".join(lines))
+
+
+def remedy_for(missing: Sequence[Requirement]) -> str | None:
+    """What can be done about library calls that do not run; None where there are none."""
+    return UNKNOWN_CALL_HINT if any(entry.kind == "custom-call" for entry in missing) else None
 
 
 def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:
