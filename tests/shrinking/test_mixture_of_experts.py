@@ -50,7 +50,7 @@ def test_the_whole_step_agrees_with_xla_on_sixteen_devices(tmp_path: Path) -> No
 
     Second moments are squares of gradients. Samples say little of squares of what may be 0, but first moments all.
     """
-    module = filled(shrunken("100M"))
+    module = filled(shrunken("20M"))
     path = tmp_path / "small.hlo"
     path.write_text(hloexec.format(module))
     inputs = first_step_inputs(module)
