@@ -166,6 +166,7 @@ MORE = {
     "diff_folders-inputs": "class texts numbers empty mapping nested",
     "diff_folders-on_step": "class",
     "explain-expected": "nested",
+    "shard_inputs-before": "None",
     "shard_inputs-inputs": "numbers",
     "step-keep": "5 1G",
     "unshard_outputs-before": "None",
