@@ -208,7 +208,7 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, st
     findings, nearest = [_finding(entry, state) for entry in blamed], []
     if comparison.agrees:
         # Against results that rounding explains, only a proof counts, of what rounding does not explain.
-        pairs = [pair for pair in zip(blamed, findings, strict=True) if _is_beyond_bounds(pair[1])]
+        pairs = [pair for pair in zip(blamed, findings, strict=True) if _is_beyond_bounds(*pair)]
         blamed, findings = [entry for entry, _ in pairs], [finding for _, finding in pairs]
     if not findings and not comparison.agrees:
         nearest = blame.nearest(state)
@@ -355,8 +355,8 @@ def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[
     return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))
 
 
-def _is_beyond_bounds(finding: Finding) -> bool:
-    return finding.is_certain and (finding.comparison is None or not finding.comparison.agrees)
+def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
+    return blamed.is_proven and (finding.comparison is None or not finding.comparison.agrees)
 
 
 def _more_precise(blamed: Blamed) -> str:

@@ -383,13 +383,15 @@ _HALVES = """first = f32[4] reduce(half, zero), dimensions={1}, to_apply=add
   ROOT r = f32[4] add(first, second)"""
 
 
-@pytest.mark.parametrize(("is_certain", "verdict"), [(True, "differ"), (False, "rounding only")])
+@pytest.mark.parametrize("is_certain", [True, False])
+@pytest.mark.parametrize(("is_proven", "verdict"), [(True, "differ"), (False, "rounding only")])
 def test_only_a_proof_outweighs_results_within_rounding(
-    monkeypatch: pytest.MonkeyPatch, is_certain: bool, verdict: str
+    monkeypatch: pytest.MonkeyPatch, is_proven: bool, verdict: str, is_certain: bool
 ) -> None:
     def find(self: Any, state: Any, top: int) -> list[Blamed]:
         node = self._replay.graph.nodes[-1]
-        return [Blamed(node, None, None, state.raw[node.number], None, frozenset(), is_certain=is_certain)]
+        raw = state.raw[node.number]
+        return [Blamed(node, None, None, raw, None, frozenset(), is_certain=is_certain, is_proven=is_proven)]
 
     monkeypatch.setattr(Blame, "find", find)
     before, after = (hloexec.parse(_SUM.replace("RESULT", each)) for each in (_WHOLE, _HALVES))

@@ -47,6 +47,8 @@ class Blamed:
     place: InstructionRun | None = None
     """What is to blame, where it computes no value of its own."""
     is_certain: bool = True
+    is_proven: bool = True
+    """Whether rounding is not to blame, but it or its region."""
     region: tuple[Node, ...] = ()
     is_more_precise: bool = False
     """Whether it is right, and has only not been rounded as `before` rounds it."""
@@ -171,6 +173,7 @@ class Blame:
             suspect.reason,
             suspect.place,
             suspect.is_certain,
+            suspect.is_proven,
             suspect.region,
             suspect.is_more_precise,
             suspect.trial,

@@ -56,12 +56,13 @@ class Guilt:
         pair = suspect.pair
         is_proven = patch is not None and patch.is_proof and not suspect.is_end
         if suspect.is_certain or not is_proven or suspect.decision is not None or suspect.place is not None:
-            return attrs.evolve(suspect, is_certain=suspect.is_certain or is_proven)
+            is_certain = suspect.is_certain or is_proven
+            return attrs.evolve(suspect, is_certain=is_certain, is_proven=is_certain)
         if self._relations.starts_alike(pair.ours):
             # A loop may hand its operands on exchanged.
             return suspect
         if self._is_wrong(pair):
-            return attrs.evolve(suspect, is_certain=True)
+            return attrs.evolve(suspect, is_certain=True, is_proven=True)
         if self._relations.is_confirmed(pair.ours):
             # It is right, and used in the wrong place.
             return suspect
@@ -69,7 +70,7 @@ class Guilt:
         # What takes another value would be right on the one that it should take; what computes otherwise would not.
         is_guilty = tells_something(pair.theirs) if suspect.reason else not self.is_innocent(pair)
         shown = region if len(region) <= LIMITS.largest_region else ()
-        return attrs.evolve(suspect, region=shown, is_certain=is_guilty and len(region) <= 1)
+        return attrs.evolve(suspect, region=shown, is_certain=is_guilty and len(region) <= 1, is_proven=is_guilty)
 
     def _is_wrong(self, pair: NodePair) -> bool:
         """Whether one opcode gives something else on the same operands, but for constants; or takes what it should

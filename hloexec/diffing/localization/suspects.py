@@ -29,6 +29,8 @@ class Suspect:
     """What decided how a loop or a conditional ran, if it is to blame for that."""
     is_certain: bool = False
     """Whether nothing else can be to blame."""
+    is_proven: bool = False
+    """Whether it is to blame, or what else its region lists: rounding is not."""
     place: InstructionRun | None = None
     """What is to blame where it computes no value of its own: a conditional, or what hands on the values of a loop."""
     is_restructured: bool = False
