@@ -14,11 +14,12 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.patches import Patch
 from hloexec.diffing.localization.regions import Regions
-from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled
+from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
 from hloexec.diffing.localization.repairs import Repairs, tells_something
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
+from hloexec.operations import traits_of
 
 __all__ = ["Guilt"]
 
@@ -44,7 +45,7 @@ class Guilt:
             if value is not None
         }
         if not changes:
-            return False
+            return self._may_inherit(pair)
         arrays = self._replay.evaluator.results(pair.ours.instance, Overlay(values, changes))
         expected = pair.theirs.value
         return arrays is not None and any(
@@ -71,6 +72,19 @@ class Guilt:
         is_guilty = tells_something(pair.theirs) if suspect.reason else not self.is_innocent(pair)
         shown = region if len(region) <= LIMITS.largest_region else ()
         return attrs.evolve(suspect, region=shown, is_certain=is_guilty and len(region) <= 1, is_proven=is_guilty)
+
+    def _may_inherit(self, pair: NodePair) -> bool:
+        """Whether what moves elements, and has another opcode than its counterpart, takes none of `before`'s values, or
+        one whose elements lie elsewhere."""
+        instance = pair.ours.instance
+        if (
+            traits_of(instance.instruction).moves is None
+            or self._relations.operand_pairs(pair.ours, pair.theirs) is not None
+        ):
+            return False
+        sources = [transparent_chain(entry)[-1] for entry in instance.inputs]
+        matches = [self._relations.state.matches[entry.number] for entry in sources]
+        return any(match is None or not match.is_in_order for match in matches)
 
     def _is_wrong(self, pair: NodePair) -> bool:
         """Whether one opcode gives something else on the same operands, but for constants; or takes what it should
