@@ -34,7 +34,8 @@ class Guilt:
         self._repairs = repairs
 
     def is_innocent(self, pair: NodePair) -> bool:
-        """Whether what computes a value gives the right one on what its counterpart takes."""
+        """Whether what computes a value gives the right one on what its counterpart takes, or moves elements that have
+        lain wrong before."""
         operands = self._relations.operand_pairs(pair.ours, pair.theirs) or []
         values = self._relations.state.values
         changes = {
