@@ -69,6 +69,13 @@ def test_roots_that_there_are_not_end_the_run(roots: list[int], message: str) ->
         _results(module, [np.int32([root]) for root in roots])
 
 
+def test_devices_in_no_group_get_zeros_whatever_root_they_name() -> None:
+    broadcast = _module(
+        "f32[2] collective-broadcast(input, root), replica_groups={{0,1}}, has_dynamic_root=true", _ROOTED
+    )
+    assert _results(broadcast, [np.int32([1])] * 4) == [[2, 10], [2, 10], [0, 0], [0, 0]]
+
+
 @pytest.mark.parametrize("shape", ["f32[1]", "s32[]", "s32[2]", "s64[1]"])
 def test_roots_are_one_s32_for_each_operand(shape: str) -> None:
     parameters = f"input = f32[2] parameter(0)\nroot = {shape} parameter(1)"

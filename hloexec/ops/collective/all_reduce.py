@@ -27,7 +27,9 @@ from hloexec.ops.collective.groups import (
     group_size,
     one_or_all,
     require_distinct,
-    with_roots,
+    roots_of,
+    without_roots,
+    zeros,
 )
 from hloexec.ops.common import array_shape, in_type, narrow, require, widen
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
@@ -219,12 +221,12 @@ class CollectiveReduce:
         computations: Sequence[Callee],
         numerics: NumericsPolicy,
     ) -> Results:
-        members, roots = with_roots(members, attributes, "collective-reduce")
-        folded = _folded(list(members.values()), computations[0], numerics)
+        roots = roots_of(members, attributes, "collective-reduce")
+        folded = _folded([*without_roots(members, attributes).values()], computations[0], numerics)
         return {
             member: one_or_all(
                 [
-                    whole if member == root else np.broadcast_to(np.zeros((), whole.dtype), whole.shape)
+                    whole if member == root else zeros(whole.dtype, whole.shape)
                     for whole, root in zip(folded, roots, strict=True)
                 ]
             )

@@ -8,12 +8,13 @@ equal results get one and the same array.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import attrs
+import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.dtypes import ELEMENT_TYPES, DType
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
@@ -33,7 +34,9 @@ __all__ = [
     "group_size",
     "one_or_all",
     "require_distinct",
-    "with_roots",
+    "roots_of",
+    "without_roots",
+    "zeros",
 ]
 
 collective = partial(opcode, operands=(1, ANY), role=Role.MACHINE)
@@ -77,12 +80,19 @@ def data_operands(operands: Sequence[Shape], attributes: RootedAttributes, opcod
     return tuple(data)
 
 
-def with_roots(members: Members, attributes: RootedAttributes, opcode_name: str) -> tuple[Members, list[int]]:
-    """The operands of each member but for the roots, and the root of each operand, by the member's number."""
+def without_roots(members: Members, attributes: RootedAttributes) -> Members:
+    """The operands of each member but for the roots."""
+    if not attributes.has_dynamic_root:
+        return members
+    return {member: operands[:-1] for member, operands in members.items()}
+
+
+def roots_of(members: Members, attributes: RootedAttributes, opcode_name: str) -> list[int]:
+    """The root of each operand, by the member's number; EvaluationError where the members name none of them."""
     numbers = list(members)
     first = members[numbers[0]]
     if not attributes.has_dynamic_root:
-        return members, [numbers[0]] * len(first)
+        return [numbers[0]] * len(first)
     places = first[-1].tolist()
     for member, operands in members.items():
         if operands[-1].tolist() != places:
@@ -93,7 +103,13 @@ def with_roots(members: Members, attributes: RootedAttributes, opcode_name: str)
     for place in places:
         if not 0 <= place < len(numbers):
             raise EvaluationError(f"root {place} of {opcode_name} is none of the {len(numbers)} devices of its group")
-    return {member: operands[:-1] for member, operands in members.items()}, [numbers[place] for place in places]
+    return [numbers[place] for place in places]
+
+
+@lru_cache(maxsize=1024)
+def zeros(dtype: DType, sizes: tuple[int, ...]) -> Array:
+    """Zeros that take no memory, the same for all members."""
+    return np.broadcast_to(np.zeros((), dtype), sizes)
 
 
 def one_or_all(arrays: Sequence[Array]) -> Any:

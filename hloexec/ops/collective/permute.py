@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import attrs
-import numpy as np
 
-from hloexec.dtypes import DType
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Shape, leaf_shapes
 from hloexec.ops.attributes import Grammar, attribute
@@ -21,7 +18,9 @@ from hloexec.ops.collective.groups import (
     data_operands,
     one_or_all,
     require_distinct,
-    with_roots,
+    roots_of,
+    without_roots,
+    zeros,
 )
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import always
@@ -65,14 +64,15 @@ class CollectiveBroadcast:
     @staticmethod
     def exchange(members: Members, *, attributes: CollectiveBroadcastAttributes) -> Results:
         explicit = attributes.replica_groups.expand()
-        members, roots = with_roots(members, attributes, "collective-broadcast")
+        values = without_roots(members, attributes)
         first, *_ = members
         if explicit and not any(first in group for group in explicit):
             return {
-                member: one_or_all([_zeros(array.dtype, array.shape) for array in members[member]])
-                for member in members
+                member: one_or_all([zeros(array.dtype, array.shape) for array in arrays])
+                for member, arrays in values.items()
             }
-        return dict.fromkeys(members, one_or_all([members[root][number] for number, root in enumerate(roots)]))
+        roots = roots_of(members, attributes, "collective-broadcast")
+        return dict.fromkeys(members, one_or_all([values[root][number] for number, root in enumerate(roots)]))
 
 
 @collective("collective-permute", attributes=CollectivePermuteAttributes, moves=(0,), fills=True, crosses_devices=True)
@@ -101,7 +101,7 @@ class CollectivePermute:
             if attributes.slice_sizes:
                 results[member] = _with_slices(operands, sent, attributes.slice_sizes, operand_shapes)
             else:
-                results[member] = one_or_all(sent or [_zeros(array.dtype, array.shape) for array in operands])
+                results[member] = one_or_all(sent or [zeros(array.dtype, array.shape) for array in operands])
         return results
 
 
@@ -199,12 +199,6 @@ def _require_slices(operands: Sequence[Shape], sizes: Sequence[Sequence[int]], o
         count = len(list(leaf_shapes(indices)))
         rank = sum(map(len, sizes))
         require(count == rank, f"{opcode_name} must have {rank} start indices at each end, but has {count}")
-
-
-@lru_cache(maxsize=1024)
-def _zeros(dtype: DType, sizes: tuple[int, ...]) -> Array:
-    """Zeros that take no memory, the same for all members."""
-    return np.broadcast_to(np.zeros((), dtype), sizes)
 
 
 def _with_slices(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -15,9 +15,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.values import Array
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["ShuffleAttributes"]
 
