@@ -207,9 +207,9 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
 
 
 @lru_cache(maxsize=256)
-def spread(size: int) -> Array:
-    """Places that are spread over a flat array without following any of its dimensions."""
-    places = (np.arange(SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)
+def spread(size: int, count: int = SAMPLE) -> Array:
+    """So many places at most that are spread over a flat array without following any of its dimensions."""
+    places = (np.arange(count, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)
     return _distinct(places.astype(np.int64))
 
 

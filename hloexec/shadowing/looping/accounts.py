@@ -5,21 +5,19 @@ The rules are those of single runs (`hloexec.shadowing.kinds`), and the arrays h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
 
 from hloexec.precision import smallest_normal, unit_roundoff
 from hloexec.shadowing.absorption import absorbed
-from hloexec.shadowing.computing.elements import Sample
-from hloexec.shadowing.computing.wholes import operand_weights
+from hloexec.shadowing.computing.elements import SHARE, Sample
 from hloexec.shadowing.computing.widening import PREDS
 from hloexec.shadowing.kinds import cancelled, is_finite, squares, underflown, vanished_before, zeros
-from hloexec.shadowing.looping.iterating import Recording
 from hloexec.shadowing.looping.program import Kind, Node
-from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
-from hloexec.values import Array, flat
+from hloexec.shadowing.looping.recording import Recording
+from hloexec.values import Array
 
 __all__ = ["Runs", "Units", "accounts"]
 
@@ -60,8 +58,8 @@ def accounts(
     samples: dict[int, Sample] = {}
     for number, node in enumerate(program.nodes):
         if node.is_accounted and node.result in wrong.slots:
-            sample = samples[number] = _sampled(recording, node)
-            if not (is_finite(sample.value) and is_finite(sample.exact)):
+            sample = samples[number] = _sampled(recording, number)
+            if not (is_finite(sample.value) and is_finite(sample.exact) and _stands_for_all(recording, number, sample)):
                 return None
             sample.absorbed = _absorbed(recording, node, sample)
     found = _absorbed_by_slot(recording, samples, masks)
@@ -69,8 +67,8 @@ def accounts(
     runs = {}
     for number, sample in samples.items():
         node = program.nodes[number]
-        sample.absorbed_before = _before(node, found, rows)
-        runs[number] = _runs(recording, node, sample, max(_inherited_unit(node, units), _unit(node)))
+        sample.absorbed_before = _before(node, found, rows, recording.wrong.places(node.shape))
+        runs[number] = _runs(recording, number, sample, max(_inherited_unit(node, units), _unit(node)))
     return runs, found
 
 
@@ -95,21 +93,36 @@ def _inherited_unit(node: Node, units: Units) -> float:
     return max((units.get(slot, 0.0) for slot in node.operands), default=0.0)
 
 
-def _sampled(recording: Recording, node: Node) -> Sample:
-    """All elements of all runs."""
-    value, exact = recording.values_of(node.result), recording.numbers_of(node.result)
+def _sampled(recording: Recording, number: int) -> Sample:
+    """What is recorded of all runs of a node."""
+    node = recording.program.nodes[number]
+    places = recording.wrong.places(node.shape)
+    value, exact = recording.values_of(node.result, places), recording.numbers_of(node.result, places)
     assert node.kernel is not None
     if node.kind is Kind.WHOLE:
-        here = exact if not _inherits(recording, node) else _computed_again(recording, node)
+        here = recording.here.get(number, exact)
         ours, theirs, its = value.reshape(-1), exact.reshape(-1), here.reshape(-1)
         return Sample(ours, theirs, its, ours - its, its - theirs)
     size = value.shape[1]
-    given = [_spread(recording.values_of(slot), recording.rows, size) for slot in node.operands]
+    given = [_spread(recording.values_of(slot, places), recording.rows, size) for slot in node.operands]
     known = [
-        _spread(recording.numbers_of(slot), recording.rows, size) if slot in recording.wrong.slots else None
+        _spread(recording.numbers_of(slot, places), recording.rows, size) if slot in recording.wrong.slots else None
         for slot in node.operands
     ]
     return Sample.of_elements(node.kernel, given, known, value.reshape(-1))
+
+
+def _stands_for_all(recording: Recording, number: int, sample: Sample) -> bool:
+    """Whether the elements that are looked at show errors in all iterations that have some, and in the mean of the
+    iterations their share of the error."""
+    if number not in recording.zeros:
+        return True
+    found = _added_up(squares(np.subtract(sample.exact, sample.value)), recording.rows)
+    expected = _energies(recording, number, sample)
+    if ((found == 0) & (expected > 0)).any():
+        return False
+    shares = np.divide(found, expected, out=np.ones(recording.rows), where=expected > 0)
+    return float(np.minimum(shares, 1.0).mean()) >= SHARE
 
 
 def _spread(array: Array, rows: int, size: int) -> Array:
@@ -119,21 +132,6 @@ def _spread(array: Array, rows: int, size: int) -> Array:
 
 def _inherits(recording: Recording, node: Node) -> bool:
     return not recording.wrong.slots.isdisjoint(node.operands)
-
-
-def _row(recording: Recording, arrays: Mapping[int, Array], slot: int, row: int) -> Array:
-    return arrays[slot] if slot in recording.program.invariant else arrays[slot][row]
-
-
-def _computed_again(recording: Recording, node: Node) -> Array:
-    """What the kernel gives in f64 for the operands as they are."""
-    assert node.kernel is not None
-    same = {slot: wide(recording.values[slot]) for slot in node.operands if slot in recording.program.invariant}
-    found = []
-    for row in range(recording.rows):
-        given = [same[slot] if slot in same else wide(recording.values[slot][row]) for slot in node.operands]
-        found.append(flat(node.kernel(*given))[0])
-    return np.stack(found)
 
 
 def _absorbed(recording: Recording, node: Node, sample: Sample) -> Array | None:
@@ -150,7 +148,10 @@ def _absorbed(recording: Recording, node: Node, sample: Sample) -> Array | None:
     operands = (
         sample.operands
         if combined is node
-        else [_spread(recording.values_of(slot), recording.rows, size) for slot in combined.operands]
+        else [
+            _spread(recording.values_of(slot, recording.wrong.places(combined.shape)), recording.rows, size)
+            for slot in combined.operands
+        ]
     )
     return absorbed(sample.value, operands, sample.added, node.shape.element_type, is_sum=is_sum)
 
@@ -163,7 +164,7 @@ def _absorbed_by_slot(
     found = {
         program.nodes[number].result: sample.absorbed.reshape(rows, -1)
         for number, sample in samples.items()
-        if sample.absorbed is not None
+        if sample.absorbed is not None and number not in recording.zeros
     }
     for _ in range(2):
         # What comes from the iteration before is known after the first time.
@@ -201,17 +202,20 @@ def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dic
             found[node.result] = np.stack(rows).reshape(recording.rows, -1)
 
 
-def _before(node: Node, masks: Mapping[int, Array], rows: int) -> Array | None:
+def _before(node: Node, masks: Mapping[int, Array], rows: int, places: Array | None) -> Array | None:
     """Where the error of an operand comes from absorption."""
     known = [slot for slot in node.operands if slot in masks]
     if node.kind is not Kind.ELEMENTWISE or not known:
         return None
     size = node.shape.element_count
     found = np.logical_or.reduce([np.broadcast_to(masks[slot], (rows, size)) for slot in known])
+    if places is not None:
+        found = found[:, places]
     return np.asarray(found.reshape(-1))
 
 
-def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs:
+def _runs(recording: Recording, number: int, sample: Sample, unit: float) -> Runs:
+    node = recording.program.nodes[number]
     rows, entry, traits = recording.rows, node.shape.element_type, node.evaluation.traits
     is_inheriting = _inherits(recording, node)
     added, inherited = squares(sample.added), squares(sample.inherited)
@@ -229,13 +233,15 @@ def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs
         if mask is not None
     }
     totals = _added_up(added, rows), _added_up(inherited, rows)
-    energy = _added_up(squares(np.subtract(sample.exact, sample.value)), rows)
+    energy = _energies(recording, number, sample)
     named = sum((amount for kind, amount in kinds.items() if kind != "cancellation"), np.zeros(rows))
     kinds["rounding"] = np.maximum(0.0, totals[0] - named)
     vanished = counts.get("absorption")
     passed: list[Array] = []
     passes: Array | None = None
-    if not least > 0:
+    if number in recording.zeros:
+        vanished, passed, passes = _vanished_in_all(recording, number, vanished)
+    elif not least > 0:
         new, before = zeros(sample, traits)
         vanished = _counted(new if sample.absorbed is None else new | sample.absorbed, rows)
         if before.any():
@@ -245,17 +251,53 @@ def _runs(recording: Recording, node: Node, sample: Sample, unit: float) -> Runs
     factor = _ratio(energy, totals[0] + totals[1])
     factor = np.where(factor > 0, factor, 1.0)
     return Runs(
-        scale=_added_up(squares(sample.exact), rows) * factor,
+        scale=_scales(recording, number, sample, factor),
         added=totals[0] * factor,
         inherited=totals[1] * factor,
         energy=energy,
-        weights=_weights(recording, node, sample, energy) if is_inheriting else [0.0] * len(node.operands),
+        weights=_weights(recording, number, sample) if is_inheriting else [0.0] * len(node.operands),
         kinds={kind: amount * factor for kind, amount in kinds.items()},
         counts=counts,
         vanished=vanished if vanished is not None and vanished.any() else None,
         passed=passed,
         passes=passes,
     )
+
+
+def _energies(recording: Recording, number: int, sample: Sample) -> Array:
+    """The sums of the squared errors in each iteration, of so many elements as are looked at."""
+    if number not in recording.zeros:
+        return _added_up(squares(np.subtract(sample.exact, sample.value)), recording.rows)
+    node = recording.program.nodes[number]
+    return recording.energies[node.result] * (sample.value.size / recording.rows / node.shape.element_count)
+
+
+def _scales(recording: Recording, number: int, sample: Sample, factor: Array) -> Array:
+    """The same of the squared exact results, as `Losses.scaled` has it."""
+    if number not in recording.zeros:
+        return _added_up(squares(sample.exact), recording.rows) * factor
+    node = recording.program.nodes[number]
+    return recording.scales[node.result] * (sample.value.size / recording.rows / node.shape.element_count)
+
+
+def _vanished_in_all(
+    recording: Recording, number: int, absorbed: Array | None
+) -> tuple[Array | None, list[Array], Array | None]:
+    """`Runs.vanished`, `passed` and `passes` of a node of which all zeros are looked at, but of other elements some, of
+    which some have absorbed a number."""
+    rows, traits = recording.rows, recording.program.nodes[number].evaluation.traits
+    vanished = np.zeros(rows, np.int64) if absorbed is None else absorbed
+    passed: list[Array] = []
+    passes = np.zeros(rows, np.bool_)
+    for row, sample in recording.zeros[number]:
+        new, before = zeros(sample, traits)
+        vanished[row] += np.count_nonzero(new)
+        passes[row] = before.any()
+        if passes[row] and sample.operands:
+            passed = passed or [np.zeros(rows, np.int64) for _ in sample.operands]
+            for counts, each in zip(passed, vanished_before(sample, before), strict=True):
+                counts[row] = np.count_nonzero(each)
+    return vanished, passed, passes if passes.any() else None
 
 
 def _added_up(array: Array, rows: int) -> Array:
@@ -270,13 +312,14 @@ def _ratio(part: Array, whole: Array) -> Array:
     return np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
 
 
-def _weights(recording: Recording, node: Node, sample: Sample, energy: Array) -> list[Array | float]:
+def _weights(recording: Recording, number: int, sample: Sample) -> list[Array | float]:
     """Of what each run inherits, how much comes from each operand."""
+    node = recording.program.nodes[number]
     wrong = [place for place, slot in enumerate(node.operands) if slot in recording.wrong.slots]
     if len(wrong) == 1:
         return [float(place in wrong) for place in range(len(node.operands))]
     if node.kind is Kind.WHOLE:
-        parts = _weights_of_wholes(recording, node, wrong, sample)
+        parts = [*recording.weights[number].T]
     else:
         parts = [
             np.zeros(recording.rows) if part is None else _added_up(squares(part), recording.rows)
@@ -284,18 +327,3 @@ def _weights(recording: Recording, node: Node, sample: Sample, energy: Array) ->
         ]
     total = sum(parts, np.zeros(recording.rows))
     return [_ratio(part, total) for part in parts]
-
-
-def _weights_of_wholes(recording: Recording, node: Node, wrong: Sequence[int], sample: Sample) -> list[Array]:
-    assert node.kernel is not None
-    found = np.zeros((recording.rows, len(node.operands)))
-    for row in range(recording.rows):
-        operands = [_row(recording, recording.values, slot, row) for slot in node.operands]
-        shadows: list[Shadow | None] = [None] * len(operands)
-        for place in wrong:
-            numbers = _row(recording, recording.numbers, node.operands[place], row)
-            energy = energy_of(numbers - wide(operands[place]))
-            shadows[place] = Shadow(numbers, True, energy, 0, Blame()) if energy else None
-        here = sample.here.reshape(recording.rows, *node.shape.dimensions)[row]
-        found[row], _ = operand_weights(node.kernel, operands, shadows, 0, here, None)
-    return [*found.T]

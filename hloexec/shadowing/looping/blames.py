@@ -13,8 +13,8 @@ import numpy as np
 
 from hloexec.shadowing.blame import add_shares, kept, largest
 from hloexec.shadowing.looping.accounts import Runs
-from hloexec.shadowing.looping.iterating import Recording
 from hloexec.shadowing.looping.program import Node
+from hloexec.shadowing.looping.recording import Recording
 from hloexec.values import Array
 
 __all__ = ["shares_after", "vanished_after"]
@@ -85,13 +85,14 @@ def _moved(recording: Recording, node: Node, found: Mapping[int, Array], width: 
 
 def _chosen(recording: Recording, node: Node, place: int) -> Array:
     """The squared errors of an operand where its elements are chosen."""
-    kernel, size = node.kernel, node.shape.element_count
+    kernel, places = node.kernel, recording.wrong.places(node.shape)
+    size = node.shape.element_count if places is None else places.size
     assert kernel is not None
     given = []
     for number, slot in enumerate(node.operands):
-        values = recording.values_of(slot)
+        values = recording.values_of(slot, places)
         if values.dtype == np.float64:
-            values = recording.numbers_of(slot) - values if number == place else np.zeros((1, 1))
+            values = recording.numbers_of(slot, places) - values if number == place else np.zeros((1, 1))
         given.append(np.broadcast_to(values, (recording.rows, size)).reshape(-1))
     chosen = np.asarray(kernel(*given)).reshape(recording.rows, size)
     return np.asarray(np.square(chosen).sum(axis=1))

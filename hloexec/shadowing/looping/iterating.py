@@ -1,51 +1,21 @@
 """Running iterations of a loop: each instruction on the values as they are and, in f64, on what they would be without
-rounding. What the accounts need of each iteration is kept."""
+rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
-from hloexec.shadowing.computing.moving import is_inexact
-from hloexec.shadowing.looping.program import Kind, LoopProgram, Node, Wrong
+from hloexec.ops.indexing.dynamic_slice import WindowWriter
+from hloexec.shadowing.computing.elements import energy_in
+from hloexec.shadowing.looping.program import LoopProgram, Node, Wrong
+from hloexec.shadowing.looping.recording import Recorder, Recording
 from hloexec.shadowing.store import Shadow, energy_of, wide
 from hloexec.values import Array
 
-__all__ = ["Recording", "recorded"]
-
-
-@attrs.frozen(eq=False)
-class Recording:
-    """Some iterations, in which the condition gave true."""
-
-    program: LoopProgram
-    wrong: Wrong
-    rows: int
-    """How many there are."""
-    state: list[Array]
-    """What the loop carries after them."""
-    exact: dict[int, Array]
-    """Of that what may have errors, without rounding."""
-    values: dict[int, Array]
-    """By slot, the values of all iterations; of what is the same in all, that alone."""
-    numbers: dict[int, Array]
-    """The same in f64 without rounding, of slots that may have errors."""
-    energies: dict[int, Array]
-    """The sums of the squared errors, for each iteration."""
-    decisions: dict[int, tuple[int, int]]
-    """By node, how many elements would be others without rounding, and of how many."""
-
-    def values_of(self, slot: int) -> Array:
-        """The values in f64, integers and preds as they are: [rows, elements], or [1, elements] where all are alike."""
-        found = wide(self.values[slot])
-        return found.reshape(1 if slot in self.program.invariant else self.rows, -1)
-
-    def numbers_of(self, slot: int) -> Array:
-        """The same without rounding."""
-        return self.numbers[slot].reshape(1 if slot in self.program.invariant else self.rows, -1)
+__all__ = ["recorded"]
 
 
 def recorded(
@@ -63,52 +33,66 @@ def recorded(
         if ours in wrong.slots or not wrong.asked.isdisjoint((ours, theirs)):
             exact[ours] = exact[theirs] = wide(array) if shadow is None else shadow.exact(array)
     changing = [each for each in carried if each[0] != each[2]]
-    kept = {slot: _rows(program, slot, most, is_wide=False) for slot in wrong.recorded}
-    numbers = {slot: _rows(program, slot, most, is_wide=True) for slot in wrong.recorded & wrong.slots}
-    energies = {slot: np.empty(most) for slot in wrong.weighed}
-    decisions: dict[int, tuple[int, int]] = {}
-    conditions = _steps(program.nodes[: program.conditions], wrong)
-    body = _steps(program.nodes[program.conditions :], wrong)
-    deciding = [(number, node) for number, node in enumerate(program.nodes) if _decides(node, wrong)]
-    rows = 0
-    while rows < most:
+    recorder = Recorder(program, wrong, most)
+    stacks = {number: _Stack(program.nodes[number], wrong, values, exact) for number in program.stacks}
+    conditions = [_step(node, wrong, None) for node in program.nodes[: program.conditions]]
+    body = [
+        _step(node, wrong, stacks.get(number))
+        for number, node in enumerate(program.nodes[program.conditions :], program.conditions)
+    ]
+    while recorder.rows < most:
         _run(conditions, values, exact)
         if not values[program.again]:
             break
         _run(body, values, exact)
-        for number, node in deciding:
-            changed, count = decisions.get(number, (0, 0))
-            its = _decided(node, values, exact)
-            decisions[number] = changed + its[0], count + its[1]
-        for slot, rows_of in kept.items():
-            rows_of[rows] = values[slot]
-        for slot, rows_of in numbers.items():
-            rows_of[rows] = exact[slot]
-        for slot, rows_of in energies.items():
-            rows_of[rows] = energy_of(exact[slot] - wide(values[slot]))
-        rows += 1
+        recorder.note(values, exact, {stack.slot: stack.outside(values, exact) for stack in stacks.values()})
         after = [(values[result], exact[result]) for _, _, result in changing]
         for (ours, theirs, _), (value, number) in zip(changing, after, strict=True):
             values[ours] = values[theirs] = value
             exact[ours] = exact[theirs] = number
-    same = {slot: values[slot] for slot in program.invariant}
-    return Recording(
-        program=program,
-        wrong=wrong,
-        rows=rows,
-        state=[values[ours] for ours, _, _ in carried],
-        exact={number: exact[ours] for number, (ours, _, _) in enumerate(carried) if ours in wrong.slots},
-        values={slot: array[:rows] for slot, array in kept.items()} | same,
-        numbers={slot: array[:rows] for slot, array in numbers.items()}
-        | {slot: exact[slot] for slot in program.invariant & wrong.slots},
-        energies={slot: array[:rows] for slot, array in energies.items()},
-        decisions=decisions,
-    )
+    return recorder.recording(values, exact)
 
 
-def _rows(program: LoopProgram, slot: int, count: int, *, is_wide: bool) -> Array:
-    shape = program.array_shape(slot)
-    return np.empty((count, *shape.dimensions), np.float64 if is_wide else shape.element_type.storage)
+_CANCELLED = 1e-6
+"""Where less of a sum is left, it is added up again."""
+
+
+class _Stack:
+    """An array that a loop carries, and that each iteration writes a part of and does nothing else with."""
+
+    def __init__(self, node: Node, wrong: Wrong, values: Sequence[Array], exact: Sequence[Array]) -> None:
+        self.slot, self._update, *_ = node.operands
+        self._is_wrong = node.result in wrong.slots
+        self.function, self.kernel = _Writing(node.function), _Writing(node.kernel)
+        self._energy = energy_of(exact[self.slot] - wide(values[self.slot])) if self._is_wrong else 0.0
+
+    def outside(self, values: Sequence[Array], exact: Sequence[Array]) -> float:
+        """The sum of the squared errors of all that the last iteration has not written."""
+        if not self._is_wrong:
+            return 0.0
+        written = energy_in(exact[self._update] - wide(values[self._update]))
+        rest = self._energy - energy_in(self.kernel.replaced - wide(self.function.replaced))
+        if rest < _CANCELLED * self._energy:
+            rest = max(0.0, energy_of(exact[self.slot] - wide(values[self.slot])) - written)
+        self._energy = rest + written
+        return rest
+
+
+class _Writing:
+    """Writes parts of an array, which is copied the first time."""
+
+    def __init__(self, function: Callable[..., Any] | None) -> None:
+        assert isinstance(function, WindowWriter)
+        self._function = function
+        self._own: Array | None = None
+        self.replaced: Array
+        """What was there before the last time."""
+
+    def __call__(self, operand: Array, update: Array, *starts: Any) -> Array:
+        out = operand if operand is self._own else self._function.writeable(operand)
+        self.replaced = out[self._function.index(starts)].copy()
+        self._own = self._function(operand, update, *starts, out=out)
+        return self._own
 
 
 _Step = tuple[Callable[..., Any], tuple[int, ...], int, Callable[..., Any] | None, bool]
@@ -116,17 +100,10 @@ _Step = tuple[Callable[..., Any], tuple[int, ...], int, Callable[..., Any] | Non
 the value in f64."""
 
 
-def _steps(nodes: Sequence[Node], wrong: Wrong) -> list[_Step]:
-    return [
-        (
-            node.function,
-            node.operands,
-            node.result,
-            node.kernel if node.result in wrong.slots else None,
-            node.result in wrong.asked,
-        )
-        for node in nodes
-    ]
+def _step(node: Node, wrong: Wrong, stack: _Stack | None) -> _Step:
+    function, kernel = (node.function, node.kernel) if stack is None else (stack.function, stack.kernel)
+    is_wrong, is_asked = node.result in wrong.slots, node.result in wrong.asked
+    return function, node.operands, node.result, kernel if is_wrong else None, is_asked
 
 
 def _run(steps: Sequence[_Step], values: list[Any], exact: list[Any]) -> None:
@@ -136,18 +113,3 @@ def _run(steps: Sequence[_Step], values: list[Any], exact: list[Any]) -> None:
             exact[result] = np.asarray(kernel(*[exact[slot] for slot in operands]))
         elif is_asked:
             exact[result] = value.astype(np.float64) if value.dtype == np.float32 else wide(value)
-
-
-def _decides(node: Node, wrong: Wrong) -> bool:
-    is_number = node.kind is Kind.VALUE and not node.shape.element_type.is_inexact
-    return is_number and node.kernel is not None and not wrong.slots.isdisjoint(node.operands)
-
-
-def _decided(node: Node, values: list[Any], exact: list[Any]) -> tuple[int, int]:
-    """How many elements would be others without rounding, and of how many: of none where no operand has an error."""
-    assert node.kernel is not None
-    pairs = [(values[slot], exact[slot]) for slot in node.operands]
-    if not any(is_inexact(value) and np.any(wide(value) != number) for value, number in pairs):
-        return 0, 0
-    value = values[node.result]
-    return int(np.count_nonzero(value != node.kernel(*[number for _, number in pairs]))), value.size

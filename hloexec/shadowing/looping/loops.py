@@ -13,8 +13,9 @@ from hloexec.shadowing.computing.elements import difference_of
 from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.looping.accounts import Runs, Units, accounts
 from hloexec.shadowing.looping.blames import shares_after, vanished_after
-from hloexec.shadowing.looping.iterating import Recording, recorded
+from hloexec.shadowing.looping.iterating import recorded
 from hloexec.shadowing.looping.program import LoopProgram, Node, Wrong, program_of
+from hloexec.shadowing.looping.recording import Recording
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import EXACT, Blame, Shadow, Store
 from hloexec.values import Array
@@ -23,10 +24,15 @@ __all__ = ["Loops"]
 
 _MOST = 512
 """Iterations that are run at a time."""
-_FEWEST = 8
-"""Arrays of which no more iterations than this fit are so large that their instructions are looked at one by one."""
-_ELEMENTS = 1 << 17
+_ELEMENTS = 1 << 19
 """Numbers that are recorded."""
+_MANY = 64
+"""Iterations that should fit; else large arrays are recorded at some places only."""
+_FEWEST = 8
+"""Where fewer fit, instructions are looked at one by one."""
+_HELD = 1 << 21
+"""Numbers that an iteration makes without rounding; where there are more, instructions are looked at one by one, and
+large arrays are computed block by block."""
 
 
 class Loops:
@@ -60,10 +66,13 @@ class Loops:
         shadows = [self._store.get(array) for array in loop.state]
         if any(shadow is not None and (shadow.lost or shadow.blame.lost) for shadow in shadows):
             return None
-        wrong = program.wrong(frozenset(number for number, shadow in enumerate(shadows) if shadow is not None))
-        most = min(_MOST, _ELEMENTS // max(1, wrong.elements))
-        if most < _FEWEST:
+        leaves = frozenset(number for number, shadow in enumerate(shadows) if shadow is not None)
+        wrong = program.wrong(leaves, is_sampled=False)
+        if wrong.elements * _MANY > _ELEMENTS:
+            wrong = program.wrong(leaves, is_sampled=True)
+        if wrong.elements * _FEWEST > _ELEMENTS or wrong.held > _HELD:
             return None
+        most = min(_MOST, _ELEMENTS // max(1, wrong.elements))
         try:
             return self._run(loop, program, wrong, shadows, most)
         except Exception as error:

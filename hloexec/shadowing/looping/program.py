@@ -8,6 +8,8 @@ instructions are looked at one by one.
 from __future__ import annotations
 
 import enum
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,16 +17,21 @@ from typing import Any
 import attrs
 
 from hloexec.ir import ArrayShape
+from hloexec.ops.indexing.dynamic_slice import WindowWriter
 from hloexec.ops.registry import Role
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.steps import Mark, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT, Leaf
+from hloexec.shadowing.computing.elements import spread
 from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.computing.widening import WIDE
 from hloexec.values import Array
 
 __all__ = ["Kind", "LoopProgram", "Node", "Wrong", "program_of"]
+
+_SAMPLED = 256
+"""Elements of a large array that are looked at of each iteration."""
 
 Evaluations = Callable[[Step], tuple[Evaluation, int]]
 """How an instruction is computed on shadows, and the number of its place."""
@@ -85,8 +92,17 @@ class Wrong:
     """The slots whose values are needed once the iterations have run."""
     weighed: frozenset[int]
     """The slots of which only the sum of the squared errors is."""
+    is_sampled: bool
+    """Whether large arrays are recorded at some places only."""
     elements: int
     """How many numbers are recorded of an iteration."""
+    held: int
+    """How many it makes without rounding, those of stacks aside."""
+
+    def places(self, shape: ArrayShape) -> Array | None:
+        """Which elements of an array are recorded; None for all."""
+        is_large = self.is_sampled and shape.element_count > _SAMPLED
+        return spread(shape.element_count, _SAMPLED) if is_large else None
 
 
 @attrs.define(eq=False)
@@ -105,7 +121,7 @@ class LoopProgram:
     shapes: Sequence[Leaf]
     events: int
     """How many instructions an observer would be shown."""
-    _wrong: dict[frozenset[int], Wrong] = attrs.field(factory=dict)
+    _wrong: dict[tuple[frozenset[int], bool], Wrong] = attrs.field(factory=dict)
 
     @cached_property
     def invariant(self) -> frozenset[int]:
@@ -114,20 +130,38 @@ class LoopProgram:
         same = {slot for ours, theirs, result in carried if ours == result for slot in (ours, theirs)}
         return frozenset(same | self.constants.keys())
 
+    @cached_property
+    def stacks(self) -> tuple[int, ...]:
+        """The nodes of the body that write a part of an array that the loop carries, and that nothing else looks at."""
+        uses = Counter(slot for node in self.nodes for slot in node.operands)
+        uses.update(self.results)
+        carried = {
+            (ours, result)
+            for ours, theirs, result in zip(self.parameters, self.condition_parameters, self.results, strict=True)
+            if uses[ours] == uses[result] == 1 and not uses[theirs]
+        }
+        return tuple(
+            number
+            for number, node in enumerate(self.nodes)
+            if isinstance(node.function, WindowWriter)
+            and isinstance(node.kernel, WindowWriter)
+            and (node.operands[0], node.result) in carried
+        )
+
     def array_shape(self, slot: int) -> ArrayShape:
         """The shape of what a slot holds."""
         shape = self.shapes[slot]
         assert isinstance(shape, ArrayShape)
         return shape
 
-    def wrong(self, leaves: frozenset[int]) -> Wrong:
+    def wrong(self, leaves: frozenset[int], *, is_sampled: bool) -> Wrong:
         """What may have errors where these carried leaves do at the start."""
-        found = self._wrong.get(leaves)
+        found = self._wrong.get((leaves, is_sampled))
         if found is None:
-            found = self._wrong[leaves] = self._spread(leaves)
+            found = self._wrong[leaves, is_sampled] = self._spread(leaves, is_sampled=is_sampled)
         return found
 
-    def _spread(self, leaves: frozenset[int]) -> Wrong:
+    def _spread(self, leaves: frozenset[int], *, is_sampled: bool) -> Wrong:
         wrong: set[int] = set()
         before = -1
         while before != len(wrong):
@@ -148,7 +182,7 @@ class LoopProgram:
             if node.result in wrong or inherits:
                 asked.update(node.operands)
             if node.result in wrong and (node.is_accounted or node.is_choice):
-                recorded.update((node.result, *node.operands))
+                recorded.update((node.result,) if node.kind is Kind.WHOLE else (node.result, *node.operands))
             elif node.result in wrong and len(inherits) > 1:
                 weighed.update(inherits)
         carried = list(zip(self.parameters, self.condition_parameters, self.results, strict=True))
@@ -156,8 +190,19 @@ class LoopProgram:
             # What an iteration hands on unchanged is asked for as what it began as.
             asked.update(result for ours, theirs, result in carried if not (asked | wrong).isdisjoint((ours, theirs)))
         recorded -= self.invariant
-        elements = sum(self.array_shape(slot).element_count * (2 if slot in wrong else 1) for slot in recorded)
-        return Wrong(frozenset(wrong), frozenset(asked), frozenset(recorded), frozenset(weighed), elements)
+        most = _SAMPLED if is_sampled else sys.maxsize
+        counts = {slot: min(self.array_shape(slot).element_count, most) for slot in recorded}
+        elements = sum(count * (2 if slot in wrong else 1) for slot, count in counts.items())
+        made = {node.result for node in self.nodes} - {self.nodes[number].result for number in self.stacks}
+        return Wrong(
+            slots=frozenset(wrong),
+            asked=frozenset(asked),
+            recorded=frozenset(recorded),
+            weighed=frozenset(weighed),
+            is_sampled=is_sampled,
+            elements=elements,
+            held=sum(self.array_shape(slot).element_count for slot in wrong & made),
+        )
 
 
 def _wrong_operands(node: Node, wrong: set[int]) -> list[int]:
