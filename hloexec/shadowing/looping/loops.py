@@ -24,7 +24,7 @@ __all__ = ["Loops"]
 
 _MOST = 512
 """Iterations that are run at a time."""
-_ELEMENTS = 1 << 19
+_ELEMENTS = 1 << 18
 """Numbers that are recorded."""
 _MANY = 64
 """Iterations that should fit; else large arrays are recorded at some places only."""
