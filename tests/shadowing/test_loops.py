@@ -283,6 +283,38 @@ def test_some_elements_of_large_arrays_stand_for_all() -> None:
             assert one.inherited == pytest.approx(other.inherited, rel=0.2)
 
 
+def test_an_infinity_in_a_large_array_is_not_missed() -> None:
+    """Of 20 000 numbers one overflows in one iteration, in what the loop does not carry."""
+    size = 20000
+    module = _loop(
+        f"f32[{size}]",
+        f"""w = f32[{size}] get-tuple-element(p), index=1
+        factor = f32[] constant(1.04)
+        factors = f32[{size}] broadcast(factor), dimensions={{}}
+        grown = f32[{size}] multiply(w, factors)
+        e = f32[{size}] exponential(grown)
+        small = f32[{size}] divide(grown, e)
+        sum = f32[{size}] add(grown, small)
+        limit = f32[] constant(88.8)
+        limits = f32[{size}] broadcast(limit), dimensions={{}}
+        is_large = pred[{size}] compare(grown, limits), direction=GT
+        half = f32[] constant(0.5)
+        halves = f32[{size}] broadcast(half), dimensions={{}}
+        next_w = f32[{size}] select(is_large, halves, sum)""",
+        state="w",
+        root="next_w",
+        entry=f"w = f32[{size}] parameter(0)",
+    )
+    w = 1 + np.random.default_rng(0).random(size, np.float32)
+    w[12345] = 40
+    together, alone, seen = _runs_of(module, [w])
+    assert seen > together.events / 3
+    assert [loss.kind for loss in alone.losses].count("overflow") == 1
+    assert together.culprit is not None and alone.culprit is not None
+    assert (together.culprit.instruction, together.culprit.kind) == (alone.culprit.instruction, alone.culprit.kind)
+    assert _by_place(together)["body", "e"].affected == _by_place(alone)["body", "e"].affected
+
+
 def test_errors_in_few_elements_of_large_arrays_are_not_missed() -> None:
     """All numbers but one stay what they are."""
     size = 20000

@@ -113,13 +113,13 @@ def _sampled(recording: Recording, number: int) -> Sample:
 
 
 def _stands_for_all(recording: Recording, number: int, sample: Sample) -> bool:
-    """Whether the elements that are looked at show errors in all iterations that have some, and in the mean of the
-    iterations their share of the error."""
+    """Whether all elements are finite, and those that are looked at show errors in all iterations that have some, and
+    their share of the error in the mean of the iterations."""
     if number not in recording.zeros:
         return True
     found = _added_up(squares(np.subtract(sample.exact, sample.value)), recording.rows)
     expected = _energies(recording, number, sample)
-    if ((found == 0) & (expected > 0)).any():
+    if not np.isfinite(expected).all() or ((found == 0) & (expected > 0)).any():
         return False
     shares = np.divide(found, expected, out=np.ones(recording.rows), where=expected > 0)
     return float(np.minimum(shares, 1.0).mean()) >= SHARE
