@@ -126,9 +126,15 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
         name = instruction.name
         if name in number:
             shape, attributes = shapes.get(name, instruction.shape), ParameterAttributes(number=number[name])
-            metadata = instruction.metadata
             instructions.append(
-                Instruction(name=name, shape=shape, opcode="parameter", attributes=attributes, metadata=metadata)
+                Instruction(
+                    name=name,
+                    shape=shape,
+                    opcode="parameter",
+                    attributes=attributes,
+                    metadata=instruction.metadata,
+                    sharding=instruction.sharding,
+                )
             )
         elif name in inside:
             is_made_here = instruction.operands and inside.issuperset(instruction.operands)

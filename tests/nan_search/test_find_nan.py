@@ -263,6 +263,18 @@ ENTRY e { x = f32[2] parameter(0)
     assert finding.name == "h" and finding.devices == (1,)
 
 
+def test_nan_of_another_device_is_followed_through_the_end_of_a_manual_region() -> None:
+    body = """whole = f32[4] parameter(0), sharding={devices=[4]<=[4]}
+        part = f32[1] custom-call(whole), custom_call_target="SPMDFullToShardShape", sharding={manual}
+        root = f32[1] sqrt(part), sharding={manual}
+        all = f32[4] custom-call(root), custom_call_target="SPMDShardToFullShape", sharding={devices=[4]<=[4]}
+        ROOT result = f32[4] negate(all)"""
+    text = module(body, header=", num_partitions=4")
+    search = found(text, np.array([1, 4, -1, 9], np.float32))
+    assert (search.finding.instruction, search.finding.devices) == ("root", (2,))
+    assert not search.later
+
+
 def test_bf16_values_are_judged_in_their_own_range() -> None:
     text = op("bf16[2] multiply(x, x)", x="bf16[2]")
     assert found(text, np.array([1, 1e30], ml_dtypes.bfloat16)).finding.reason == "overflow of bf16"
