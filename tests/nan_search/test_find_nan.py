@@ -63,8 +63,10 @@ def test_a_training_loop_whose_numbers_stay_finite_has_nothing_to_find(optimized
         ("exponential(x)", ([1, 100],), "overflow", "overflow of f32"),
         ("atanh(x)", ([0, 1],), "pole", "inverse hyperbolic tangent of ±1"),
         ("log-plus-one(x)", ([0, -1],), "pole", "log(1 + x) at x = −1"),
-        ("subtract(x, y)", ([1, np.inf], [1, np.inf]), "nan", "NaN out of infinities"),
-        ("multiply(x, y)", ([1, np.inf], [1, 0]), "nan", "NaN out of infinities"),
+        ("subtract(x, y)", ([1, np.inf], [1, np.inf]), "nan", "∞ − ∞"),
+        ("divide(x, y)", ([1, np.inf], [1, np.inf]), "nan", "∞ / ∞"),
+        ("sine(x)", ([1, np.inf],), "nan", "NaN out of infinities"),
+        ("multiply(x, y)", ([1, np.inf], [1, 0]), "nan", "0 · ∞"),
     ],
 )
 def test_each_way_of_going_bad_has_its_name_and_element(
