@@ -271,3 +271,14 @@ def test_wrong_arguments_are_told() -> None:
         hloexec.shadow(module, [numbers("bf16", 4)])
     with pytest.raises(TypeError, match="did you mean"):
         hloexec.shadow(module, [numbers("f32", 4)], numeric="tf32")  # type: ignore[call-arg]
+
+
+def test_what_a_compiler_has_put_into_a_fusion_has_the_fusion_s_source_line() -> None:
+    module = hloexec.parse("""HloModule m
+f { a = f32[4] parameter(0)
+  ROOT b = bf16[4] convert(a) }
+ENTRY e { x = f32[4] parameter(0)
+  c = bf16[4] fusion(x), kind=kLoop, calls=f, metadata={source_file="net.py" source_line=7}
+  ROOT r = f32[4] convert(c) }""")
+    (loss,) = hloexec.shadow(module, [numbers("f32", 4)]).losses
+    assert (loss.instruction, str(loss.source[0])) == ("b", "net.py:7")
