@@ -57,6 +57,8 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if search.later:
         parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part", style="dim")]
         parts += [Text(f"  {later.name}: {later.reason}") for later in search.later[:top]]
+    if search.discarded:
+        parts += [Text(""), _discarded(search)]
     parts.append(next_steps(extract_command(command, finding.name, finding.instruction, finding.devices[0])))
     return Group(*parts)
 
@@ -80,6 +82,7 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
             verdict.append(_names(tuple(f"%{name}" for name in search.nan_constants)))
         else:
             verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
+            return Group(verdict, Text(looked))
         return Group(verdict, Text(f"no instruction of {module} made any ({looked})"))
     parts: list[RenderableType] = [
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
@@ -89,17 +92,16 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
     if search.compared:
         parts.append(Text(f"NaN were compared, which is false whatever with: {_names(search.compared)}"))
     if search.discarded:
-        many = plural(len(search.discarded), "instruction")
-        first = search.discarded[0]
-        parts.append(
-            Text(
-                f"{many} produced NaN or infinities that did not reach the result; first: {first.name}, {first.reason}"
-            )
-        )
+        parts.append(_discarded(search))
         parts.append(next_steps(command("nan", "--first")))
     if search.nan_inputs:
         parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}"))
     return Group(*parts)
+
+
+def _discarded(search: NanSearch) -> Text:
+    many, first = plural(len(search.discarded), "instruction"), search.discarded[0]
+    return Text(f"{many} produced NaN or infinities that did not reach the result; first: {first.name}, {first.reason}")
 
 
 def _names(names: Sequence[str]) -> str:
