@@ -18,9 +18,9 @@ def operation_name(instruction: Instruction) -> str:
 
 
 def exchanges(instruction: Instruction) -> bool:
-    """Whether an instruction is a collective, whose devices see one another's operands."""
+    """Whether devices see one another's operands: in a collective, and at the boundary of a manual region."""
     entry = find_opcode(instruction.opcode)
-    return entry is not None and entry.exchange is not None
+    return (entry is not None and entry.exchange is not None) or traits_of(instruction).crosses_devices
 
 
 def traits_of(instruction: Instruction) -> Traits:

@@ -6,12 +6,15 @@ frames at the head of the module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from hloexec.errors import HloError
-from hloexec.ir import Instruction, Module, StackFrames
+from hloexec.ir import Computation, Instruction, Module, StackFrames
+from hloexec.ops.attributes import computation_names
 
-__all__ = ["SourceLine", "hlo_line", "source_lines", "source_text"]
+__all__ = ["SourceLine", "hlo_line", "sole_callers", "source_lines", "source_lines_around", "source_text"]
 
 _LINE_LENGTH = 400
 _MOST_FRAMES = 64
@@ -42,6 +45,30 @@ def source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, 
     if metadata.source_file:
         return (SourceLine(metadata.source_file, metadata.source_line),)
     return ()
+
+
+def sole_callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:
+    """By computation, the one instruction that calls it, and where that is; not of those that several call."""
+    found: dict[str, tuple[Computation, Instruction] | None] = {}
+    for computation in module:
+        for instruction in computation:
+            for name in dict.fromkeys(computation_names(instruction.attributes)):
+                found[name] = None if name in found else (computation, instruction)
+    return {name: caller for name, caller in found.items() if caller is not None}
+
+
+def source_lines_around(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    callers: Mapping[str, tuple[Computation, Instruction]],
+) -> tuple[SourceLine, ...]:
+    """Its source lines, or those of the innermost instruction around it that has some; `callers` are the sole ones."""
+    found = source_lines(module, instruction)
+    while not found and computation.name in callers:
+        computation, instruction = callers[computation.name]
+        found = source_lines(module, instruction)
+    return found
 
 
 def source_text(module: Module, instruction: Instruction) -> str | None:

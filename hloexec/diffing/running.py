@@ -364,6 +364,15 @@ def _more_precise(blamed: Blamed) -> str:
     return f"%{blamed.node.instance.instruction.name}: {blamed.reason}; the results do not show it"
 
 
+def _other_shape(blamed: Blamed) -> str:
+    """What distinguishes values that cannot be compared, as they are of other types or sizes."""
+    if blamed.counterpart is None or blamed.value is not None:
+        return ""
+    values = (blamed.node.value, blamed.counterpart.value)
+    ours, its = (str(ArrayShape(element_type_of(value.dtype), value.shape)) for value in values)
+    return "" if ours == its else f"it gives {ours} where before gives {its}"
+
+
 def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
     comparison = None
     if blamed.counterpart is not None and blamed.value is not None:
@@ -381,7 +390,7 @@ def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
         before,
         comparison,
         is_certain,
-        doubt or blamed.reason,
+        doubt or blamed.reason or _other_shape(blamed),
         region=region,
         graph=region_graph(blamed.region, state),
     )

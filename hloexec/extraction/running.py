@@ -127,7 +127,7 @@ def extract(
 
     If the slice involves several devices, the new module is for the same number of devices, with the values of each;
     otherwise it is for one, with the values of `device` (by default 0). If `device` is given, the slice ends at
-    collectives, whose results become inputs.
+    collectives and at the boundaries of manual regions, whose results become inputs.
 
     Raises InputError if the instruction does not exist, does not run (in that iteration, on that device), or runs where
     it cannot be observed (in the computation of a reduction); and whatever `run_devices` raises.
@@ -147,12 +147,7 @@ def extract(
         runs_on = f"{topology.count}, numbered from 0" if topology.count > 1 else "one, device 0"
         raise InputError(f"{module.name} has no device {device}: it runs on {runs_on}")
     cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
-    names_devices = topology.count > 1 and _names_devices(module, cut)
-    if names_devices and device is not None:
-        raise InputError(
-            f"meshes or shardings of {module.name} name its devices, also in a part for one: give no device"
-        )
-    is_shared = names_devices or (topology.count > 1 and needs_devices(cut, module))
+    is_shared = topology.count > 1 and (needs_devices(cut, module) or (device is None and _names_devices(module, cut)))
     devices = list(range(topology.count)) if is_shared else [device or 0]
     plan_of(module, is_observed=True, **plan_options(given))
     occurrence = Occurrence(name, computation.name, path, iteration)
@@ -165,6 +160,7 @@ def extract(
     shapes = {part: _shape(computation.by_name[part], recorder.values[devices[0]][part]) for part in cut.boundary}
     made = slice_module(module, cut, shapes)
     counts = (topology.replicas, topology.partitions) if is_shared else (1, 1)
+    made = made if is_shared else _without_shardings(made)
     made = attrs.evolve(made, replica_count=counts[0], num_partitions=counts[1])
     kept = {key: given[key] for key in _RUN_OPTIONS if key in given}
     if isinstance(kept.get("elided"), Mapping):
@@ -184,6 +180,14 @@ def _names_devices(module: Module, cut: Slice) -> bool:
     """Whether a slice would be a module for several devices whatever its header says, by its meshes or shardings."""
     made = slice_module(module, cut, {part: cut.computation.by_name[part].shape for part in cut.boundary})
     return max(device_counts(attrs.evolve(made, replica_count=1, num_partitions=1))) > 1
+
+
+def _without_shardings(module: Module) -> Module:
+    """A module that says nothing of several devices: no meshes, and no shardings."""
+    computations = (
+        attrs.evolve(each, instructions=tuple(attrs.evolve(entry, sharding=None) for entry in each)) for each in module
+    )
+    return attrs.evolve(module, computations=tuple(computations), frontend_attributes=None)
 
 
 def _require_places(in_computation: object, iteration: object, depth: object, device: object) -> None:

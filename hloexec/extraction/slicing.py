@@ -13,7 +13,7 @@ import attrs
 
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
-from hloexec.operations import traits_of
+from hloexec.operations import exchanges, traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import Role, find_opcode, role_of
@@ -126,9 +126,15 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
         name = instruction.name
         if name in number:
             shape, attributes = shapes.get(name, instruction.shape), ParameterAttributes(number=number[name])
-            metadata = instruction.metadata
             instructions.append(
-                Instruction(name=name, shape=shape, opcode="parameter", attributes=attributes, metadata=metadata)
+                Instruction(
+                    name=name,
+                    shape=shape,
+                    opcode="parameter",
+                    attributes=attributes,
+                    metadata=instruction.metadata,
+                    sharding=instruction.sharding,
+                )
             )
         elif name in inside:
             is_made_here = instruction.operands and inside.issuperset(instruction.operands)
@@ -179,10 +185,9 @@ def needs_devices(slice_: Slice, module: Module) -> bool:
 
 
 def _needs_devices(instruction: Instruction) -> bool:
-    entry = find_opcode(instruction.opcode)
-    if entry is None or entry.role is not Role.MACHINE:
-        return entry is not None and entry.role in (Role.PARTITION_ID, Role.REPLICA_ID)
-    return entry.exchange is not None or entry.traits.opens
+    role = role_of(instruction)
+    is_open = role is Role.MACHINE and traits_of(instruction).opens
+    return is_open or role in (Role.PARTITION_ID, Role.REPLICA_ID) or exchanges(instruction)
 
 
 def _is_unrepeatable(instruction: Instruction) -> bool:

@@ -48,7 +48,10 @@ def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
 
 
 def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangled: bool = False) -> bool:
-    """Keep only what `diff` blames and its counterpart, if these show the difference by themselves."""
+    """Keep only what `diff` blames and its counterpart, if these show the difference by themselves.
+
+    A pair that is entangled must be one that `diff` is certain of: else the fault may be in front of what is kept.
+    """
     search.begin("what diff blames")
     found = found_by_diff(search.best, options)
     if found is None:
@@ -61,6 +64,7 @@ def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangle
         return False
     whole = Case(pair.after, pair.inputs, pair.before)
     cases = [each for each in (_on_given_values(whole, options), whole) if each is not None]
+    may_be_entangled = may_be_entangled and found.findings[0].is_certain
     return search.any([case for case in cases if may_be_entangled or not is_entangled(case)])
 
 

@@ -99,15 +99,19 @@ class NanSearch(Described):
     """Other instructions that contributed, in the order in which they ran."""
     discarded: tuple[Finding, ...]
     """Where NaN or infinities appeared that did not reach the result: a select threw them away, or they turned finite
-    again (1/∞); one per instruction, the first run of each."""
+    again (1/∞), or were only compared; one per instruction, the first run of each."""
     nan_inputs: tuple[str, ...]
     """Parameters that held NaN before anything ran."""
     nan_input_elements: tuple[NanInput, ...]
     """Where in them, by array and devices."""
     nan_from_inputs: bool
-    """Whether NaN of the inputs reach the result, no instruction having made any."""
+    """Whether NaN reach the result that no instruction was found to make: those of inputs or constants."""
     made_integers: tuple[str, ...]
     """Converts, by path, that made integers of NaN (XLA makes 0); of each the first run."""
+    compared: tuple[str, ...]
+    """Comparisons by order (<, ≤, >, ≥), by path, that took NaN and are false there; of each the first run."""
+    nan_constants: tuple[str, ...]
+    """Constants that hold NaN."""
     events: int
     """How many instructions were checked."""
 

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from hloexec.exec.observers import Event
-from hloexec.ir import Module
+from hloexec.ir import Instruction, Module
 from hloexec.nan_search.dataflow import RENAMING, Sources, chain_to
 from hloexec.nan_search.findings import Element, Finding, NanInput, NanSearch, Operand
 from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
@@ -17,6 +17,7 @@ from hloexec.nan_search.magnitudes import Range, range_of, wide
 from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses, nan_of_constants
 from hloexec.numerics.statistics import leaves, statistics
 from hloexec.operations import exchanges, traits_of
+from hloexec.ops.elementwise.selection import CompareAttributes
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.origins import SourceLine, hlo_line, source_lines
 from hloexec.tracing.known import KnownArrays
@@ -52,6 +53,8 @@ class NanObserver:
         """Findings of NaN of constants that a loop has carried on, by computation and instruction."""
         self._made_integers: dict[tuple[str, str], str] = {}
         """Names of events, by computation and instruction."""
+        self._compared: dict[tuple[str, str], str] = {}
+        self._nan_constants: dict[str, None] = {}
         self._culprits: tuple[int, ...] = ()
         self._result_has_nan = False
         self._events = 0
@@ -73,9 +76,9 @@ class NanObserver:
                 for index, found in ranges.items()
                 if found is not None and not found.is_finite
             }
-        if traits_of(event.instruction).converts and not any(ranges.values()) and self._takes_nan(event):
-            key = (event.computation.name, event.instruction.name)
-            self._made_integers.setdefault(key, event.name)
+        lost = self._nan_lost_in(event.instruction)
+        if lost is not None and not any(ranges.values()) and self._takes_nan(event):
+            lost.setdefault((event.computation.name, event.instruction.name), event.name)
         if self._also and (symptom := losses(event, self._also, self._share)) is not None:
             self._culprits = (self._new_finding(event, place, symptom),)
             raise Found
@@ -114,6 +117,8 @@ class NanObserver:
             nan_input_elements=tuple(self._nan_inputs),
             nan_from_inputs=self._result_has_nan and not blamed,
             made_integers=tuple(self._made_integers.values()),
+            compared=tuple(self._compared.values()),
+            nan_constants=tuple(self._nan_constants),
             events=self._events,
         )
 
@@ -132,6 +137,8 @@ class NanObserver:
         if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path):
             if role is Role.PARAMETER:
                 self._note_input(event, ranges)
+            elif any(found is not None and found.has_nan for found in ranges.values()):
+                self._nan_constants.setdefault(event.instruction.name)
             return None
         if event.operands:
             symptom = bad_numbers(event, self._range)
@@ -161,6 +168,18 @@ class NanObserver:
                 index = tuple(map(int, np.unravel_index(int(bad.argmax()), bad.shape)))
                 count = int(np.count_nonzero(bad))
                 self._nan_inputs.append(NanInput(event.instruction.name, leaf, event.devices, index, count, array.size))
+
+    def _nan_lost_in(self, instruction: Instruction) -> dict[tuple[str, str], str] | None:
+        """Where to note an instruction whose result says nothing of NaN in its operands; None for others.
+
+        The comparisons are those by order, which signal for NaN (IEEE 754-2019, 5.11): = and ≠ may be tests for it.
+        """
+        if traits_of(instruction).converts:
+            return self._made_integers
+        attributes = instruction.attributes
+        if not isinstance(attributes, CompareAttributes) or attributes.type == "TOTALORDER":
+            return None
+        return None if attributes.direction in ("EQ", "NE") else self._compared
 
     def _takes_nan(self, event: Event) -> bool:
         """Whether an operand has NaN."""

@@ -88,7 +88,7 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
             return Symptom(*_described(instruction, event, value, bad), index, bad)
         bad = np.isnan(value) & without_nan
         if bad.any():
-            return Symptom("nan", "NaN out of infinities", index, bad)
+            return Symptom("nan", _of_infinities(instruction), index, bad)
     return None
 
 
@@ -122,6 +122,15 @@ def _described(instruction: Instruction, event: Event, value: Array, bad: Array)
     if traits.invalid is not None or (entry is not None and entry.is_elementwise):
         return "invalid", traits.invalid or "invalid operation"
     return "invalid", "invalid operation, or overflow in both directions on the way"
+
+
+def _of_infinities(instruction: Instruction) -> str:
+    """The operation on infinities that has no number as its result."""
+    traits = traits_of(instruction)
+    sums = {"∞ − ∞": traits.cancels, "0 · ∞": traits.is_product, "∞ / ∞": traits.is_quotient}
+    if traits.contraction is not None:
+        return "0 · ∞, or ∞ − ∞, in a sum of products"
+    return next((reason for reason, is_so in sums.items() if is_so), "NaN out of infinities")
 
 
 def _type_name(instruction: Instruction) -> str:

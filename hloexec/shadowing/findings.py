@@ -32,7 +32,7 @@ class Loss:
     """Its line of HLO."""
     op_name: str | None
     source: tuple[SourceLine, ...]
-    """Its source lines, the innermost call first."""
+    """Its source lines, the innermost call first; if it has none, those of the innermost instruction that calls it."""
     name: str
     """Path and instruction in its worst run, e.g. `loop[6]:body/fusion.2/divide.7`."""
     iteration: int | None

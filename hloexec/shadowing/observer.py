@@ -36,7 +36,7 @@ class ShadowObserver:
         self._entry = module.entry_name if entry is None else entry.removeprefix("%")
         self._kernels = kernels_of(module)
         self._store = Store()
-        self._exchanges = Exchanges(self._kernels, self._store, topology)
+        self._exchanges = Exchanges(module, self._kernels, self._store, topology)
         self._evaluations: dict[tuple[str, str], tuple[Evaluation, int]] = {}
         self.places: list[Place] = []
         self._loops = Loops(
@@ -168,7 +168,7 @@ class ShadowObserver:
         if evaluation.is_failing or not any(map(is_inexact, unknown)):
             return
         try:
-            found = self._exchanges.results(event, unknown, number)
+            found = list(self._exchanges.results(event, unknown, number))
         except (HloError, ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:
             evaluation.is_failing, self.failing[number] = True, str(error).partition("\n")[0]
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from hloexec.arguments import listed, require_module
@@ -11,8 +11,8 @@ from hloexec.devices.topology import topology_of
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
-from hloexec.ir import Module
-from hloexec.origins import hlo_line, source_lines
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.origins import hlo_line, sole_callers, source_lines, source_lines_around
 from hloexec.shadowing.digits import SampledDigits, require_samples, sampled_digits
 from hloexec.shadowing.findings import Decision, Loss, ShadowRun, Untold
 from hloexec.shadowing.observer import ShadowObserver
@@ -74,10 +74,12 @@ def _result(
             lost[place] += output.lost * share * len(output.devices)
             of_outputs.setdefault(place, []).append((-float("inf"), number))
     totals = sum(scores.values()) or 1.0, sum(lost.values()) or 1.0
+    callers = sole_callers(module)
     order = sorted(scores.keys() | lost.keys(), key=lambda place: (-lost[place], -scores[place], place))
     found = [
         _loss(
             module,
+            callers,
             observer.places[place],
             scores[place] / totals[0],
             lost[place] / totals[1],
@@ -107,6 +109,7 @@ def _result(
 
 def _loss(
     module: Module,
+    callers: Mapping[str, tuple[Computation, Instruction]],
     place: Place,
     share: float,
     lost_share: float,
@@ -125,7 +128,7 @@ def _loss(
         opcode=instruction.opcode,
         line=hlo_line(instruction),
         op_name=instruction.op_name,
-        source=source_lines(module, instruction),
+        source=source_lines_around(module, place.computation, instruction, callers),
         name=worst.name if worst is not None else instruction.name,
         iteration=None if worst is None else worst.iteration,
         devices=(0,) if worst is None else worst.devices,

@@ -45,8 +45,13 @@ def _rank(module: TriagedModule) -> tuple[int, bool]:
 
 
 def representative_of(members: Sequence[TriagedModule]) -> TriagedModule:
-    """The smallest one."""
-    return min(members, key=lambda module: (module.instruction_count, module.name))
+    """The smallest one, if possible of those whose results differ; others have only come to them in another way."""
+    return min(members, key=lambda module: (not module.difference, module.instruction_count, module.name))
+
+
+def _difference(module: TriagedModule) -> str:
+    """How results differ, or would on other inputs."""
+    return module.difference or "numbers"
 
 
 def _key(module: TriagedModule) -> _Key:
@@ -55,10 +60,10 @@ def _key(module: TriagedModule) -> _Key:
     if module.explained is not None:
         return module.outcome, "", (), "", "", _policy(module)
     if module.blamed is None:
-        return module.outcome, "", _types(module), "", module.difference, ""
+        return module.outcome, "", _types(module), "", _difference(module), ""
     blamed = module.blamed
     how = _without_names(blamed.reason)
-    return module.outcome, blamed.opcode, blamed.element_types, blamed.shape_class, module.difference, how
+    return module.outcome, blamed.opcode, blamed.element_types, blamed.shape_class, _difference(module), how
 
 
 def _policy(module: TriagedModule) -> str:
@@ -89,7 +94,7 @@ def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
         opcode=None if blamed is None else blamed.opcode,
         element_types=tuple(types) or _types(first),
         shape_class=None if blamed is None else blamed.shape_class,
-        difference=first.difference,
+        difference=_difference(first) if first.outcome == "differ" else first.difference,
         policy=_policy(first) if first.explained is not None else None,
         members=tuple(members),
         representative=representative_of(members).name,
@@ -102,7 +107,7 @@ def _cause(members: Sequence[TriagedModule]) -> str:
         return _common([each.reason for each in members])
     if module.explained is not None:
         return policy_words(_policy(module))
-    how = "" if module.difference == "numbers" else f", {module.difference}"
+    how = "" if _difference(module) == "numbers" else f", {module.difference}"
     if module.blamed is None:
         return f"results of {', '.join(_types(module))}{how}"
     shapes = "" if module.blamed.shape_class == _USUAL else f" ({module.blamed.shape_class})"

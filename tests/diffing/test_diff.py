@@ -128,3 +128,30 @@ def test_limits_hold_for_either_run() -> None:
     before = hloexec.load(EXAMPLES / "rnn_scan.hlo")
     with pytest.raises(hloexec.ResourceError, match="max_iterations=2 ends the loop"):
         hloexec.diff(before, before, max_iterations=2)
+
+
+def test_what_a_manual_region_s_end_puts_together_is_not_blamed() -> None:
+    before = """HloModule m, num_partitions=4
+ENTRY e {
+  whole = f32[4] parameter(0), sharding={devices=[4]<=[4]}
+  part = f32[1] custom-call(whole), custom_call_target="SPMDFullToShardShape", sharding={manual}
+  one = f32[1] tanh(part), sharding={manual}
+  all = f32[4] custom-call(one), custom_call_target="SPMDShardToFullShape", sharding={devices=[4]<=[4]}
+  ROOT result = f32[4] negate(all)
+}"""
+    inputs = [np.array([0.5, 1, -1, 2], np.float32)]
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(before.replace("tanh", "sine")), inputs)
+    assert [finding.after.instruction for finding in found.findings] == ["one"]
+
+
+def test_a_value_of_another_type_is_said_to_be_one() -> None:
+    text = """HloModule m
+ENTRY e { x = s32[8] parameter(0)
+  h = s32[8] constant({1, 2, 3, 4, 5, 6, 7, 300})
+  y = s32[8] add(x, h)
+  m = s32[8] multiply(y, y)
+  ROOT r = f32[8] convert(m) }"""
+    narrow = text.replace("m = s32[8] multiply(y, y)", "n = s8[8] convert(y)\n  m = s8[8] multiply(n, n)")
+    found = hloexec.diff(hloexec.parse(text), hloexec.parse(narrow), [np.arange(8, dtype=np.int32)])
+    first = found.findings[0]
+    assert (first.after.instruction, first.reason) == ("n", "it gives s8[8] where before gives s32[8]")

@@ -135,3 +135,15 @@ def test_the_record_of_the_command_says_what_its_tables_do(
     assert (record["schema"], record["explained_verdict"]) == ("hloexec.explain", "explained")
     assert record["best"]["policy"] == "bf16x3"
     assert record["best"]["bits_explained"] == "inf"
+
+
+def test_nan_is_proposed_only_where_results_have_nan_or_infinities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.hlo").write_text("HloModule m\nENTRY e { x = f32[8] parameter(0)\n ROOT r = f32[8] log(x) }")
+    for low, is_proposed in ((1, False), (-1, True)):
+        np.savez("x.npz", np.linspace(low, 3, 8, dtype=np.float32))
+        np.savez("other.npz", np.full(8, 7, np.float32))
+        assert main(["explain", "m.hlo", "--expected", "other.npz", "--inputs", "x.npz"]) == 1
+        assert ("hloexec nan" in capsys.readouterr().out) == is_proposed

@@ -27,6 +27,8 @@ def test_a_part_is_for_as_many_devices_with_the_values_of_each(name: str, depth:
     assert found.check().has_same_bits
 
 
-def test_a_part_for_one_of_them_is_refused() -> None:
-    with pytest.raises(hloexec.InputError, match=r"name its devices.* give no device"):
-        hloexec.extract(hloexec.parse(TEXT), None, "y", device=1)
+def test_a_part_for_one_of_them_begins_behind_what_devices_exchange() -> None:
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    found = hloexec.extract(hloexec.parse(TEXT), [x], "y", device=1)
+    np.testing.assert_array_equal(found.expected, -x.reshape(4, 1, 2, 4)[1])
+    assert found.check().has_same_bits and "mesh" not in hloexec.format(found.module)

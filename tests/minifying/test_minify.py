@@ -333,3 +333,32 @@ def test_inputs_stay_as_they_are_where_others_would_make_a_difference() -> None:
     assert found.inputs is not None
     np.testing.assert_array_equal(found.inputs[0][0], x)  # type: ignore[arg-type]
     np.testing.assert_array_equal(found.inputs[0][1], wrong)  # type: ignore[arg-type]
+
+
+def test_what_may_be_the_fault_is_not_cut_off() -> None:
+    # `diff` names the slice, or what is in front of it: nothing in `other` corresponds to the sums.
+    before = """HloModule m
+add { a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT c = s32[] add(a, b) }
+ENTRY e { x = s32[8,24] parameter(0)
+  y = s32[8,1] parameter(1)
+  zero = s32[] constant(0)
+  SUMS
+  row = s32[8] reshape(part)
+  column = s32[8,1] broadcast(row), dimensions={0}
+  p = s32[8,1] multiply(y, column)
+  q = s32[8,1] subtract(y, p)
+  s = s32[8,1] add(q, y)
+  f = f32[8,1] convert(s)
+  z = f32[8,1] parameter(2)
+  t = f32[8,1] multiply(f, z)
+  ROOT r = f32[8,1] multiply(t, z) }"""
+    right = "sums = s32[8] reduce(x, zero), dimensions={1}, to_apply=add\n  part = s32[8,1] reshape(sums)"
+    wrong = """sums = s32[24] reduce(x, zero), dimensions={0}, to_apply=add
+  tall = s32[24,1] reshape(sums)
+  part = s32[8,1] slice(tall), slice={[0:8], [0:1]}"""
+    ours, theirs = (hloexec.parse(before.replace("SUMS", sums)) for sums in (wrong, right))
+    found = hloexec.minify(ours, differs_from=theirs)
+    assert "reduce(" in hloexec.format(found.module)
+    assert found.other is not None and not is_entangled(Case(found.module, None, found.other))

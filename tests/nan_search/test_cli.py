@@ -68,11 +68,28 @@ ENTRY e { x = f32[2] parameter(0)
     out = capsys.readouterr().out
     assert (
         out.startswith("nothing found")
-        and "1 instruction produced NaN or infinities that became finite again; first: l, logarithm of a" in out
+        and "1 instruction produced NaN or infinities that did not reach the result; first: l, logarithm of a" in out
+        and "NaN were compared, which is false whatever with: ok" in out
     )
     (command,) = [line for line in out.splitlines() if line.startswith("  hloexec nan")]
     assert main(shlex.split(command)[1:]) == 1
     assert capsys.readouterr().out.startswith("%l makes NaN of finite numbers: logarithm of a negative number")
+
+
+def test_an_overflow_that_a_quotient_has_made_zero_is_mentioned_beside_the_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """HloModule m
+ENTRY e { x = f32[2] parameter(0)
+  big = f32[2] exponential(x)
+  small = f32[2] divide(x, big)
+  ROOT r = f32[2] divide(small, small) }"""
+    (tmp_path / "m.hlo").write_text(text)
+    np.savez(tmp_path / "x.npz", x=np.array([1, 1000], np.float32))
+    assert main(["nan", str(tmp_path / "m.hlo"), "--inputs", str(tmp_path / "x.npz")]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("%r makes NaN of finite numbers: zero divided by zero")
+    assert "that did not reach the result; first: big, overflow of f32" in out
 
 
 def test_nan_in_the_inputs_is_a_finding_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,8 +63,10 @@ def test_a_training_loop_whose_numbers_stay_finite_has_nothing_to_find(optimized
         ("exponential(x)", ([1, 100],), "overflow", "overflow of f32"),
         ("atanh(x)", ([0, 1],), "pole", "inverse hyperbolic tangent of ±1"),
         ("log-plus-one(x)", ([0, -1],), "pole", "log(1 + x) at x = −1"),
-        ("subtract(x, y)", ([1, np.inf], [1, np.inf]), "nan", "NaN out of infinities"),
-        ("multiply(x, y)", ([1, np.inf], [1, 0]), "nan", "NaN out of infinities"),
+        ("subtract(x, y)", ([1, np.inf], [1, np.inf]), "nan", "∞ − ∞"),
+        ("divide(x, y)", ([1, np.inf], [1, np.inf]), "nan", "∞ / ∞"),
+        ("sine(x)", ([1, np.inf],), "nan", "NaN out of infinities"),
+        ("multiply(x, y)", ([1, np.inf], [1, 0]), "nan", "0 · ∞"),
     ],
 )
 def test_each_way_of_going_bad_has_its_name_and_element(
@@ -261,6 +263,18 @@ ENTRY e { x = f32[2] parameter(0)
     inputs[1][0][1] = 3e38
     finding = hloexec.find_nan(hloexec.parse(text), inputs).finding
     assert finding.name == "h" and finding.devices == (1,)
+
+
+def test_nan_of_another_device_is_followed_through_the_end_of_a_manual_region() -> None:
+    body = """whole = f32[4] parameter(0), sharding={devices=[4]<=[4]}
+        part = f32[1] custom-call(whole), custom_call_target="SPMDFullToShardShape", sharding={manual}
+        root = f32[1] sqrt(part), sharding={manual}
+        all = f32[4] custom-call(root), custom_call_target="SPMDShardToFullShape", sharding={devices=[4]<=[4]}
+        ROOT result = f32[4] negate(all)"""
+    text = module(body, header=", num_partitions=4")
+    search = found(text, np.array([1, 4, -1, 9], np.float32))
+    assert (search.finding.instruction, search.finding.devices) == ("root", (2,))
+    assert not search.later
 
 
 def test_bf16_values_are_judged_in_their_own_range() -> None:

@@ -109,5 +109,26 @@ def test_converts_that_make_integers_of_nan_are_named() -> None:
     assert search.finding is None and search.made_integers == ("n",)
     assert [finding.instruction for finding in search.discarded] == ["q"]
     assert not found(text, np.ones(3, F32)).made_integers
+    assert not found(text, np.array([1, 0, 2], F32)).compared
     infinite = module("x = f32[1] parameter(0)\ny = f32[1] exponential(x)\nROOT r = s8[1] convert(y)")
     assert not found(infinite, np.array([1000], F32)).made_integers
+
+
+def test_comparisons_by_order_that_take_nan_are_named() -> None:
+    body = """x = f32[3] parameter(0)
+        q = f32[3] divide(x, x)
+        a = pred[3] compare(q, x), direction=DIRECTION
+        ROOT r = f32[3] select(a, x, x)"""
+    given = np.array([1, 0, 2], F32)
+    for direction, expected in {"GT": ("a",), "LE": ("a",), "EQ": (), "NE": ()}.items():
+        search = found(module(body.replace("DIRECTION", direction)), given)
+        assert search.finding is None and search.compared == expected
+    assert not found(module(body.replace("DIRECTION", "GT, type=TOTALORDER")), given).compared
+    assert not found(module(body.replace("DIRECTION", "GT")), np.ones(3, F32)).compared
+
+
+def test_constants_that_hold_nan_are_named() -> None:
+    body = "x = f32[2] parameter(0)\nc = f32[2] constant({1, nan})\nROOT r = (f32[2], f32[2]) tuple(x, c)"
+    search = found(module(body), np.ones(2, F32))
+    assert search.finding is None and search.nan_from_inputs and search.nan_constants == ("c",)
+    assert not found(module(body.replace("nan", "2")), np.ones(2, F32)).nan_constants

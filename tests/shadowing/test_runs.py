@@ -55,6 +55,23 @@ def test_permutes_and_gathers_take_shadows_along() -> None:
         assert found == expected
 
 
+def test_boundaries_of_manual_regions_take_shadows_along() -> None:
+    body = """x = T[8] parameter(0), sharding={devices=[4]<=[4]}
+        w = T[8] parameter(1), sharding={replicated}
+        part = T[2] custom-call(x), custom_call_target="SPMDFullToShardShape", sharding={manual}
+        all = T[8] custom-call(w), custom_call_target="SPMDFullToShardShape", sharding={manual}
+        two = T[2] slice(all), slice={[2:4]}, sharding={manual}
+        y = T[2] multiply(part, two), sharding={manual}
+        ROOT r = T[8] custom-call(y), custom_call_target="SPMDShardToFullShape", sharding={devices=[4]<=[4]}"""
+    module = _on_devices(body, "bf16")
+    module = hloexec.parse(hloexec.format(module).replace(FOUR, "num_partitions=4", 1))
+    inputs = [numbers("bf16", 8), numbers("bf16", 8, seed=1)]
+    x, w = map(exact_numbers, inputs)
+    expected = [a * w[2 + number % 2] for number, a in enumerate(x)]
+    assert list(shadows_of(module, [inputs]).values()) == [expected]
+    assert [loss.instruction for loss in hloexec.shadow(module, [inputs]).losses] == ["y"]
+
+
 def test_asynchronous_pairs_take_shadows_along() -> None:
     module = _on_devices(
         """x = T[4] parameter(0)
@@ -254,3 +271,14 @@ def test_wrong_arguments_are_told() -> None:
         hloexec.shadow(module, [numbers("bf16", 4)])
     with pytest.raises(TypeError, match="did you mean"):
         hloexec.shadow(module, [numbers("f32", 4)], numeric="tf32")  # type: ignore[call-arg]
+
+
+def test_what_a_compiler_has_put_into_a_fusion_has_the_fusion_s_source_line() -> None:
+    module = hloexec.parse("""HloModule m
+f { a = f32[4] parameter(0)
+  ROOT b = bf16[4] convert(a) }
+ENTRY e { x = f32[4] parameter(0)
+  c = bf16[4] fusion(x), kind=kLoop, calls=f, metadata={source_file="net.py" source_line=7}
+  ROOT r = f32[4] convert(c) }""")
+    (loss,) = hloexec.shadow(module, [numbers("f32", 4)]).losses
+    assert (loss.instruction, str(loss.source[0])) == ("b", "net.py:7")

@@ -269,6 +269,11 @@ def test_a_policy_is_one_cause_whichever_instructions_have_it() -> None:
     assert [group.cause for group in groups_of(reversed(modules))] == [group.cause for group in groups]
 
 
+def test_a_fault_that_results_do_not_show_is_the_same_cause_as_where_they_do() -> None:
+    (group,) = groups_of([_module("a", difference="", instruction_count=3), _module("b", instruction_count=9)])
+    assert (group.cause, group.difference, group.representative) == ("dot of f32", "numbers", "b")
+
+
 def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     from hloexec.triaging.storing import read_json, write_json
 

@@ -17,7 +17,7 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import TOKEN_SHAPE
-from hloexec.ops.traits import Traits
+from hloexec.ops.traits import ALL_OPERANDS, Traits
 from hloexec.values import TOKEN, Array, Token
 
 
@@ -63,6 +63,7 @@ class Pin:
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",
     is_reproducible=True,
+    traits=Traits(moves=ALL_OPERANDS, crosses_devices=True),
 )
 class ShardBoundary:
     """The operands, where a region in which devices see their own shards begins or ends.

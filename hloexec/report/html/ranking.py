@@ -90,7 +90,7 @@ def _of_nan(found: NanSearch, _: Module) -> Iterator[Ranked]:
     for each in found.later:
         yield Ranked((each.computation, each.instruction), f"took part: {each.reason}")
     for each in found.discarded:
-        yield Ranked((each.computation, each.instruction), f"became finite again: {each.reason}")
+        yield Ranked((each.computation, each.instruction), f"did not reach the result: {each.reason}")
 
 
 def _of_explanation(found: Explanation, module: Module) -> Iterator[Ranked]:

@@ -238,7 +238,9 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "parameter_name": ("text", "The name of the parameter."),
     "tuple_index": ("[integer]", "The place of the array in the parameter, if that is a tuple."),
     "made_integers": ("[text]", "The converts that made integers of NaN; of each the path of its first run."),
-    "nan_from_inputs": ("flag", "Whether NaN of the inputs reach the result."),
+    "compared": ("[text]", "The comparisons by order that took NaN; of each the path of its first run."),
+    "nan_constants": ("[text]", "The constants that hold NaN."),
+    "nan_from_inputs": ("flag", "Whether NaN of the inputs or of constants reach the result."),
     "event_count": ("integer", "How many values were looked at."),
     # Explaining.
     "explained_verdict": (

@@ -26,7 +26,7 @@ RECORDS: Mapping[str, str] = {
     "warm_seconds? peak_bytes device_peak_bytes",
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_input_elements nan_from_inputs made_integers "
-    "event_count",
+    "compared nan_constants event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
     "sample_count",
     "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "

@@ -66,7 +66,7 @@ def _share(found: Diff) -> str:
 
 def _summary(finding: Finding) -> str:
     if finding.comparison is None:
-        return finding.reason or "nothing behind it was found to differ"
+        return finding.reason or "nothing that it is computed from was found to differ"
     (leaf,) = finding.comparison.leaves
     many = f"{count_text(leaf.mismatches or leaf.unequal)} of {plural(leaf.count, 'element')} off"
     return f"{many}; {finding.reason or 'its operands are right'}"

@@ -36,7 +36,12 @@ def explanation_view(found: Explanation, module: str, top: int, command: Callabl
         parts.append(_instructions(found, top))
     if found.verdict is Explained.NONE:
         parts += [Text(line) for line in _where(found)]
-        parts.append(next_steps(command("diff", "AFTER"), command("nan")))
+        steps = [command("diff", "AFTER")]
+        if any(
+            leaf.measured is not None and any(leaf.measured.nans + leaf.measured.infinities) for leaf in found.leaves
+        ):
+            steps.append(command("nan"))
+        parts.append(next_steps(*steps))
     elif found.verdict is Explained.POLICY:
         parts.append(next_steps(command("run", "--numerics", found.best.name)))
     return Group(*parts)

@@ -20,7 +20,7 @@ __all__ = ["nan_record", "nan_view"]
 
 _VERBS = {
     "overflow": "overflows",
-    "pole": "divides by zero, or the like",
+    "pole": "makes infinities of finite numbers",
     "invalid": "makes NaN of finite numbers",
     "nan": "makes NaN of infinities",
     "literal": "takes NaN of a constant",
@@ -55,8 +55,10 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if finding.chain:
         parts.append(_chain(finding.chain))
     if search.later:
-        parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part, first", style="dim")]
+        parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part", style="dim")]
         parts += [Text(f"  {later.name}: {later.reason}") for later in search.later[:top]]
+    if search.discarded:
+        parts += [Text(""), _discarded(search)]
     parts.append(next_steps(extract_command(command, finding.name, finding.instruction, finding.devices[0])))
     return Group(*parts)
 
@@ -75,25 +77,35 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
         verdict = Text.assemble(("the inputs hold NaN", "bold red"), " that reach the result: ")
         if search.nan_input_elements:
             verdict.append(_input_places(search, devices))
+        elif search.nan_constants:
+            verdict = Text.assemble(("constants hold NaN", "bold red"), " that reach the result: ")
+            verdict.append(_names(tuple(f"%{name}" for name in search.nan_constants)))
         else:
-            verdict = Text.assemble(("constants are NaN", "bold red"), " that reach the result")
+            verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
+            return Group(verdict, Text(looked))
         return Group(verdict, Text(f"no instruction of {module} made any ({looked})"))
     parts: list[RenderableType] = [
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
     ]
     if search.made_integers:
-        names = ", ".join(search.made_integers[:4]) + (", …" if len(search.made_integers) > 4 else "")
-        parts.append(Text(f"integers were made of NaN, which gives 0: {names}"))
+        parts.append(Text(f"integers were made of NaN, which gives 0: {_names(search.made_integers)}"))
+    if search.compared:
+        parts.append(Text(f"NaN were compared, which is false whatever with: {_names(search.compared)}"))
     if search.discarded:
-        many = plural(len(search.discarded), "instruction")
-        first = search.discarded[0]
-        parts.append(
-            Text(f"{many} produced NaN or infinities that became finite again; first: {first.name}, {first.reason}")
-        )
+        parts.append(_discarded(search))
         parts.append(next_steps(command("nan", "--first")))
     if search.nan_inputs:
         parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}"))
     return Group(*parts)
+
+
+def _discarded(search: NanSearch) -> Text:
+    many, first = plural(len(search.discarded), "instruction"), search.discarded[0]
+    return Text(f"{many} produced NaN or infinities that did not reach the result; first: {first.name}, {first.reason}")
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
 def _input_places(search: NanSearch, devices: int) -> str:
@@ -150,6 +162,8 @@ def nan_record(search: NanSearch) -> dict[str, object]:
         ],
         "nan_from_inputs": search.nan_from_inputs,
         "made_integers": list(search.made_integers),
+        "compared": list(search.compared),
+        "nan_constants": list(search.nan_constants),
         "event_count": search.events,
     }
 

@@ -1,17 +1,19 @@
-"""Shadows of what devices exchange: a collective needs those of all members of a group."""
+"""Shadows of what devices exchange, which need those of all members of a group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from hloexec.devices.topology import Topology, groups_of
+from hloexec.devices.manual_regions import crossings
+from hloexec.devices.topology import Group, Topology, groups_of
 from hloexec.dtypes import element_type_of
 from hloexec.exec.observers import Event
-from hloexec.ir import Computation, Instruction
+from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import exchanges, traits_of
+from hloexec.ops.registry import find_opcode
 from hloexec.shadowing.computing.elements import Difference, Sample, difference_of, sampled, taken
 from hloexec.shadowing.computing.widening import Kernels
 from hloexec.shadowing.kinds import Losses, losses
@@ -23,53 +25,62 @@ __all__ = ["Exchanges"]
 Found = tuple[Array, Difference | None, Losses | None, list[Shadow | None]]
 
 
-class Exchanges:
-    """Keeps the operands of collectives until they have met."""
+@attrs.frozen(eq=False)
+class _Meeting:
+    """An exchange of arrays: a collective, or one of the arrays that cross the boundary of a manual region."""
 
-    def __init__(self, kernels: Kernels, store: Store, topology: Topology) -> None:
+    operands: tuple[str, ...]
+    groups: list[Group]
+    function: Callable[[dict[int, list[Array]]], Mapping[int, Any]]
+    """What the members of a group get, from what they hold, by their numbers in the group."""
+
+
+class Exchanges:
+    """Keeps the operands of exchanges until they have met."""
+
+    def __init__(self, module: Module, kernels: Kernels, store: Store, topology: Topology) -> None:
+        self._module = module
         self._kernels = kernels
         self._store = store
         self._topology = topology
         self._wanted: dict[str, frozenset[str]] = {}
-        """By computation, the instructions that collectives take."""
+        """By computation, the instructions that exchanges take."""
         self._held: dict[tuple[str, str], dict[int, Any]] = {}
         """The latest values of these, by computation, name and device."""
-        self._functions: dict[tuple[str, str], Any] = {}
-        self._last: dict[tuple[str, str], tuple[tuple[int, ...], dict[int, list[Array]], dict[int, list[Array]]]] = {}
+        self._meetings: dict[tuple[str, str], list[_Meeting]] = {}
+        self._last: dict[_Meeting, tuple[tuple[int, ...], dict[int, list[Array]], dict[int, list[Array]]]] = {}
 
     def note(self, event: Event) -> None:
-        """Keep what a collective will take."""
+        """Keep what an exchange will take."""
         computation = event.computation
         wanted = self._wanted.get(computation.name)
         if wanted is None:
-            wanted = self._wanted[computation.name] = _taken_by_collectives(computation)
+            wanted = self._wanted[computation.name] = _exchanged(computation)
         if event.instruction.name in wanted:
             held = self._held.setdefault((computation.name, event.instruction.name), {})
             held.update(dict.fromkeys(event.devices, event.value))
 
     def results(self, event: Event, leaves: Sequence[Array], place: int) -> Iterator[Found]:
-        """The differences of the leaves that a collective gives to the event's devices, and what it added."""
+        """The differences of the leaves that an exchange gives to the event's devices, and what it added."""
         computation, instruction = event.computation, event.instruction
-        device = event.devices[0]
-        group, operands = self._members(computation, instruction, device)
-        exact, here = self._met(computation, instruction, group, operands)
-        number = next(number for number, member in group.items() if member == device)
-        shadows = [self._store.get(leaf) for member in operands.values() for leaf in member]
-        is_wrong = any(shadow is not None for shadow in shadows)
-        moves = traits_of(instruction).moves is not None
-        for leaf, theirs, its in zip(leaves, exact[number], here[number], strict=True):
-            difference = difference_of(theirs, leaf)
-            if not difference.energy and not difference.is_whole:
-                yield leaf, None, None, shadows
-            elif moves:
-                yield leaf, difference, None, shadows
-            else:
-                yield (
-                    leaf,
-                    difference,
-                    self._losses(instruction, leaf, theirs, its, difference, shadows, is_wrong),
-                    shadows,
-                )
+        left = iter(leaves)
+        for meeting in self._meetings_of(computation, instruction):
+            group, operands = self._members(computation, meeting, event.devices[0])
+            number = next(number for number, member in group.items() if member == event.devices[0])
+            exact, here = self._met(meeting, operands)
+            shadows = [self._store.get(leaf) for member in operands.values() for leaf in member]
+            is_wrong = any(shadow is not None for shadow in shadows)
+            moves = traits_of(instruction).moves is not None
+            for theirs, its in zip(exact[number], here[number], strict=True):
+                leaf = next(left)
+                difference = difference_of(theirs, leaf)
+                if not difference.energy and not difference.is_whole:
+                    yield leaf, None, None, shadows
+                elif moves:
+                    yield leaf, difference, None, shadows
+                else:
+                    lost = self._losses(instruction, leaf, theirs, its, difference, shadows, is_wrong)
+                    yield leaf, difference, lost, shadows
 
     def _losses(
         self,
@@ -90,33 +101,42 @@ class Exchanges:
         weights = tuple(energy / total for energy in energies)
         return attrs.evolve(found, weights=weights, lost_weights=(0.0,) * len(weights))
 
+    def _meetings_of(self, computation: Computation, instruction: Instruction) -> list[_Meeting]:
+        key = computation.name, instruction.name
+        if key not in self._meetings:
+            entry = find_opcode(instruction.opcode)
+            if entry is not None and entry.exchange is not None:
+                function = self._kernels.exchange(computation, instruction)
+                found = [_Meeting(instruction.operands, groups_of(instruction, self._topology), function)]
+            else:
+                arrays = zip(instruction.operands, crossings(self._module, computation, instruction), strict=True)
+                found = [
+                    _Meeting((name,), each.groups(self._topology), each.exchange)
+                    for name, each in arrays
+                    if not each.is_identity
+                ]
+            self._meetings[key] = found
+        return self._meetings[key]
+
     def _members(
-        self, computation: Computation, instruction: Instruction, device: int
-    ) -> tuple[dict[int, int], dict[int, list[Array]]]:
+        self, computation: Computation, meeting: _Meeting, device: int
+    ) -> tuple[Group, dict[int, list[Array]]]:
         """The devices of a group by their numbers, and the operands of each."""
-        groups = groups_of(instruction, self._topology)
-        group = next(dict(group) for group in groups if device in group.values())
-        held = [self._held[computation.name, name] for name in instruction.operands]
+        group = next(group for group in meeting.groups if device in group.values())
+        held = [self._held[computation.name, name] for name in meeting.operands]
         return group, {
             number: [leaf for values in held for leaf in flat(values[member])] for number, member in group.items()
         }
 
     def _met(
-        self,
-        computation: Computation,
-        instruction: Instruction,
-        group: dict[int, int],
-        operands: dict[int, list[Array]],
+        self, meeting: _Meeting, operands: dict[int, list[Array]]
     ) -> tuple[dict[int, list[Array]], dict[int, list[Array]]]:
         """What the members get exactly: out of their shadows, and out of their values as they are."""
-        name = computation.name, instruction.name
-        key = tuple(id(leaf) for member in operands.values() for leaf in member)
-        known = self._last.get(name)
+        key = *operands, *(id(leaf) for member in operands.values() for leaf in member)
+        known = self._last.get(meeting)
         if known is not None and known[0] == key:
             return known[1], known[2]
-        if name not in self._functions:
-            self._functions[name] = self._kernels.exchange(computation, instruction)
-        function = self._functions[name]
+        function = meeting.function
         given = {number: list(map(wide, member)) for number, member in operands.items()}
         shadows = {number: list(map(self._store.get, member)) for number, member in operands.items()}
         here = {number: flat(result) for number, result in function(given).items()}
@@ -130,9 +150,9 @@ class Exchanges:
                 for number in operands
             }
             exact = {number: flat(result) for number, result in function(known_exactly).items()}
-        self._last[name] = key, exact, here
+        self._last[meeting] = key, exact, here
         return exact, here
 
 
-def _taken_by_collectives(computation: Computation) -> frozenset[str]:
+def _exchanged(computation: Computation) -> frozenset[str]:
     return frozenset(name for instruction in computation if exchanges(instruction) for name in instruction.operands)
