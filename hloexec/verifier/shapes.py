@@ -210,10 +210,10 @@ def _check_partner(
         from hloexec.ops.control.asynchronous import start_of
 
         before = start_of(instruction, computation.by_name)
-    if before is None:
+    if before is None or before.opcode == "async-done":
         report.error(
-            f"the operand of {instruction.opcode} must be an async-start or async-update, but '{operands[0].name}' is "
-            f"a {operands[0].opcode}",
+            f"the operand of {instruction.opcode} must come from an async-start or async-update, but "
+            f"'{operands[0].name}' is a {operands[0].opcode}",
             computation,
             instruction,
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tests.text.building import ADD, op
+from tests.text.building import ADD, module, op
 
 __all__ = ["NEWER"]
 
 _F2 = "f32[2]{0}"
+_STARTED = "((f32[2], f32[2]), f32[2], s32[])"
+_DIFFERENCE = "inner {\n x = f32[2] parameter(0)\n y = f32[2] parameter(1)\n ROOT r = f32[2] subtract(x, y)\n}\n"
 _GROUPS = "replica_groups={{0,1},{2,3}}"
 
 NEWER: dict[str, str] = {
@@ -72,4 +74,23 @@ NEWER: dict[str, str] = {
         s="f8e8m0fnu[2,2]",
     ),
     "topk that need not be stable": op("(f32[2], s32[2]) topk(a), k=2, largest=true, is_stable=false", a="f32[5]"),
+    "async-update and async-done of a parameter": op(f"f32[2] async-done({_STARTED} async-update(a))", a=_STARTED),
+    "shorthand's update and done of a parameter": op(f"f32[2] add-done({_STARTED} add-update(a))", a=_STARTED),
+    "async-done on a thread, of a parameter": op('f32[2] async-done(a), async_execution_thread="side"', a=_STARTED),
+    "async-done of a tuple's element": module(
+        f"""a = f32[2] parameter(0)
+        s = {_STARTED} async-start(a, a), calls=inner
+        t = (f32[2], {_STARTED}) tuple(a, s)
+        g = {_STARTED} get-tuple-element(t), index=1
+        ROOT d = f32[2] async-done(g)""",
+        _DIFFERENCE,
+    ),
+    "async-update with further operands": module(
+        f"""a = f32[2] parameter(0)
+        b = f32[2] parameter(1)
+        s = ((f32[2]), (), s32[]) async-start(a), calls=inner
+        u = {_STARTED} async-update(s, b)
+        ROOT d = f32[2] async-done(u)""",
+        _DIFFERENCE,
+    ),
 }
