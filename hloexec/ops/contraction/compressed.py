@@ -11,7 +11,7 @@ from typing import Any
 
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape
 
 __all__ = ["compressed_shape", "configuration", "reason_against_compression"]
 
@@ -31,6 +31,8 @@ def reason_against_compression(instruction: Instruction) -> str | None:
     for name, reason in _REASONS.items():
         if getattr(instruction.attributes, name) is not None:
             return f"{reason} is not documented"
+    if len(instruction.operands) > 2:
+        return "it has operands behind lhs and rhs, and no attribute that hloexec knows refers to them"
     if "packed_nibble" in instruction.attributes.operand_precision:
         return (
             "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and TPU "
@@ -40,14 +42,7 @@ def reason_against_compression(instruction: Instruction) -> str | None:
 
 
 def compressed_shape(further: tuple[Shape, ...], attributes: Any, declared: Shape) -> ArrayShape | None:
-    """The shape of a contraction that has a sparse operand, which is as it is declared; None for all others.
-
-    ShapeError where there are operands behind lhs and rhs that nothing refers to.
-    """
-    configured = [name for name in _REASONS if getattr(attributes, name) is not None]
-    require(
-        bool(configured) or not further,
-        f"there are {len(further)} operands behind lhs and rhs, but neither a sparsity_config nor a "
-        f"block_scaling_config that refers to them",
-    )
-    return array_shape(declared, "the result") if "sparsity_config" in configured else None
+    """The declared shape of a contraction that has, or may have, a sparse operand; None for others."""
+    is_scaled = attributes.block_scaling_config is not None
+    is_sparse = attributes.sparsity_config is not None or (bool(further) and not is_scaled)
+    return array_shape(declared, "the result") if is_sparse else None

@@ -24,6 +24,7 @@ _SCALED = "block_scaling_config={lhs={scale_idx=2 strides=1x2 steps=1x1}}"
             "packed_nibble",
         ),
         (f"f32[2,3] dot(a, b), {_DOT}, operand_precision={{default,packed_nibble}}", "packed_nibble"),
+        (f"f32[2,3] dot(a, b, i), {_DOT}", "behind lhs and rhs"),
     ],
 )
 def test_contractions_of_compressed_operands_are_refused_with_a_reason(instruction: str, reason: str) -> None:
@@ -36,10 +37,12 @@ def test_contractions_of_compressed_operands_are_refused_with_a_reason(instructi
             hloexec.run(found, *inputs, **options)
 
 
-def test_operands_that_nothing_refers_to_are_a_fault() -> None:
-    text = op(f"f32[2,3] dot(a, b, i), {_DOT}", a="f32[2,4]", b="f32[4,3]", i="s8[2,2]")
-    with pytest.raises(hloexec.VerificationError, match="1 operands behind lhs and rhs"):
-        hloexec.verify(hloexec.parse(text))
+def test_a_sparse_dot_of_older_text_is_refused_with_a_reason() -> None:
+    text = op(f"f32[2,3] dot(a, b, i), {_DOT}, sparsity=L.1@2:4", a="f32[2,8]", b="f32[16,3]", i="u16[2,1]")
+    with pytest.warns(hloexec.HloWarning, match="'sparsity' of dot"):
+        found = hloexec.parse(text)
+    with pytest.raises(hloexec.UnsupportedError, match="behind lhs and rhs"):
+        hloexec.run(found, *hloexec.random_inputs(found, seed=0))
 
 
 def test_a_contraction_that_does_not_run_is_no_obstacle_where_it_is_not_needed() -> None:
