@@ -16,7 +16,7 @@ from hloexec.dtypes import ELEMENT_TYPES, Kind, element_type_of
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
-from hloexec.ops.common import array_shape, flags, require, same_type_ignoring_float_width, shape_of
+from hloexec.ops.common import array_shape, flags, higher_precision, require, shape_of
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.contraction.compressed import compressed_shape, configuration, reason_against_compression
 from hloexec.ops.contraction.matrix_product import FloatMultiplier, operand_split
@@ -210,7 +210,7 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
             f"{position} has size {rhs.dimensions[position]}",
         )
     _require_groups(lhs, rhs, attributes)
-    element_type = same_type_ignoring_float_width(lhs, rhs, "the operands of convolution")
+    element_type = higher_precision(lhs.element_type, rhs.element_type)
     if isinstance(declared, ArrayShape):
         wanted = declared.element_type
         allowed = (
