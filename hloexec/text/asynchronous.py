@@ -48,14 +48,12 @@ def check_continued(
     Where strict, what the update or done says of thread and computation is what a start of this computation does; else
     that is the verifier's business.
     """
-    from hloexec.ops.control.asynchronous import start_of
+    from hloexec.ops.control.asynchronous import is_over, start_of
 
+    if state.strict and is_over(instruction, scope.by_name):
+        state.lexer.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
     begun = start_of(instruction, scope.by_name)
-    if begun is None or begun.opcode == "async-done":
-        if state.strict:
-            state.lexer.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
-        return
-    if begun.opcode != "async-start":
+    if begun is None:
         return
     if wrapped is not None and begun.attributes.calls in state.computations:
         actual = state.computations[begun.attributes.calls].root.opcode

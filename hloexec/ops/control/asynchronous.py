@@ -32,6 +32,7 @@ __all__ = [
     "InfeedAttributes",
     "OutfeedAttributes",
     "TransferAttributes",
+    "is_over",
     "start_of",
 ]
 
@@ -259,8 +260,21 @@ class Outfeed:
 
 
 def start_of(instruction: Instruction, by_name: Mapping[str, Instruction]) -> Instruction | None:
-    """Where what an async-update or async-done goes on with comes from: the async-start, where it is one of this
-    computation that the value has not left since; None where updates go on from one another in a cycle."""
+    """The async-start that an async-update or async-done goes on from, where it is one of this computation that the
+    value has not left since; else None."""
+    origin = _origin(instruction, by_name)
+    return origin if origin is not None and origin.opcode == "async-start" else None
+
+
+def is_over(instruction: Instruction, by_name: Mapping[str, Instruction]) -> bool:
+    """Whether an async-update or async-done goes on from what is done already, or from itself."""
+    origin = _origin(instruction, by_name)
+    return origin is None or origin.opcode == "async-done"
+
+
+def _origin(instruction: Instruction, by_name: Mapping[str, Instruction]) -> Instruction | None:
+    """What gives the value that an async-update or async-done goes on with, updates aside; None where these go round in
+    a cycle, or the operand is not known."""
     seen = set()
     while instruction.opcode in ("async-update", "async-done") and instruction.name not in seen:
         seen.add(instruction.name)
