@@ -93,7 +93,12 @@ def test_loops_count_as_often_as_they_say() -> None:
 def test_devices_come_from_the_header_or_else_from_collectives() -> None:
     reduce = "f32[2] all-reduce(x), replica_groups={}, to_apply=add_f32"
     assert device_counts(parse(op(reduce.replace("{}", "{{0,1},{2,3}}"), ADD, x="f32[2]"))) == (4, 1)
-    assert device_counts(parse(op(reduce.replace("{}", "[2,4]<=[8]") + ", channel_id=1", ADD, x="f32[2]"))) == (1, 8)
+    across = reduce.replace("{}", "[2,4]<=[8]") + ", channel_id=1"
+    assert device_counts(parse(op(across, ADD, x="f32[2]"))) == (8, 1)  # groups of replicas, with all their partitions
+    assert device_counts(parse(op(across + ", use_global_device_ids=true", ADD, x="f32[2]"))) == (1, 8)
+    permute = "f32[2] collective-permute(x), source_target_pairs={{0,3}}"
+    assert device_counts(parse(op(permute, x="f32[2]"))) == (4, 1)
+    assert device_counts(parse(op(permute + ", channel_id=1", x="f32[2]"))) == (1, 4)
     header = ", num_partitions=2"
     assert device_counts(parse(op(reduce.replace("{}", "{{0,1}}"), ADD, header, x="f32[2]"))) == (1, 2)
     assert device_counts(parse(module("x = f32[] parameter(0)"))) == (1, 1)

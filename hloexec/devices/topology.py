@@ -68,24 +68,24 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
     others InputError says that they are missing, and for all that a number is out of range.
     """
     attributes = instruction.attributes
-    fields = attribute_fields(type(attributes))
     has_channel = getattr(attributes, "channel_id", None) is not None
     spaces: list[dict[int, list[int]]]
     replicas, partitions = range(topology.replicas), range(topology.partitions)
-    if getattr(attributes, "use_global_device_ids", False):
+    kind = _kind_named(instruction)
+    if kind == "device":
         if not has_channel:
             raise InputError(
                 f"%{instruction.name} has use_global_device_ids=true, which means nothing without channel_id"
             )
         if attributes.replica_groups == ReplicaGroups():
             raise InputError(f"%{instruction.name} has use_global_device_ids=true, which needs replica_groups")
-        kind, spaces = "device", [{device: [device] for device in range(topology.count)}]
-    elif has_channel and "use_global_device_ids" in fields:
-        kind, spaces = "replica", [{r: [topology.device(r, p) for p in partitions] for r in replicas}]
+        spaces = [{device: [device] for device in range(topology.count)}]
+    elif kind == "partition":
+        spaces = [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
     elif has_channel:
-        kind, spaces = "partition", [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
+        spaces = [{r: [topology.device(r, p) for p in partitions] for r in replicas}]
     else:
-        kind, spaces = "replica", [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
+        spaces = [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
     numbers = list(spaces[0])
     pairs = getattr(attributes, "source_target_pairs", None)
     groups = attributes.replica_groups if pairs is None else ReplicaGroups()
@@ -116,6 +116,17 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
             is_one_to_one = len(devices) == len(group)
             found.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
     return found
+
+
+def _kind_named(instruction: Instruction) -> str:
+    """What the numbers in a collective's groups name: `replica`, `partition` or `device`."""
+    attributes = instruction.attributes
+    if getattr(attributes, "use_global_device_ids", False):
+        return "device"
+    has_channel = getattr(attributes, "channel_id", None) is not None
+    return (
+        "partition" if has_channel and "use_global_device_ids" not in attribute_fields(type(attributes)) else "replica"
+    )
 
 
 def _connected(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
@@ -163,8 +174,8 @@ def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
 def device_counts(module: Module) -> tuple[int, int]:
     """Replicas and partitions: what the header says or, where it says nothing, what the module is sharded among.
 
-    Meshes and shardings name partitions; collectives that have a channel go across partitions, the others across
-    replicas.
+    Meshes and shardings name partitions; collectives name replicas or partitions, as `groups_of` says, and devices are
+    taken for partitions of one replica.
     """
     counts = [module.replica_count, module.num_partitions]
     if counts != [1, 1]:
@@ -183,7 +194,7 @@ def device_counts(module: Module) -> tuple[int, int]:
                 counts[1] = max(counts[1], partitions_named(instruction.sharding) or 1)
             named = _devices_named(instruction)
             if named:
-                axis = 0 if getattr(instruction.attributes, "channel_id", None) is None else 1
+                axis = 0 if _kind_named(instruction) == "replica" else 1
                 counts[axis] = max(counts[axis], named)
     return counts[0], counts[1]
 

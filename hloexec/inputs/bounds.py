@@ -71,7 +71,8 @@ class _Analysis:
             if len(operands) < len(instruction.operands):
                 found = opaque_bounds(instruction.shape)
             elif role_of(instruction) is Role.PARAMETER:
-                found = arguments[instruction.attributes.number]
+                number = instruction.attributes.number
+                found = arguments[number] if number < len(arguments) else opaque_bounds(instruction.shape)
             else:
                 callees = () if depth >= _DEEPEST_CALL else self._callees(instruction, operands, depth)
                 if callees:

@@ -188,6 +188,8 @@ class Opcode:
     """Of what sorts operands along a dimension: from the operands' arrays, and `attributes` and `computations` by
     keyword, that dimension, and from which place along it each element of the result comes. Leaf k of the result is
     made of operand k; a leaf beyond holds the places."""
+    reason_against: Callable[[Instruction], str | None] | None = None
+    """Why an instruction is one that hloexec does not run though it has a kernel, as a clause; None where it runs."""
     slices: Callable[..., tuple[int, int] | None] | None = None
     """From `attributes` and `operand_shapes`, by keyword, a dimension of the first operand of which each slice, with
     the other operands, gives a slice of the result by itself, and the result's dimension; None where there is none."""
@@ -267,7 +269,7 @@ _Entry = TypeVar("_Entry", bound=type)
 
 _RULES = (
     *"infer unstated well_formed evaluate exchange bind fill memory_order by_rows summed".split(),
-    *"relate resize order slices window".split(),
+    *"relate resize reason_against order slices window".split(),
 )
 
 
@@ -275,9 +277,9 @@ def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) 
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `fill`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `order`, `slices`, `window` and
-    (collectives) `exchange` are what they are called, and so are those that are rules of its `traits`: `bounds`,
-    `demands`, `demands_for`.
+    `evaluate`, `bind`, `fill`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `reason_against`, `order`,
+    `slices`, `window` and (collectives) `exchange` are what they are called, and so are those that are rules of its
+    `traits`: `bounds`, `demands`, `demands_for`.
     """
 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})

@@ -136,6 +136,7 @@ class Program:
             for name in self.opcodes
             if (entry := find_opcode(name)) is not None
             and entry.is_supported
+            and entry.reason_against is None
             and entry.role is not Role.CUSTOM_CALL
             and name not in TRANSFERS
         )
@@ -220,3 +221,5 @@ def _needs(
             yield "opcode", instruction.opcode, reason
     elif not entry.is_supported:
         yield "opcode", instruction.opcode, None
+    elif entry.reason_against is not None and (reason := entry.reason_against(instruction)) is not None:
+        yield "opcode", instruction.opcode, reason

@@ -200,7 +200,7 @@ def _relate_conditional(use: Relating, instruction: Instruction) -> None:
 
 def _relate_async(use: Relating, instruction: Instruction) -> None:
     ((parameters, result),) = use.computations
-    for operand, given, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=True):
+    for operand, given, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=False):
         use.same_values(operand, given)
         use.same_values(operand, parameter)
     use.same_values(result, use.result.part(1))

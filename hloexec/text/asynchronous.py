@@ -43,17 +43,17 @@ def continues(entry: Opcode) -> bool:
 def check_continued(
     state: ParserState, scope: Scope, instruction: Instruction, wrapped: Opcode | None, position: int
 ) -> None:
-    """An update or done goes on from a start and, where it names the wrapped opcode, from one of that.
+    """An update or done goes on from anything but a done and, where it names the wrapped opcode, from a start of that.
 
-    Where strict, it is a start of this computation, and what the update or done says of thread and computation is what
-    the start does; else that is the verifier's business.
+    Where strict, what the update or done says of thread and computation is what a start of this computation does; else
+    that is the verifier's business.
     """
-    from hloexec.ops.control.asynchronous import start_of
+    from hloexec.ops.control.asynchronous import is_over, start_of
 
+    if state.strict and is_over(instruction, scope.by_name):
+        state.lexer.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
     begun = start_of(instruction, scope.by_name)
     if begun is None:
-        if state.strict:
-            state.lexer.fail(f"{instruction.opcode} goes on from an async-start or async-update", position)
         return
     if wrapped is not None and begun.attributes.calls in state.computations:
         actual = state.computations[begun.attributes.calls].root.opcode

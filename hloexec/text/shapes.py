@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 
@@ -47,13 +47,13 @@ class ShapeParser:
         self._strict = strict
         self._known: dict[str, ArrayShape] = {}
         self._known_tuples: dict[str, TupleShape] = {}
-        number, unsigned = self._number, self._unsigned_type
+        number, stored_type = self._number, self._stored_type
         self._layout_fields: tuple[tuple[str, str, Callable[[], Any]], ...] = (
             ("D", "dim_level_types", self._dim_level_types),
             ("T", "tiles", self._tiles),
             ("L", "tail_padding_alignment_in_elements", lambda: number("the tail padding alignment")),
-            ("#", "index_primitive_type", lambda: unsigned("index")),
-            ("*", "pointer_primitive_type", lambda: unsigned("pointer")),
+            ("#", "index_primitive_type", lambda: stored_type("index")),
+            ("*", "pointer_primitive_type", lambda: stored_type("pointer")),
             ("E", "element_size_in_bits", lambda: number("the element size")),
             ("S", "memory_space", lambda: number("the memory space")),
             ("SC", "split_configs", self._split_configs),
@@ -296,14 +296,11 @@ class ShapeParser:
             tiles.append(tuple(tile))
         return tuple(tiles)
 
-    def _unsigned_type(self, what: str) -> ElementType:
+    def _stored_type(self, what: str) -> ElementType:
         """'(' type ')'"""
         lexer = self._lexer
         lexer.expect("(", f"before the {what} type of a layout")
-        start = lexer.start
         element_type = self._element_type("a layout")
-        if element_type.kind is not Kind.UNSIGNED:
-            lexer.fail(f"the {what} type of a layout is an unsigned integer", start)
         lexer.expect(")", f"after the {what} type of a layout")
         return element_type
 

@@ -126,7 +126,7 @@ class ParserState:
     def unknown(self, what: str, position: int, known: Iterable[str]) -> None:
         """Reject what is unknown where strict, else warn about it once."""
         if self.strict:
-            self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted(known))}", position)
+            self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted({*known}))}", position)
         if what not in self.warned:
             self.warned.add(what)
             place = self.lexer.error(f"{what} is not known; it is kept verbatim", position)

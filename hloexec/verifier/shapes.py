@@ -207,17 +207,17 @@ def _check_partner(
     base = instruction.opcode.rpartition("-")[0]
     before: Instruction | None = operands[0]
     if base == "async":
-        from hloexec.ops.control.asynchronous import start_of
+        from hloexec.ops.control.asynchronous import is_over, start_of
 
         before = start_of(instruction, computation.by_name)
-    if before is None:
-        report.error(
-            f"the operand of {instruction.opcode} must be an async-start or async-update, but '{operands[0].name}' is "
-            f"a {operands[0].opcode}",
-            computation,
-            instruction,
-        )
-    elif before.opcode in (base, f"{base}-start", f"{base}-update"):
+        if is_over(instruction, computation.by_name):
+            report.error(
+                f"the operand of {instruction.opcode} must come from an async-start or async-update, but "
+                f"'{operands[0].name}' is a {operands[0].opcode}",
+                computation,
+                instruction,
+            )
+    if before is not None and before.opcode in (base, f"{base}-start", f"{base}-update"):
         for name in ("channel_id", "async_execution_thread", "calls"):
             ours, theirs = (getattr(item.attributes, name, None) for item in (instruction, before))
             # Older dumps leave the channel of a send or recv out.

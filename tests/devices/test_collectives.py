@@ -57,6 +57,19 @@ ENTRY main {
             np.testing.assert_array_equal(gathered, np.concatenate([shard, -shard]))
 
 
+@pytest.mark.parametrize("attributes", ["", ", channel_id=3", ", channel_id=3, use_global_device_ids=true"])
+def test_a_collective_runs_on_the_devices_that_its_groups_name(attributes: str) -> None:
+    """Its module does not say how many there are; groups name replicas, or devices (XLA: CollectiveOpGroupMode)."""
+    module = hloexec.parse(f"""HloModule gather
+ENTRY main {{
+  x = s32[1] parameter(0)
+  ROOT g = s32[3] all-gather(x), replica_groups={{{{2,0,1}}}}, dimensions={{0}}{attributes}
+}}
+""")
+    for found in hloexec.run_devices(module, [[np.array([number], np.int32)] for number in range(3)]):
+        np.testing.assert_array_equal(found, [2, 0, 1])
+
+
 @hypothesis.settings(settings, max_examples=30)
 @hypothesis.given(drawing.programs())
 def test_fresh_buffers_change_nothing(program: drawing.Program) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tests.text.building import ADD, op
+from tests.text.building import ADD, module, op
 
 __all__ = ["NEWER"]
 
 _F2 = "f32[2]{0}"
+_STARTED = "((f32[2], f32[2]), f32[2], s32[])"
+_DIFFERENCE = "inner {\n x = f32[2] parameter(0)\n y = f32[2] parameter(1)\n ROOT r = f32[2] subtract(x, y)\n}\n"
 _GROUPS = "replica_groups={{0,1},{2,3}}"
 
 NEWER: dict[str, str] = {
@@ -33,5 +35,62 @@ NEWER: dict[str, str] = {
         a="f32[1,4,4,3]",
         b="f32[2,2,3,5]",
     ),
+    "dot of scaled operands": op(
+        "f32[2,3] dot(a, b, s, t), lhs_contracting_dims={1}, rhs_contracting_dims={0}, "
+        "block_scaling_config={lhs={scale_idx=2 strides=1x8 steps=1x1} rhs={scale_idx=3 strides=8x1 steps=1x1}}",
+        a="f8e4m3fn[2,16]",
+        b="f8e4m3fn[16,3]",
+        s="f8e8m0fnu[2,2]",
+        t="f8e8m0fnu[2,3]",
+    ),
+    "dot of an operand with zero points": op(
+        "f32[2,3] dot(a, b, s, z), lhs_contracting_dims={1}, rhs_contracting_dims={0}, "
+        "block_scaling_config={lhs={scale_idx=2 zero_idx=3}}",
+        a="s8[2,16]",
+        b="f32[16,3]",
+        s="f32[2,2]",
+        z="f32[2,2]",
+    ),
+    "dot of a sparse operand": op(
+        "bf16[4,3] dot(a, b, i), lhs_contracting_dims={1}, rhs_contracting_dims={0}, "
+        "sparsity_config={rhs={sparsity=2x4 dimension=0 stride=1 idx=2}}",
+        a="bf16[4,16]",
+        b="bf16[8,3]",
+        i="s8[8,3]",
+    ),
+    "dot of a sparse and scaled operand": op(
+        "f32[2,4,3] dot(a, b, s, i), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, "
+        "rhs_contracting_dims={1}, sparsity_config={lhs={sparsity=2x4 dimension=2 stride=1 idx=3}}, "
+        "block_scaling_config={lhs={scale_idx=2 strides=1x1x8 steps=1x1x1}}",
+        a="bf16[2,4,8]",
+        b="bf16[2,16,3]",
+        s="f8e8m0fnu[2,4,2]",
+        i="s8[2,4,8]",
+    ),
+    "convolution of a scaled operand": op(
+        "f32[2,3] convolution(a, b, s), dim_labels=bf_io->bf, block_scaling_config={lhs={scale_idx=2 strides=1x8}}",
+        a="bf16[2,16]",
+        b="bf16[16,3]",
+        s="f8e8m0fnu[2,2]",
+    ),
     "topk that need not be stable": op("(f32[2], s32[2]) topk(a), k=2, largest=true, is_stable=false", a="f32[5]"),
+    "async-update and async-done of a parameter": op(f"f32[2] async-done({_STARTED} async-update(a))", a=_STARTED),
+    "shorthand's update and done of a parameter": op(f"f32[2] add-done({_STARTED} add-update(a))", a=_STARTED),
+    "async-done on a thread, of a parameter": op('f32[2] async-done(a), async_execution_thread="side"', a=_STARTED),
+    "async-done of a tuple's element": module(
+        f"""a = f32[2] parameter(0)
+        s = {_STARTED} async-start(a, a), calls=inner
+        t = (f32[2], {_STARTED}) tuple(a, s)
+        g = {_STARTED} get-tuple-element(t), index=1
+        ROOT d = f32[2] async-done(g)""",
+        _DIFFERENCE,
+    ),
+    "async-update with further operands": module(
+        f"""a = f32[2] parameter(0)
+        b = f32[2] parameter(1)
+        s = ((f32[2]), (), s32[]) async-start(a), calls=inner
+        u = {_STARTED} async-update(s, b)
+        ROOT d = f32[2] async-done(u)""",
+        _DIFFERENCE,
+    ),
 }

@@ -240,11 +240,6 @@ ATTRIBUTES: dict[str, str] = {
     "both to_apply and called computations": _unary(
         'f32[2] custom-call(a), custom_call_target="x", to_apply=§f, called_computations={§f}'
     ),
-    "async-done of what is not asynchronous": _unary("f32[2] §async-done§(§a)§"),
-    "async-update of another shape": module(
-        "a = f32[2] parameter(0)\ns = ((f32[2]), f32[2], s32[]) negate-start(a)\n"
-        "ROOT u = §((f32[2]), f32[2], u32[]) §negate-update§(§s)§"
-    ),
     "async-start of a shape that is no tuple": _unary("§f32[2] §negate-start§(a)§"),
     "async-start of a flat tuple": _unary("§(f32[2], f32[2]) §negate-start§(a)§"),
     "async-start without calls": _unary("((f32[2]), f32[2]) §async-start(a)§"),

@@ -127,9 +127,21 @@ u = ((f32[2]), f32[2], s32[]) async-update(s)
 ROOT d = f32[2] async-done(u)"""
 
 
-def test_async_done_ends_an_async_start() -> None:
-    text = module(ASYNC.replace("async-update(s)", "copy(s)"), CALLED)
-    assert "the operand of async-done must be an async-start or async-update, but 'u' is a copy" in fault(text)
+def test_what_is_done_does_not_go_on() -> None:
+    text = module(ASYNC.replace("ROOT d", "d") + "\nROOT e = f32[2] async-done(d)", CALLED)
+    assert "the operand of async-done must come from an async-start or async-update, but 'd' is a async-done" in fault(
+        text
+    )
+
+
+def test_async_update_gives_what_it_is_given_and_further_operands() -> None:
+    assert "declared ((f32[2]), f32[2], u32[])" in fault(
+        module(ASYNC.replace("s32[]) async-u", "u32[]) async-u"), CALLED)
+    )
+    late = ASYNC.replace("(f32[2]), f32[2], s32[]) async-start(a)", "(), (), s32[]) async-start()")
+    verify(parsed(module(late.replace("update(s)", "update(s, a)"), CALLED)))
+    wrong = late.replace("((f32[2]), f32[2], s32[]) async-update(s)", "((f32[3]), f32[2], s32[]) async-update(s, a)")
+    assert "async-update is declared ((f32[3])" in fault(module(wrong, CALLED))
 
 
 def test_async_done_repeats_the_computation_of_its_start() -> None:

@@ -14,12 +14,12 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType
-from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, flags, narrow, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
+from hloexec.ops.contraction.compressed import compressed_shape, configuration, reason_against_compression
 from hloexec.ops.contraction.matrix_product import (
     Multiplier,
     default_multiplier,
@@ -33,7 +33,7 @@ from hloexec.ops.policies.exact.products import ExactMultiplier
 from hloexec.ops.policies.narrow_sums import is_narrow_sum, products_added_stepwise
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
-from hloexec.ops.registry import opcode
+from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Axes, Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
@@ -68,9 +68,11 @@ class DotAttributes(ContractionAttributes):
 
     operand_precision: tuple[str, ...] = operand_precision()
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
+    sparsity_config: str | None = configuration()
+    block_scaling_config: str | None = configuration()
 
 
-@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM, flushes_denormals=True)
+@opcode("dot", operands=(2, ANY), attributes=DotAttributes, rounding=Rounding.SUM, flushes_denormals=True)
 class Dot:
     """out[b..., m..., n...] = sum over k... of lhs[b..., m..., k...] * rhs[b..., n..., k...]
 
@@ -92,10 +94,15 @@ class Dot:
         relate_contraction(use, use.attributes, use.operands[0].axes, use.operands[1].axes, use.result.axes)
 
     @staticmethod
-    def infer(lhs: Shape, rhs: Shape, *, attributes: DotAttributes, shape: Shape) -> Shape:
+    def infer(lhs: Shape, rhs: Shape, *further: Shape, attributes: DotAttributes, shape: Shape) -> Shape:
         result = array_shape(shape, "the result of dot")
+        sparse = compressed_shape(further, attributes, shape)
+        if sparse is not None:
+            return sparse
         operands = array_shape(lhs, "lhs of dot"), array_shape(rhs, "rhs of dot")
         return contraction_shape(*operands, attributes, result.element_type)
+
+    reason_against = staticmethod(reason_against_compression)
 
     @staticmethod
     def evaluate(
@@ -110,7 +117,7 @@ class Dot:
         """The kernel for operands of one type that BLAS multiplies along one dimension; None for all others."""
         types = {operand.element_type for operand in (*operand_shapes, shape)}
         contracting = (*attributes.lhs_contracting_dims, *attributes.rhs_contracting_dims)
-        is_usual = attributes.algorithm == "unset" and "packed_nibble" not in attributes.operand_precision
+        is_usual = attributes.algorithm == "unset"
         if len(types) > 1 or next(iter(types)).name not in ("f32", "f64") or not is_usual or len(contracting) != 2:
             return None
         if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
@@ -334,11 +341,6 @@ def _multiplier(
     lhs: Array, rhs: Array, result_type: ElementType, attributes: DotAttributes, numerics: NumericsPolicy
 ) -> Multiplier | ExactMultiplier:
     """How the instruction's algorithm and precision and the policy say that the operands are multiplied."""
-    if "packed_nibble" in attributes.operand_precision:
-        raise UnsupportedError(
-            "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and "
-            "TPU compilers alone know how they are multiplied"
-        )
     if attributes.algorithm != "unset" and not numerics.ignores_algorithms:
         chosen: Multiplier = algorithm_multiplier(attributes.algorithm)
     else:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from hloexec.ir import ArrayShape, BufferShape, Instruction, Layout, Shape, TupleShape, leaf_shapes
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
@@ -32,6 +32,7 @@ __all__ = [
     "InfeedAttributes",
     "OutfeedAttributes",
     "TransferAttributes",
+    "is_over",
     "start_of",
 ]
 
@@ -88,22 +89,27 @@ class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
     @staticmethod
-    def well_formed(*operands: Shape, attributes: AsyncStartAttributes, shape: Shape) -> None:
-        parts = require_tuple(shape, 2, "async-start")
-        require(isinstance(parts[0], TupleShape), f"element 0 of async-start, its operands, is no tuple but {parts[0]}")
+    def well_formed(*operands: Shape, attributes: object, shape: Shape) -> None:
+        parts = require_tuple(shape, 2, "what is started")
+        require(
+            isinstance(parts[0], TupleShape), f"element 0 of what is started, its operands, is no tuple but {parts[0]}"
+        )
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
-        require_parameters(computations[0], operands, "the computation of async-start")
         parts = require_tuple(shape, 2, "async-start")
         require_same_shape(parts[0], TupleShape(operands), "element 0 of async-start, its operands,")
-        require_same_shape(parts[1], computations[0].result, "element 1 of async-start, its result,")
+        program = computations[0]
+        if len(operands) < len(program.parameters):
+            program = ProgramShape(program.parameters[: len(operands)], parts[1])
+        require_parameters(program, operands, "the computation of async-start")
+        require_same_shape(parts[1], program.result, "element 1 of async-start, its result,")
         return shape
 
 
 @opcode(
     "async-update",
-    operands=1,
+    operands=(1, ANY),
     attributes=AsyncDoneAttributes,
     role=Role.PART,
     aliases=(((), ()),),
@@ -111,25 +117,29 @@ class AsyncStart:
     owns_tuple=True,
 )
 class AsyncUpdate:
-    """The operand, a started operation, some steps later."""
+    """The operand, a started operation, some steps later; the others are further operands of what it calls."""
+
+    well_formed = AsyncStart.well_formed
 
     @staticmethod
-    def well_formed(operand: Shape, *, attributes: AsyncDoneAttributes, shape: Shape) -> None:
-        leaves = zip(leaf_shapes(shape), leaf_shapes(operand), strict=False)
-        is_same = shape.compatible(operand) and all(_laid_out(ours) == _laid_out(theirs) for ours, theirs in leaves)
-        require(is_same, f"async-update must have the shape and layout of its operand, {operand!r}, not {shape!r}")
+    def reason_against(instruction: Instruction) -> str | None:
+        is_late = len(instruction.operands) > 1
+        return "it gives operands to a computation that an async-start has started without them" if is_late else None
 
     @staticmethod
-    def infer(operand: Shape) -> Shape:
-        require_tuple(operand, 2, "the operand of async-update")
-        return operand
+    def infer(operand: Shape, *further: Shape, shape: Shape) -> Shape:
+        before, _, *state = require_tuple(operand, 2, "the operand of async-update")
+        if not further:
+            return operand
+        result = require_tuple(shape, 2, "async-update")[1]
+        return TupleShape((TupleShape((*require_tuple(before, 0, "its element 0"), *further)), result, *state))
 
 
 @opcode(
     "async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.PART, aliases=(((), (1,)),), owns_tuple=True
 )
 class AsyncDone:
-    """The results of a started operation."""
+    """The results of a started operation, which may come through tuples, loops, branches and calls."""
 
     infer = element_of_operand("async-done", 1)
 
@@ -250,21 +260,29 @@ class Outfeed:
 
 
 def start_of(instruction: Instruction, by_name: Mapping[str, Instruction]) -> Instruction | None:
-    """The async-start that an async-update or async-done goes on from; None where it goes on from something else."""
+    """The async-start that an async-update or async-done goes on from, where it is one of this computation that the
+    value has not left since; else None."""
+    origin = _origin(instruction, by_name)
+    return origin if origin is not None and origin.opcode == "async-start" else None
+
+
+def is_over(instruction: Instruction, by_name: Mapping[str, Instruction]) -> bool:
+    """Whether an async-update or async-done goes on from what is done already, or from itself."""
+    origin = _origin(instruction, by_name)
+    return origin is None or origin.opcode == "async-done"
+
+
+def _origin(instruction: Instruction, by_name: Mapping[str, Instruction]) -> Instruction | None:
+    """What gives the value that an async-update or async-done goes on with, updates aside; None where these go round in
+    a cycle, or the operand is not known."""
     seen = set()
     while instruction.opcode in ("async-update", "async-done") and instruction.name not in seen:
-        seen.add(instruction.name)  # an update of itself has no start
+        seen.add(instruction.name)
         before = by_name.get(next(iter(instruction.operands), ""))
         if before is None or before.opcode == "async-done":
-            return None
+            return before
         instruction = before
-    return instruction if instruction.opcode == "async-start" else None
-
-
-def _laid_out(leaf: tuple[object, ArrayShape | BufferShape]) -> tuple[Layout, tuple[bool, ...]]:
-    """Layout and dynamic dimensions of a leaf."""
-    array = leaf[1].array_shape
-    return array.stated_layout, array.dynamic_dimensions
+    return None if instruction.name in seen else instruction
 
 
 def _handle(shape: Shape, opcode_name: str) -> tuple[Shape, Shape, Shape]:

@@ -16,15 +16,16 @@ from hloexec.dtypes import ELEMENT_TYPES, Kind, element_type_of
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
-from hloexec.ops.common import array_shape, flags, require, same_type_ignoring_float_width, shape_of
+from hloexec.ops.common import array_shape, flags, higher_precision, require, shape_of
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
+from hloexec.ops.contraction.compressed import compressed_shape, configuration, reason_against_compression
 from hloexec.ops.contraction.matrix_product import FloatMultiplier, operand_split
 from hloexec.ops.convolution.forms import convolve
 from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.probes import Probe
-from hloexec.ops.registry import opcode
+from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Relating, Resizing, relate_convolution, resized_convolution
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
@@ -47,12 +48,15 @@ class ConvolutionAttributes:
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
     convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
-    sparsity_config: str | None = attribute(Grammar.VERBATIM, default=None)
     operand_precision: tuple[str, ...] = operand_precision()
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
+    sparsity_config: str | None = configuration()
+    block_scaling_config: str | None = configuration()
 
 
-@opcode("convolution", operands=2, attributes=ConvolutionAttributes, rounding=Rounding.SUM, flushes_denormals=True)
+@opcode(
+    "convolution", operands=(2, ANY), attributes=ConvolutionAttributes, rounding=Rounding.SUM, flushes_denormals=True
+)
 class Convolution:
     """out[b, x, o] = sum over t, i of lhs[b, x * stride + t * window_dilation - padding_low, i] * rhs[t, i, o]
 
@@ -93,8 +97,13 @@ class Convolution:
         return attrs.evolve(change.attributes, **resized_convolution(change))
 
     @staticmethod
-    def infer(lhs: Shape, rhs: Shape, *, attributes: ConvolutionAttributes, shape: Shape) -> Shape:
+    def infer(lhs: Shape, rhs: Shape, *further: Shape, attributes: ConvolutionAttributes, shape: Shape) -> Shape:
+        sparse = compressed_shape(further, attributes, shape)
+        if sparse is not None:
+            return sparse
         return _infer(array_shape(lhs, "lhs of convolution"), array_shape(rhs, "rhs of convolution"), attributes, shape)
+
+    reason_against = staticmethod(reason_against_compression)
 
     @staticmethod
     def evaluate(
@@ -201,7 +210,7 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
             f"{position} has size {rhs.dimensions[position]}",
         )
     _require_groups(lhs, rhs, attributes)
-    element_type = same_type_ignoring_float_width(lhs, rhs, "the operands of convolution")
+    element_type = higher_precision(lhs.element_type, rhs.element_type)
     if isinstance(declared, ArrayShape):
         wanted = declared.element_type
         allowed = (

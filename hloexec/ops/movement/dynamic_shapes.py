@@ -106,7 +106,8 @@ class SetDimensionSize:
             )
         if extent != bound and not flags(shape)[axis]:
             raise EvaluationError(
-                f"set-dimension-size sets dimension {axis} to {extent}, but in its shape {shape} that is not dynamic"
+                f"set-dimension-size sets dimension {axis} to {extent}, but in its shape {shape} that is not "
+                f"dynamic, as <={bound} would be"
             )
         sizes = (*operand.shape[:axis], extent, *operand.shape[axis + 1 :])
         return completed(part(operand, map(slice, sizes)), sizes)

@@ -9,7 +9,6 @@ import pytest
 
 import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import UnsupportedError
 from hloexec.ops.contraction import matrix_product
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes
@@ -122,11 +121,3 @@ def test_rounding_a_significand_keeps_nan_and_infinity():
     assert np.isnan(value[[0, 6, 7]]).all()
     assert (value[1:6] == np.array([np.inf, -np.inf, 0, 0, np.inf])).all()
     assert np.signbit(value[4])
-
-
-def test_packed_nibbles_are_refused():
-    attributes = DotAttributes(
-        lhs_contracting_dims=(1,), rhs_contracting_dims=(0,), operand_precision=("packed_nibble", "default")
-    )
-    with pytest.raises(UnsupportedError, match="packed_nibble"):
-        dot(np.ones((2, 2), np.int8), np.ones((2, 2), np.int8), "s32", attributes)
