@@ -1,13 +1,14 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
-pass over a plan is checked, which cases of long tables are slow, that tests which need JAX are skipped where it is not
-installed, and that Python does not search for garbage while it collects the tests.
+pass over a plan is checked, which cases of long tables are slow, that tests which may take long come first, that those
+which need JAX are skipped where it is not installed, and that Python does not search for garbage while it collects the
+tests.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import hypothesis
@@ -18,6 +19,9 @@ os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("explore", print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+_LONG = 300
+"""Seconds that a test may take unless it asks for more."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -31,8 +35,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow.
+
+    Files with tests that may take longest come first: what is started last, the other workers wait for.
+    """
     counts: Counter[str] = Counter()
     for item in items:
         marker = item.get_closest_marker("sampled")
@@ -41,6 +48,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             if counts[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             counts[test] += 1
+    long = {item.path for item in items if any(m.args[0] > _LONG for m in item.iter_markers("timeout"))}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.hookimpl(wrapper=True)

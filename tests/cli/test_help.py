@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_every_command_has_examples_that_run(names: tuple[str, ...], folder: Path) -> None:
     found = _examples(COMMANDS[names])

@@ -87,6 +87,9 @@ def _operands(options: Options, values: Sequence[Value]) -> list[Value]:
 def _all_gather(program: Program, options: Options) -> None:
     dimension = options.draw(st.integers(0, 2))
     operands = _operands(options, [v for v in program.values if len(v.shape) > dimension])
+    if options.for_xla and dimension > 0 and any(value.element == "bf16" for value in operands):
+        # Of several with one of bf16, XLA:CPU puts the elements in other places (docs/differences.md).
+        operands = operands[:1]
     largest = max(prod(value.shape) for value in operands)
     groups, text = draw_groups(program, options, "global", lambda size: size * largest <= LARGEST)
     results = [(value.element, model.all_gather(groups, value.arrays, dimension)) for value in operands]

@@ -176,7 +176,7 @@ ENTRY e {{
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [DEEP_TUPLE, DEEP_LOOP], ids=["tuple", "loop"])
 def test_tuples_nest_as_deep_as_they_like(text: str, tmp_path: Path) -> None:
     module = hloexec.parse(text)

@@ -85,7 +85,9 @@ def test_a_golden_that_was_recorded_otherwise_than_the_test_says_fails_it(tmp_pa
     assert (record["numerics"], record["rtol"]) == ("exact", 1e-6)
 
 
+@pytest.mark.slow
 def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
+    """Six processes of pytest; docs/golden.md has four, which run every time."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_one.py").write_text(TEST)
     folder = tmp_path / "goldens" / "test_one" / "test_add.golden"

@@ -25,14 +25,10 @@ def _case(name: str) -> Case:
 @pytest.mark.sampled(18)
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_training_step_agrees_with_xla(name: str, type_name: str) -> None:
+def test_training_step_agrees_with_xla_and_survives_printing(name: str, type_name: str) -> None:
     comparing.assert_runs_as_on_xla(_case(name), type_name)
-
-
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_text_round_trips(name: str) -> None:
-    comparing.assert_text_round_trips(_case(name), "f32")
+    if type_name == "f32":
+        comparing.assert_text_round_trips(_case(name), type_name)
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ IOTA_TYPES = [name for name in TYPES if name != "pred"]
 sizes = st.sampled_from([0, 1, 1, 2, 3, 4, 5])
 dimensions = st.lists(sizes, max_size=5).map(tuple)
 types = st.sampled_from(TYPES)
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 
 
 def _text(name: str, shape: Any) -> str:
@@ -144,6 +146,7 @@ def _copy(draw: Any) -> Case:
     return Case("copy", [_array(draw, name, source)], _text(name, source))
 
 
+@pytest.mark.usefixtures("newer_emitters")
 @few
 @given(
     st.lists(
@@ -155,6 +158,7 @@ def _copy(draw: Any) -> Case:
     )
 )
 def test_data_movement_is_that_of_xla(cases: list[Case]) -> None:
+    """XLA's older emitters round numbers of f8e5m2fnuz below 2**-14 up, and end the process at some pads of s4."""
     assert_same_as_xla(cases)
 
 
