@@ -32,7 +32,7 @@ class FlatSchedule:
     """By names of computation and instruction."""
     spans: dict[str, tuple[int, int]]
     async_callers: dict[str, tuple[Computation, Instruction]]
-    """For computations that an asynchronous instruction runs: the one that starts it."""
+    """For computations that an asynchronous instruction runs, and those called there: the one that starts it."""
     passed_over: dict[str, tuple[tuple[int, int], ...]]
     """By computation, the spans of branches before it that do not run where it does, in order: those listed before the
     branch that it is, or is in."""
@@ -77,6 +77,8 @@ def flatten(module: Module) -> FlatSchedule:
             for name in listed_callees(instruction):
                 if role_of(instruction) is Role.ASYNC_START:
                     asynchronous.setdefault(name, (computation, instruction))
+                elif computation.name in asynchronous:
+                    asynchronous.setdefault(name, asynchronous[computation.name])
                 if name not in starts:
                     yield computation_named(module, name, instruction)
             times[computation.name, instruction.name] = len(sequence)

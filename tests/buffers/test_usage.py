@@ -136,18 +136,22 @@ ENTRY e {{ p = f32[100] parameter(0)
 
 
 def test_what_an_asynchronous_computation_holds_it_holds_until_it_is_done() -> None:
-    usage = usage_of("""f { q = f32[8] parameter(0)
+    usage = usage_of("""g { b = f32[8] parameter(0)
+ n = f32[8] cosine(b)
+ ROOT o = f32[8] negate(n) }
+f { q = f32[8] parameter(0)
  s = f32[8] sine(q)
- ROOT c = f32[8] cosine(s) }
+ ROOT c = f32[8] call(s), to_apply=g }
 ENTRY e { p = f32[8] parameter(0)
  x = ((f32[8]), f32[8]) async-start(p), calls=f
  z = f32[8] exponential(p)
  y = f32[8] async-done(x)
  ROOT r = f32[8] add(y, z) }""")
-    # q, s, c are 1 to 3, the start is 4, the done 6.
-    assert [name for _, name in usage.sequence] == ["p", "q", "s", "c", "x", "z", "y", "r"]
-    assert spans(usage)["s"] == (2, 6)
-    assert spans(usage)["c"] == (3, 7)
+    # q to c are 1 to 6, the start is 7, the done 9.
+    assert [name for _, name in usage.sequence] == ["p", "q", "s", "b", "n", "o", "c", "x", "z", "y", "r"]
+    assert spans(usage)["s"] == (2, 9)
+    assert spans(usage)["n"] == (4, 9)
+    assert spans(usage)["o"] == (5, 10)
 
 
 def test_a_computation_called_twice_is_listed_once_and_its_parameter_stands_for_either_argument() -> None:
