@@ -179,15 +179,18 @@ def _otherwise(cells: Sequence[Cell], page: str) -> list[str]:
     symbols = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for cell in cells:
-        before = symbols.get(cell.opcode, {}).get(cell.element_type, "not known")
+        before = symbols.get(cell.opcode, {}).get(cell.element_type, cell.status.value)
         if before != cell.status.value:
             found[cell.opcode, before, cell.status.value].append(cell.element_type)
+    unknown = ", ".join(sorted({cell.opcode for cell in cells} - symbols.keys()))
     return [
         f"## Beside {name}",
         "",
-        f"With {name}, these cells are other ones, and all others are the same. To make this page again, run the",
-        f"command above with {name} and `--output beside.md`, and then with jaxlib {_jaxlib()} and",
-        "`--beside beside.md`, each in an environment of its own.",
+        f"With {name}, these cells are other ones, and all others are the same.",
+        f"Opcodes that it does not know: {unknown or 'none'}.",
+        "",
+        f"To make this page again, run the command above with {name} and `--output beside.md`, and then with",
+        f"jaxlib {_jaxlib()} and `--beside beside.md`, each in an environment of its own.",
         "",
         f"| opcode | {name} | jaxlib {_jaxlib()} | element types |",
         "| --- | :-: | :-: | --- |",
