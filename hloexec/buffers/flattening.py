@@ -34,8 +34,8 @@ class FlatSchedule:
     async_callers: dict[str, tuple[Computation, Instruction]]
     """For computations that an asynchronous instruction runs, and those called there: the one that starts it."""
     passed_over: dict[str, tuple[tuple[int, int], ...]]
-    """By computation, the spans of branches before it that do not run where it does, in order: those listed before the
-    branch that it is, or is in."""
+    """By computation, the spans of branches before it that do not run where it does, in order, one for those in a row:
+    those listed before the branch that it is, or is in."""
 
 
 def listed_callees(instruction: Instruction) -> tuple[str, ...]:
@@ -106,7 +106,9 @@ def _passed_over(
         for name in listed_callees(instruction):
             found[name] = before if callers[name] == 1 else ()
             if role_of(instruction) is Role.CONDITIONAL and callers[name] == 1:
-                before = (*before, spans[name])
+                begin, end = spans[name]
+                follows = bool(before) and before[-1][1] == begin
+                before = (*before[:-1], (before[-1][0], end)) if follows else (*before, (begin, end))
     return found
 
 

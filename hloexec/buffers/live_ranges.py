@@ -133,14 +133,13 @@ def _last_uses(
 
 def _held(flat: FlatSchedule, start: int, needs: Iterable[_Need]) -> list[tuple[int, int]]:
     """When a value that is there from `start` holds its buffer: until each need, but in branches that pass it by."""
-    ends: dict[tuple[tuple[int, int], ...], int] = {}
+    ends: dict[str, int] = {}
     for computation, time in needs:
-        passed_over = flat.passed_over[computation]
-        ends[passed_over] = max(time, ends.get(passed_over, time))
+        ends[computation] = max(time, ends.get(computation, time))
     pieces: list[tuple[int, int]] = []
-    for passed_over, end in ends.items():
+    for computation, end in ends.items():
         begin = start
-        for branch_begin, branch_end in passed_over:
+        for branch_begin, branch_end in flat.passed_over[computation]:
             if begin <= branch_begin <= end:
                 pieces.append((begin, branch_begin))
                 begin = branch_end
