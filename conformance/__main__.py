@@ -44,6 +44,11 @@ def _console() -> Console:
 @click.option("--seed", default=0, show_default=True, help="Other seeds draw other operands and shapes.")
 @click.option("--workers", default=os.cpu_count() or 2, show_default="processors", type=click.IntRange(1))
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the tables there, as Markdown.")
+@click.option(
+    "--beside",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Such a page of another jaxlib: list what was otherwise there.",
+)
 @click.pass_context
 def main(
     context: click.Context,
@@ -53,6 +58,7 @@ def main(
     seed: int,
     workers: int,
     output: str | None,
+    beside: str | None,
 ) -> None:
     """Run the matrix of opcodes and element types on XLA:CPU and on hloexec, and compare.
 
@@ -74,7 +80,8 @@ def main(
 
     show(console, cells, time.monotonic() - started)
     if output:
-        Path(output).write_text(markdown(cells, examples, seed), encoding="utf-8")
+        other = Path(beside).read_text(encoding="utf-8") if beside else ""
+        Path(output).write_text(markdown(cells, examples, seed, other), encoding="utf-8")
     context.exit(any(cell.status is Status.FAIL for cell in cells))
 
 

@@ -61,7 +61,7 @@ def test_every_record_of_json_has_a_table_and_its_types_lead_to_tables() -> None
 
 def test_known_differences_are_told_of_each_opcode() -> None:
     found = known_differences(OPCODES)
-    assert any("lowest six bits" in difference and "`s8`" in difference for difference in found["power"])
+    assert any("lowest six bits" in difference and "`s16`" in difference for difference in found["power"])
     assert any("counts the sign-extended bits" in difference for difference in found["popcnt"])
     assert "add" not in found
 

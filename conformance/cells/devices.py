@@ -11,6 +11,7 @@ from conformance.cell import Example
 from conformance.cells.generator import Generator
 from conformance.cells.reductions import binary
 from conformance.values import numbers
+from conformance.xla import knows_latest_opcodes
 from hloexec.dtypes import ELEMENT_TYPES
 
 __all__ = ["GENERATORS"]
@@ -26,10 +27,14 @@ class _Form:
     computations: str = ""
     integers: int = 0
     arrays: int = 1
+    is_latest: bool = False
+    """Whether only jaxlib that knows the latest opcodes reads it."""
 
 
 _GROUPS = "replica_groups={{0,1},{2,3}}"
 _IOTA = "channel_id=1, replica_groups=[2,2]<=[4], use_global_device_ids=true"
+_ROOT = "@r = s32[1] constant({1})"
+_ROOTED = f"{_GROUPS}, has_dynamic_root=true"
 _TOKEN = "@t = token[] after-all()"
 _ASYNC = "@w {\n  p = T[4] parameter(0)\n  ROOT r = T[4] copy(p)\n}\n"
 _STARTED = "@s = ((T[4]), T[4], u32[]) async-start($0), calls=@w"
@@ -51,7 +56,10 @@ _FORMS: dict[str, tuple[_Form, ...]] = {
     "all-gather-done": (
         _Form("T[8]", "all-gather-done(@s)", (f"@s = (T[4], T[8]) all-gather-start($0), {_GROUPS}, dimensions={{0}}",)),
     ),
-    "collective-reduce": (_Form("T[4]", f"collective-reduce($0), {_GROUPS}, to_apply=@c", computations="+"),),
+    "collective-reduce": (
+        _Form("T[4]", f"collective-reduce($0), {_GROUPS}, to_apply=@c", computations="+"),
+        _Form("T[4]", f"collective-reduce($0, @r), {_ROOTED}, to_apply=@c", (_ROOT,), "+"),
+    ),
     "reduce-scatter": (
         _Form("T[2]", f"reduce-scatter($0), {_GROUPS}, dimensions={{0}}, to_apply=@c", computations="+"),
     ),
@@ -62,7 +70,10 @@ _FORMS: dict[str, tuple[_Form, ...]] = {
     "ragged-all-to-all": (
         _Form("T[4]", f"ragged-all-to-all($0, $1, $2, $3, $4, $5), {_GROUPS}", arrays=2, integers=4),
     ),
-    "collective-broadcast": (_Form("T[4]", f"collective-broadcast($0), {_GROUPS}"),),
+    "collective-broadcast": (
+        _Form("T[4]", f"collective-broadcast($0), {_GROUPS}"),
+        _Form("T[4]", f"collective-broadcast($0, @r), {_ROOTED}", (_ROOT,), is_latest=True),
+    ),
     "collective-permute": (_Form("T[4]", "collective-permute($0), source_target_pairs={{0,1},{1,2}}"),),
     "collective-permute-start": (
         _Form("(T[4], T[4], u32[], u32[])", "collective-permute-start($0), source_target_pairs={{0,1}}"),
@@ -105,6 +116,8 @@ _RUN = frozenset({"async-done", "copy-done"})
 
 def _generate(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
     for form in _FORMS[opcode]:
+        if form.is_latest and not knows_latest_opcodes():
+            continue
         operands = tuple(numbers(name, generator, (4,)) for _ in range(form.arrays))
         operands += tuple(generator.integers(0, 2, 2).astype(np.int32) for _ in range(form.integers))
         operation = "or" if ELEMENT_TYPES[name].name == "pred" else "add"

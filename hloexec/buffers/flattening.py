@@ -6,6 +6,7 @@ are part of their instruction and not listed. Source: XLA, HloLiveRange::Flatten
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -31,7 +32,10 @@ class FlatSchedule:
     """By names of computation and instruction."""
     spans: dict[str, tuple[int, int]]
     async_callers: dict[str, tuple[Computation, Instruction]]
-    """For computations that an asynchronous instruction runs: the one that starts it."""
+    """For computations that an asynchronous instruction runs, and those called there: the one that starts it."""
+    passed_over: dict[str, tuple[tuple[int, int], ...]]
+    """By computation, the spans of branches before it that do not run where it does, in order, one for those in a row:
+    those listed before the branch that it is, or is in."""
 
 
 def listed_callees(instruction: Instruction) -> tuple[str, ...]:
@@ -73,6 +77,8 @@ def flatten(module: Module) -> FlatSchedule:
             for name in listed_callees(instruction):
                 if role_of(instruction) is Role.ASYNC_START:
                     asynchronous.setdefault(name, (computation, instruction))
+                elif computation.name in asynchronous:
+                    asynchronous.setdefault(name, asynchronous[computation.name])
                 if name not in starts:
                     yield computation_named(module, name, instruction)
             times[computation.name, instruction.name] = len(sequence)
@@ -86,7 +92,24 @@ def flatten(module: Module) -> FlatSchedule:
             stack.pop()
         else:
             stack.append(steps(callee))
-    return FlatSchedule(tuple(sequence), times, spans, asynchronous)
+    return FlatSchedule(tuple(sequence), times, spans, asynchronous, _passed_over(module, sequence, spans))
+
+
+def _passed_over(
+    module: Module, sequence: Sequence[tuple[Computation, Instruction]], spans: dict[str, tuple[int, int]]
+) -> dict[str, tuple[tuple[int, int], ...]]:
+    """`FlatSchedule.passed_over`; a computation with several callers runs in more places than where it is listed."""
+    callers = Counter(name for _, instruction in sequence for name in listed_callees(instruction))
+    found: dict[str, tuple[tuple[int, int], ...]] = {module.entry_name: ()}
+    for computation, instruction in reversed(sequence):  # callers first
+        before = found[computation.name]
+        for name in listed_callees(instruction):
+            found[name] = before if callers[name] == 1 else ()
+            if role_of(instruction) is Role.CONDITIONAL and callers[name] == 1:
+                begin, end = spans[name]
+                follows = bool(before) and before[-1][1] == begin
+                before = (*before[:-1], (before[-1][0], end)) if follows else (*before, (begin, end))
+    return found
 
 
 def _defines_before_it_uses(computation: Computation) -> bool:

@@ -4,6 +4,9 @@ A value is live from its definition to its last use; an entry parameter during t
 reuses its buffer; the result of a computation until the computation ends. The initial value of a loop is live until the
 body begins. Where values share a buffer, the range of each ends at the latest where the next one begins. Source: XLA,
 HloLiveRange.
+
+A value holds its buffer only where it is still needed: not in a branch after its last use there, if what uses it later
+is another branch. There, the buffer is free for what the branch makes.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetim
     async_ends = {name: _async_end(flat, name, users) for name in flat.async_callers}
     aliased = {(alias.parameter_number, alias.parameter_index) for alias in module.input_output_alias}
     spans: dict[int, tuple[int, int]] = {}
-    held: dict[int, tuple[int, int]] = {}
+    held: dict[int, list[tuple[int, int]]] = {}
     for value in dataflow.values:
         place = value.place
         computation = module.by_name[place.computation]
@@ -47,22 +50,23 @@ def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetim
         is_parameter = role_of(value.instruction) is Role.PARAMETER
         start = flat.spans[computation.name][0] if is_parameter else time
         end = flat.spans[computation.name][1] if place.instruction == computation.root_name else time
-        end = max(end, async_ends.get(place.computation, -1))
         if is_parameter and computation.name == module.entry_name:
             number = value.instruction.attributes.number
             end = end if (number, place.index) in aliased else len(flat.sequence)
+        needs = [(computation.name, end)]
         for other in places[value.number]:
             is_root = other.instruction == module.by_name[other.computation].root_name
             shown = flat.spans[other.computation][1] if is_root else flat.times[other.computation, other.instruction]
-            end = max(end, shown)
+            needs.append((other.computation, shown))
         uses = [
             (shown, user)
             for shown in (place, *places[value.number])
             for user in (element_readers if shown.index else readers).get((shown.computation, shown.instruction), ())
         ]
-        used, taken_over = _last_uses(module, flat, uses)
-        spans[value.number] = start, max(end, used)
-        held[value.number] = start, max(end, taken_over)
+        last_use, taken_over = _last_uses(module, flat, uses)
+        last_need = max(time for _, time in needs)
+        spans[value.number] = start, max(last_use, last_need, async_ends.get(place.computation, -1))
+        held[value.number] = _held(flat, start, [*needs, *taken_over])
     groups = shared_buffers(module, flat, dataflow, held)
     for group in groups:
         _cut(spans, group)
@@ -98,25 +102,55 @@ def _readers(users: _Users, *, of_elements: bool) -> _Users:
     return {place: [user for user in found if reads(user)] for place, found in users.items()}
 
 
-def _last_uses(module: Module, flat: FlatSchedule, uses: Iterable[tuple[Position, Instruction]]) -> tuple[int, int]:
-    """When a value is read last, and when it is left to a loop or read last; -1 for never.
+_Need = tuple[str, int]
+"""A time until which a value is needed, and the computation that needs it."""
+
+
+def _last_uses(
+    module: Module, flat: FlatSchedule, uses: Iterable[tuple[Position, Instruction]]
+) -> tuple[int, list[_Need]]:
+    """When a value is read last (-1 for never), and until when each use needs it: until it reads it or takes it over.
 
     A loop reads its initial value when its body begins, a conditional its operands when it is done; what is inside
     takes them over before, when the condition or the branch begins.
     """
-    last = taken_over = -1
+    last, needs = -1, list[_Need]()
     for place, user in uses:
         role = role_of(user)
-        read = left = flat.times[place.computation, user.name]
+        read = flat.times[place.computation, user.name]
         if role is Role.WHILE:
             body = module.by_name[user.attributes.body]
             read = flat.times[body.name, body.parameters[0].name]
-            left = flat.spans[user.attributes.condition][0]
+            needs.append((place.computation, flat.spans[user.attributes.condition][0]))
         elif role is Role.CONDITIONAL and place.instruction != user.operands[0]:
             branches = zip(user.attributes.branches, user.operands[1:], strict=False)
-            left = max(flat.spans[branch][0] for branch, operand in branches if operand == place.instruction)
-        last, taken_over = max(last, read), max(taken_over, left)
-    return last, taken_over
+            needs += [(branch, flat.spans[branch][0]) for branch, operand in branches if operand == place.instruction]
+        else:
+            needs.append((place.computation, read))
+        last = max(last, read)
+    return last, needs
+
+
+def _held(flat: FlatSchedule, start: int, needs: Iterable[_Need]) -> list[tuple[int, int]]:
+    """When a value that is there from `start` holds its buffer: until each need, but in branches that pass it by."""
+    ends: dict[str, int] = {}
+    for computation, time in needs:
+        ends[computation] = max(time, ends.get(computation, time))
+    pieces: list[tuple[int, int]] = []
+    for computation, end in ends.items():
+        begin = start
+        for branch_begin, branch_end in flat.passed_over[computation]:
+            if begin <= branch_begin <= end:
+                pieces.append((begin, branch_begin))
+                begin = branch_end
+        pieces.append((begin, end))
+    held: list[tuple[int, int]] = []
+    for begin, end in sorted(pieces):
+        if held and begin <= held[-1][1]:
+            held[-1] = held[-1][0], max(end, held[-1][1])
+        else:
+            held.append((begin, end))
+    return held
 
 
 def _async_end(flat: FlatSchedule, computation: str, users: _Users) -> int:

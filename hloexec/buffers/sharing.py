@@ -5,7 +5,7 @@ Source: XLA, HloAliasAnalysis and HloDataflowAnalysis::GetInPlaceInputOutputPair
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hloexec.buffers.dataflow import Dataflow, Index, Position
 from hloexec.buffers.flattening import FlatSchedule
@@ -17,14 +17,15 @@ __all__ = ["in_place_pairs", "shared_buffers"]
 
 
 def shared_buffers(
-    module: Module, flat: FlatSchedule, dataflow: Dataflow, spans: Mapping[int, tuple[int, int]]
+    module: Module, flat: FlatSchedule, dataflow: Dataflow, held: Mapping[int, Sequence[tuple[int, int]]]
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of numbers of values that lie in one buffer; every value is in one group.
 
-    `spans` says from when to when each value holds its buffer. Values that would overwrite one another while both are
-    needed do not share: XLA puts copies between them before it assigns buffers, but a module may not have come so far.
+    `held` says when each value holds its buffer, from when to when, in order. Values that would overwrite one another
+    while both are needed do not share: XLA puts copies between them before it assigns buffers, but a module may not
+    have come so far.
     """
-    groups = _Groups([spans[value.number] for value in dataflow.values])
+    groups = _Groups([held[value.number] for value in dataflow.values])
 
     def join(ours: Position, other: Position) -> None:
         for one in dataflow.values_at(ours):
@@ -120,8 +121,8 @@ def _through_tuples(fused: Computation, instruction: Instruction, index: Index) 
 class _Groups:
     """Sets of numbers that grow together, as long as nothing in them is needed at the same time."""
 
-    def __init__(self, spans: list[tuple[int, int]]) -> None:
-        self._group_of = [([number], [span]) for number, span in enumerate(spans)]
+    def __init__(self, held: Iterable[Sequence[tuple[int, int]]]) -> None:
+        self._group_of = [([number], list(spans)) for number, spans in enumerate(held)]
         """Of each number, the members of its group, and their spans in order."""
 
     def join(self, one: int, another: int) -> None:

@@ -1,7 +1,7 @@
 """Programs whose buffers XLA assigns for the tests; run as a module, compiles them all so that XLA dumps them.
 
-Between them: loops that carry, swap and pass on values, loops in loops, branches in loops, updates in place with and
-without a donated argument, sorts, library calls with aliased results, collectives, and shapes of every kind.
+Between them: loops that carry, swap and pass on values, loops in loops, branches in loops and in branches, with values
+that only one branch reads, updates in place with and without a donated argument, sorts, library calls with aliased results, collectives, and shapes of every kind.
 """
 
 from __future__ import annotations
@@ -108,6 +108,33 @@ def jax_programs() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
 
         return lax.fori_loop(0, 5, outer, (x, x.T))
 
+    def loops_in_branches_in_loops(x: Any, y: Any, z: Any) -> Any:
+        def added_or_multiplied(j: Any, carry: Any) -> Any:
+            return lax.cond(j > 1, lambda a, b: (a + b, b), multiplied, *carry)
+
+        def multiplied(a: Any, b: Any) -> Any:
+            return lax.fori_loop(0, 2, lambda k, carry: (carry[1] @ carry[0], carry[0]), (a, b))
+
+        def outer(i: Any, carry: Any) -> Any:
+            def looped(a: Any, b: Any, z: Any) -> Any:
+                return lax.fori_loop(0, i, added_or_multiplied, (a, b))
+
+            return *lax.cond(carry[0].sum() > i, looped, lambda a, b, z: (z, a * b), *carry), carry[2]
+
+        return lax.fori_loop(0, 3, outer, (x, y, z))
+
+    def switch_in_a_loop(i: Any, x: Any, y: Any, row: Any) -> Any:
+        def step(j: Any, carry: Any) -> Any:
+            branches = (
+                lambda x, y: (lax.dynamic_update_slice(x, row, (j, 0)), y),
+                lambda x, y: (x, lax.dynamic_update_slice(y, row, (0, 0))),
+                lambda x, y: (x @ y, y),
+                lambda x, y: (y, x),
+            )
+            return lax.switch((i + j) % 4, branches, *carry)
+
+        return lax.fori_loop(0, 5, step, (x, y))
+
     def invariant(x: Any, y: Any) -> Any:
         return lax.while_loop(lambda c: c[0].sum() < 100, lambda c: (c[0] + c[1], c[1], c[2]), (x, y, x * 2))
 
@@ -142,6 +169,8 @@ def jax_programs() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
     yield passed_around, (square,)
     yield swapped, (square,)
     yield branch_in_loops, (square,)
+    yield loops_in_branches_in_loops, (square, square, square)
+    yield switch_in_a_loop, (1, square, square, row)
     yield invariant, (square, square)
     yield jax.grad(scanned, argnums=(0, 1)), (np.ones((5, 8, 16), np.float32), square)
     yield choice, (True, square)

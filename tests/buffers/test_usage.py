@@ -102,19 +102,56 @@ ENTRY e {{ p = {state} parameter(0)
     assert usage.peak.bytes >= 4 * 400
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["given up", "needed afterwards"])
+def test_what_a_branch_makes_may_replace_what_only_other_branches_still_read(kept: bool) -> None:
+    state = "(f32[100], f32[100])"
+    usage = usage_of(f"""f {{ a = f32[100] parameter(0)
+ ROOT y = f32[100] exponential(a) }}
+g {{ b = f32[100] parameter(0)
+ z = f32[100] sine(b)
+ ROOT u = f32[100] add(z, b) }}
+h {{ c = f32[100] parameter(0)
+ e = f32[] constant(7)
+ ROOT o = f32[100] broadcast(e), dimensions={{}} }}
+body {{ s = {state} parameter(0)
+ x = f32[100] get-tuple-element(s), index=0
+ k = f32[100] get-tuple-element(s), index=1
+ i = s32[] constant(1)
+ v = f32[100] conditional(i, x, x, x), branch_computations={{h, f, g}}
+ l = f32[100] negate({"x" if kept else "k"})
+ ROOT t = {state} tuple(v, l) }}
+cond {{ q = {state} parameter(0)
+ ROOT n = pred[] constant(false) }}
+ENTRY e {{ p = f32[100] parameter(0)
+ d = f32[100] copy(p)
+ m = f32[100] copy(p)
+ r = {state} tuple(d, m)
+ w = {state} while(r), condition=cond, body=body
+ ROOT j = f32[100] get-tuple-element(w), index=0 }}""")
+    buffers = {value.label: value.buffer for value in usage.values}
+    assert buffers["z"] != buffers["s{0}"]
+    assert [buffers[label] == buffers["s{0}"] for label in "oyuv"] == [not kept] * 4
+    # The parameter, the state, and z, or what is made beside a state that is still needed.
+    assert usage.peak.bytes >= 4 * 400
+
+
 def test_what_an_asynchronous_computation_holds_it_holds_until_it_is_done() -> None:
-    usage = usage_of("""f { q = f32[8] parameter(0)
+    usage = usage_of("""g { b = f32[8] parameter(0)
+ n = f32[8] cosine(b)
+ ROOT o = f32[8] negate(n) }
+f { q = f32[8] parameter(0)
  s = f32[8] sine(q)
- ROOT c = f32[8] cosine(s) }
+ ROOT c = f32[8] call(s), to_apply=g }
 ENTRY e { p = f32[8] parameter(0)
  x = ((f32[8]), f32[8]) async-start(p), calls=f
  z = f32[8] exponential(p)
  y = f32[8] async-done(x)
  ROOT r = f32[8] add(y, z) }""")
-    # q, s, c are 1 to 3, the start is 4, the done 6.
-    assert [name for _, name in usage.sequence] == ["p", "q", "s", "c", "x", "z", "y", "r"]
-    assert spans(usage)["s"] == (2, 6)
-    assert spans(usage)["c"] == (3, 7)
+    # q to c are 1 to 6, the start is 7, the done 9.
+    assert [name for _, name in usage.sequence] == ["p", "q", "s", "b", "n", "o", "c", "x", "z", "y", "r"]
+    assert spans(usage)["s"] == (2, 9)
+    assert spans(usage)["n"] == (4, 9)
+    assert spans(usage)["o"] == (5, 10)
 
 
 def test_a_computation_called_twice_is_listed_once_and_its_parameter_stands_for_either_argument() -> None:

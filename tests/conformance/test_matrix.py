@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import attrs
@@ -53,6 +54,13 @@ def test_a_slice_of_the_matrix_holds() -> None:
     assert statuses["exponential", "s4"] is Status.REFUSED
     text = markdown(cells, 1, 7)
     assert "| exponential | – |" in text and f"{len(cells)} cells" in text
+    # Beside a page of another jaxlib, what was otherwise there is listed, and nothing else.
+    add = next(line for line in text.splitlines() if line.startswith("| add |"))
+    other = re.sub(r"jaxlib [\d.]+", "jaxlib 0.9.1", text).replace("| exponential | – |", "| exponential | ○ |")
+    beside = markdown(cells, 1, 7, other.replace(f"{add}\n", "")).partition("## Beside jaxlib 0.9.1\n")[2]
+    rows = [line for line in beside.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    assert rows == ["| exponential | ○ | – | pred |"]
+    assert "does not know: add." in beside
 
 
 def test_wrong_results_are_found() -> None:
