@@ -81,17 +81,25 @@ class RandomRounding(RandomSums):
         """The results of several lists of operands of the same types, with the bits that each has alone; None where
         they are too large, or too different, to be computed together in less time."""
         sizes = [np.shape(each) for each in given[0]]
-        made = [part.dimensions for part in parts_of(self.shape) if isinstance(part, ArrayShape)]
-        is_large = len(given) * max(map(math.prod, (*sizes, *made))) > chance.BLOCK
+        leaves = [part for part in parts_of(self.shape) if isinstance(part, ArrayShape)]
+        made = [leaf.dimensions for leaf in leaves if leaf.element_type.is_inexact]
+        count = chance.BLOCK // max(1, *map(math.prod, (*sizes, *made)))
         is_elementwise = self.rounding in (Rounding.ONCE, Rounding.FUNCTION)
-        if is_large or self.rounding is Rounding.FORMAT or self.split is not None:
+        if count < 2 or self.rounding is Rounding.FORMAT or self.split is not None:
             return None
         if any([np.shape(each) for each in row] != sizes for row in given) or (is_elementwise and len(set(sizes)) > 1):
             return None
+        found: list[Any] = []
         with np.errstate(all="ignore"):
-            if is_elementwise:
-                return parted(self._rounded_elements(*map(stacked, zip(*given, strict=True))), len(given))
-            return self.rounded_sums(given)
+            for start in range(0, len(given), count):
+                some = given[start : start + count]
+                if len(some) == 1:
+                    found.append(self(*some[0]))
+                elif is_elementwise:
+                    found += parted(self._rounded_elements(*map(stacked, zip(*some, strict=True))), len(some))
+                else:
+                    found += self.rounded_sums(some)
+        return found
 
     def _summed_passes(self, split: OperandSplit, lhs: Array, rhs: Array) -> Any:
         """Products of operands that are rounded, or parted, before their sums make errors."""
