@@ -297,8 +297,11 @@ def is_own(value: object) -> bool:
 
     It may be another form of an array that nothing else refers to, as what a kernel makes and reshapes is.
     """
-    if type(value) is not np.ndarray or not value.flags.writeable:
+    if type(value) is not np.ndarray:
         return False
+    flags = value.flags
+    if not flags.writeable or flags.owndata:
+        return bool(flags.writeable)
     base = value.base
     if type(base) is np.ndarray and base.nbytes == value.nbytes and sys.getrefcount(base) == _ONLY_BASE:
         return _has_memory(base)

@@ -98,11 +98,16 @@ class Forward(Kernel):
 
 @attrs.frozen(eq=False)
 class View(Kernel):
-    """A view of an array that several instructions together make; `function` is an Indexing."""
+    """A view of an array that several instructions together make; `function` is an Indexing, or the WindowReader of a
+    window without the dimension along which it moves."""
 
     @property
     def is_view(self) -> bool:
         return True
+
+    @property
+    def numbers_from(self) -> float:
+        return 1
 
 
 @attrs.frozen(eq=False)

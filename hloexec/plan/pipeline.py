@@ -94,6 +94,13 @@ def _accumulate(plan: Plan, _: Options) -> Plan:
     return with_products_accumulated(plan)
 
 
+def _crop(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.crop import with_values_cropped
+
+    # Observers want each value whole.
+    return plan if options.is_observed else with_values_cropped(plan)
+
+
 def _fuse(plan: Plan, options: Options) -> Plan:
     from hloexec.plan.passes.fuse import with_regions
 
@@ -141,6 +148,7 @@ _PASSES = (
     _Pass("unroll", _unroll, _has_loops),
     _Pass("hoist", _hoist, _has_loops),
     _Pass("accumulate", _accumulate, lambda plan: _has_products(plan) and _has_large_values(plan)),
+    _Pass("crop", _crop, lambda plan: _has_large_values(plan) and _has_movements(plan)),
     _Pass("fuse", _fuse, _has_large_values),
     _Pass("fold", _fold, _has_constants),
     _Pass("views", _compose_views, _has_movements),

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.exec.code import scalars
 from hloexec.exec.code.code import sources
-from hloexec.exec.code.compiling import code_of
+from hloexec.exec.code.compiling import code_of, loop_code_of
 from hloexec.exec.plans import plan_of
 from tests.plan.loops import loop
 from tests.plan.ways import bits
@@ -127,6 +127,43 @@ def test_windows_that_leave_an_array_move_back(first: int, extent: int) -> None:
         x[:, :1] = x[:, column : column + 1].copy()
     np.testing.assert_array_equal(found[0], x)
     np.testing.assert_array_equal(found[1], y)
+
+
+def test_rows_and_elements_are_read_and_written_by_their_index() -> None:
+    """As a scan has them: rows and elements move as bits, signalling NaNs and ends of the array included."""
+    body = """  zero = s32[] constant(0)
+  row = f32[1,3] dynamic-slice(x, i, zero), dynamic_slice_sizes={1,3}
+  flat_row = f32[3] reshape(row)
+  back = f32[1,3] reshape(flat_row)
+  new_y = f32[6,3] dynamic-update-slice(y, back, i, zero)
+  column = f32[6,1] dynamic-slice(x, zero, i), dynamic_slice_sizes={6,1}
+  flat_column = f32[6] reshape(column)
+  part = f32[1] dynamic-slice(flat_column, i), dynamic_slice_sizes={1}
+  number = f32[] reshape(part)
+  again = f32[1] reshape(number)
+  new_z = f32[6] dynamic-update-slice(z, again, i)
+  first = f32[1] slice(flat_row), slice={[0:1]}
+  word = f32[] reshape(first)
+  second = f32[1] slice(flat_row), slice={[0:1]}
+  same_word = f32[] reshape(second)
+  total = f32[] add(word, same_word)"""
+    text = loop(
+        {"x": "f32[6,3]", "y": "f32[6,3]", "z": "f32[6]", "t": "f32[]"},
+        body,
+        "x, new_y, new_z, total",
+        first=-2,
+        trips=25,
+    )
+    x = (np.arange(18, dtype=np.uint32) + 0x7F800001).view(np.float32).reshape(6, 3)
+    x[0, 0] = x[5, 0] = 2
+    found = same_in_all_runs(text, x, np.zeros_like(x), np.zeros(6, np.float32), np.float32(0))
+    assert bits(found[1]) == bits(x)
+    assert bits(found[2]) == bits(np.stack([x[i, min(i, 2)] for i in range(6)]))
+    assert float(found[3]) == 4
+    plan = plan_of(hloexec.parse(text))
+    step = next(step for step in plan.steps if step.flow is not None)
+    code = loop_code_of(step).source
+    assert code.count("[0]") == 1 and ":place" not in code, code
 
 
 SELECTS = {

@@ -43,6 +43,8 @@ class Values:
     """Those that hold NumPy's scalars; a slot may have one of either kind."""
     counts: dict[int, tuple[str, str]] = attrs.field(factory=dict)
     """Python's integers in the place of slots, and the expressions that make arrays of them."""
+    places: dict[tuple[int, int], str] = attrs.field(factory=dict)
+    """Python's integers of slots that are moved to lie between 0 and a number."""
     kept: frozenset[int] = frozenset()
     """Slots that the plan may neither drop nor overwrite, though it does not need them any more."""
 
@@ -78,7 +80,7 @@ class Writer:
         self._names_of_objects: dict[int, str] = {}
         self._scalar_constants: dict[int, Any] = {}
         """By the identities of the arrays."""
-        self._taken = {"arguments", "branch", "callee", "iteration", "place", "state", "until", *self._namespace}
+        self._taken = {"arguments", "branch", "callee", "iteration", "state", "until", *self._namespace}
         self.name = self.fresh(name)
 
     def of_plan(self, plan: Plan) -> Code:
@@ -219,30 +221,43 @@ class Writer:
         """Write the lines of a slice, or the update of one, that moves along one dimension."""
         kernel = step.kernel
         assert kernel is not None
-        first = int(kernel.numbers_from) + window.axis
-        slot = step.operands[first]
-        if slot in values.counts:
-            place, start = "place", values.counts[slot][0]
-        else:
-            place = start = "place"
-            self.write(f"place = int({values.scalars.get(slot) or self.value(values, slot)})")
-        clamped = f"0 if {start} < 0 else {window.last} if {start} > {window.last} else {start}"
-        index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
+        shapes = values.plan.slot_shapes
+        place = self._place(values, step.operands[int(kernel.numbers_from) + window.axis], window.last)
         operand = self.value(values, step.operands[0])
-        update = ""
-        if isinstance(function, WindowWriter):
-            update = values.scalars.get(step.operands[1]) or self.value(values, step.operands[1])
-        self.write(f"place = {clamped}")
         if isinstance(function, WindowReader):
+            if window.drops and is_scalar(shapes[step.result]):
+                values.scalars[step.result] = name = self.fresh(step.instruction.name)
+                self.write(f"{name} = {operand}[{place}]")
+                return
+            index = f"{place}:{place} + {window.extent}"
+            if window.drops:
+                # A last `...` keeps an array where no dimension is left.
+                index = place if getattr(shapes[step.result], "dimensions", ()) else f"{place}, ..."
             (name,) = self.targets(values, step)
-            self.write(f"{name} = {operand}[{index}]")
+            self.write(f"{name} = {operand}[{':, ' * window.axis}{index}]")
             return
+        update = values.scalars.get(step.operands[1]) or self.value(values, step.operands[1])
+        # A row may have its first dimension, of one element, or not; a single element may not.
+        is_row = getattr(shapes[step.operands[0]], "rank", 0) > 1 or is_scalar(shapes[step.operands[1]])
+        index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
+        if window.extent == 1 and not window.axis and is_row:
+            index = place
         copy = f"{self.known_as('writeable', function.writeable)}({operand})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
             copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
         (name,) = self.targets(values, step)
         self.write(f"{name} = {copy}")
         self.write(f"{name}[{index}] = {update}")
+
+    def _place(self, values: Values, slot: int, last: int) -> str:
+        """The variable of an index that is moved to where a window fits, written where it is new."""
+        if (slot, last) not in values.places:
+            values.places[slot, last] = place = self.fresh("place")
+            start = values.counts[slot][0] if slot in values.counts else place
+            if start == place:
+                self.write(f"{place} = int({values.scalars.get(slot) or self.value(values, slot)})")
+            self.write(f"{place} = 0 if {start} < 0 else {last} if {start} > {last} else {start}")
+        return values.places[slot, last]
 
     def _call(self, values: Values, step: Step, call: str) -> None:
         """Write the list of a callee's arguments, to which alone those belong then that die, and the call."""

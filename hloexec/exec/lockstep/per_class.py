@@ -1,5 +1,5 @@
 """Kernels on operands that differ between devices: they run once per class of the common refinement of the operands'
-partitions.
+partitions. Kernels that round at random take all classes of small arrays at once.
 
 If a large operand dies with the step, the value of each class is freed as soon as the last class that needs it has run,
 so that it does not stay allocated together with the results of all classes.
@@ -8,6 +8,7 @@ so that it does not stay allocated together with the results of all classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from hloexec.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members
@@ -39,8 +40,10 @@ class EachClass:
             freed = _freed_by_class(step, places, slots) if step.is_large else []
             reused = _reused_by_class(step, places, slots, rows)
         is_last = last_uses(rows) if freed else ()
-        results: list[Any] = []
-        for number in range(len(rows)):
+        results = [] if step.is_large else _results_at_once(step, operands, places, rows)
+        for number, result in enumerate(results):
+            self.made(result, holders[number])
+        for number in range(len(results), len(rows)):
             self.running = holders[number]
             given = _operands_of_class(operands, places, rows, number)
             if reused is not None and reused[number]:
@@ -74,6 +77,19 @@ class EachClass:
 
     def freed(self, value: object, devices: Sequence[int]) -> None:
         """The value of a class of devices is no longer needed, or is now in its slot."""
+
+
+def _results_at_once(
+    step: Step, operands: Sequence[Any], places: Sequence[int], rows: Sequence[Sequence[int]]
+) -> list[Any]:
+    """The results of all classes where a kernel finds them together in less time; else none."""
+    of_each = getattr(step.function, "of_each", None)
+    if of_each is None:
+        return []
+    # An error is raised again by the class that makes it, so that it names the devices.
+    with suppress(Exception):
+        return of_each([_operands_of_class(operands, places, rows, number) for number in range(len(rows))]) or []
+    return []
 
 
 def _freed_by_class(step: Step, places: Sequence[int], slots: Sequence[object]) -> list[tuple[int, int]]:

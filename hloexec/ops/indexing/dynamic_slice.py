@@ -274,10 +274,14 @@ class Moving:
     extent: int
     last: int
     """The highest index at which it may begin."""
+    drops: bool = False
+    """Whether a window of extent 1 is read without that dimension."""
 
-    def __call__(self, start_indices: Sequence[Any]) -> slice | tuple[slice, ...]:
+    def __call__(self, start_indices: Sequence[Any]) -> Any:
         first = int(start_indices[self.axis])
         first = 0 if first < 0 else self.last if first > self.last else first
+        if self.drops:
+            return (*(slice(None),) * self.axis, first, ...)
         where = slice(first, first + self.extent)
         return (*(slice(None),) * self.axis, where) if self.axis else where
 

@@ -19,6 +19,8 @@ from hloexec.values import Array
 
 __all__ = ["as_integers", "copy_into", "filled", "in_order", "lies_in_order", "reshaped", "row_major"]
 
+_LITTLE_BYTES = 1 << 12
+"""Arrays of so few bytes take less time to copy than to look at."""
 _SMALLEST_COLUMN = 256
 """Shorter ones are not worth a call each."""
 _CACHE_SPAN = 1 << 16
@@ -41,6 +43,8 @@ read."""
 
 def row_major(array: Array) -> Array:
     """A new array in row-major order with the same elements."""
+    if array.nbytes <= _LITTLE_BYTES:
+        return array.copy()
     if array.size and not any(array.strides):
         return filled(array.shape, array[(0,) * array.ndim])
     result = empty(array.shape, array.dtype)
@@ -106,7 +110,7 @@ def in_order(array: Array, order: Sequence[int] | None = None) -> Array:
     else:
         # The strides of dimensions of one element may be anything, and some forms of kernels go by strides.
         transposed = transposed.reshape(-1).reshape(transposed.shape)
-    return transposed if order is None else transposed.transpose(np.argsort(order))
+    return transposed if order is None else transposed.transpose([order.index(axis) for axis in range(array.ndim)])
 
 
 def filled(sizes: tuple[int, ...], value: Array) -> Array:

@@ -113,6 +113,8 @@ class Broadcast:
         if not sizes or list(dimensions) != sorted(dimensions):
             return None
         fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
+        if shape.element_count == operand_shapes[0].element_count:
+            return Indexing(fill)
         return Spreading(fill if dimensions else (), sizes, shape.byte_size <= _COPIED_BYTES)
 
     @staticmethod

@@ -114,18 +114,23 @@ def as_parts(values: Array) -> Array:
     return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat
 
 
-def with_errors(values: Array, amplitude: float, entry: ElementType, key: int) -> Array:
-    """Floats or complex numbers with independent relative errors, uniform up to `amplitude`, rounded to a type."""
-    part, parts = part_type(entry), as_parts(values)
-    found = np.empty(parts.size, part.storage)
+def with_errors(values: Array, amplitude: float, entry: ElementType, key: int, count: int = 1) -> Array:
+    """Floats or complex numbers with independent relative errors, uniform up to `amplitude`, rounded to a type.
+
+    Errors depend on the place in one of the `count` arrays that the values are.
+    """
+    part, parts = part_type(entry), as_parts(values).reshape(count, -1)
+    found = np.empty(parts.shape, part.storage)
 
     def work(start: int, stop: int) -> None:
-        exact = wide(parts[start:stop])
+        exact = wide(parts[:, start:stop])
         if amplitude:
             exact = exact * (1 + steps_of(hashes_of(exact, key + 1, start)) * amplitude)
-        found[start:stop] = exact if part is F64 else of_hashes(exact, part, hashes_of(exact, key))
+        rounded = found[:, start:stop]
+        flat = exact.reshape(-1)
+        rounded[...] = exact if part is F64 else of_hashes(flat, part, hashes_of(flat, key)).reshape(exact.shape)
 
-    in_blocks(work, parts.size, BLOCK)
+    in_blocks(work, parts.shape[1], max(1, BLOCK // count))
     return found.view(entry.storage).reshape(values.shape)
 
 

@@ -40,10 +40,10 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
-from hloexec.ops.common import narrow_unchecked, wide, widen
+from hloexec.ops.common import narrow_unchecked, wide
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
-from hloexec.ops.policies.narrow_sums import added_stepwise
+from hloexec.ops.policies.random_sums import RandomSums, accumulated_type, parted, stacked
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks, in_pieces
 from hloexec.precision import part_type, unit_roundoff
@@ -56,40 +56,16 @@ __all__ = ["RandomRounding", "cut_by_chance", "random_rounding"]
 
 _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
-_EVEN = 4
-"""If one operand of a product is this many times larger than the other, errors of sums are applied to the smaller."""
-_LARGEST_WHOLE = 2.0**24
-"""Whole numbers that are smaller are added without errors, in every type that sums are accumulated in."""
 
 
 @attrs.frozen(eq=False)
-class RandomRounding:
+class RandomRounding(RandomSums):
     """A kernel under the policy."""
 
-    kernel: Callable[..., Any]
-    """Elementwise, from operands in f64 (c128) to a result in that type; of sums along dimensions, in the types that
-    they are accumulated in; as declared otherwise."""
-    rounding: Rounding
-    shape: Shape
-    summation: Summation
-    name: str
-    """The opcode, or the library call."""
-    number: int = 0
-    """Of the product, where a contraction adds up several."""
     kept_bits: int = 0
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
     split: OperandSplit | None = None
     """Where formats are kept: what is done to the operands of a contraction first."""
-
-    @property
-    def key(self) -> int:
-        """What makes hashes those of this kernel, under the run's seed."""
-        return chance.key_of(self.name) + 1024 * self.number
-
-    @property
-    def keeps_types(self) -> bool:
-        """Whether the kernel is given operands as declared, and not in the types that they are added up in."""
-        return self.rounding is not Rounding.SUM or self.summation.is_stepwise
 
     def __call__(self, *operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -99,7 +75,31 @@ class RandomRounding:
                 return self._formatted(*operands)
             if self.split is not None:
                 return self._summed_passes(self.split, *operands)
-            return self._rounded_sums(*operands)
+            return self.rounded_sums([operands])[0]
+
+    def of_each(self, given: Sequence[Sequence[Any]]) -> list[Any] | None:
+        """The results of several lists of operands of the same types, with the bits that each has alone; None where
+        they are too large, or too different, to be computed together in less time."""
+        sizes = [np.shape(each) for each in given[0]]
+        leaves = [part for part in parts_of(self.shape) if isinstance(part, ArrayShape)]
+        made = [leaf.dimensions for leaf in leaves if leaf.element_type.is_inexact]
+        count = chance.BLOCK // max(1, *map(math.prod, (*sizes, *made)))
+        is_elementwise = self.rounding in (Rounding.ONCE, Rounding.FUNCTION)
+        if count < 2 or self.rounding is Rounding.FORMAT or self.split is not None:
+            return None
+        if any([np.shape(each) for each in row] != sizes for row in given) or (is_elementwise and len(set(sizes)) > 1):
+            return None
+        found: list[Any] = []
+        with np.errstate(all="ignore"):
+            for start in range(0, len(given), count):
+                some = given[start : start + count]
+                if len(some) == 1:
+                    found.append(self(*some[0]))
+                elif is_elementwise:
+                    found += parted(self._rounded_elements(*map(stacked, zip(*some, strict=True))), len(some))
+                else:
+                    found += self.rounded_sums(some)
+        return found
 
     def _summed_passes(self, split: OperandSplit, lhs: Array, rhs: Array) -> Any:
         """Products of operands that are rounded, or parted, before their sums make errors."""
@@ -107,7 +107,7 @@ class RandomRounding:
         plain = attrs.evolve(self, split=None)
         total: Any = None
         for number, (i, j) in enumerate(split.pairs):
-            product = attrs.evolve(plain, number=number)._rounded_sums(ours[i], theirs[j])
+            product = attrs.evolve(plain, number=number).rounded_sums([(ours[i], theirs[j])])[0]
             total = product if total is None else total + product
         return total
 
@@ -177,129 +177,12 @@ class RandomRounding:
         along = tuple(tuple(dimension - prefix + 1 for dimension in dimensions) for dimensions in self.summation.along)
         return attrs.evolve(self, kernel=kernel, summation=attrs.evolve(self.summation, along=along))
 
-    def _rounded_sums(self, *operands: Any) -> Any:
-        sums = self.summation
-        is_narrow = self._is_narrow(operands)
-        if sums.along and not is_narrow:
-            return self._results(self.kernel(*self._walked(operands)), self.shape, 0.0)
-        may_be_exact = self.rounding is Rounding.SUM and not (sums.is_product or sums.transformed)
-        is_exact = may_be_exact and self._adds_exactly(operands)
-        terms = sums.narrow_steps if is_narrow else sums.terms
-        amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(terms / 6), math.sqrt(terms / 3))
-        noisy = [
-            self._noisy(operand, amplitudes[0], 16 + number) if isinstance(operand, np.ndarray) else operand
-            for number, operand in enumerate(operands)
-        ]
-        total = self.kernel(*noisy)
-        entry = element_type_of(operands[0].dtype)
-        if (
-            is_narrow
-            and chance.has_odd_seed()
-            and sums.along
-            and len(operands) == 2
-            and operands[0].size
-            and entry.bits == 16
-        ):
-            stepwise = noisy[1] + added_stepwise(noisy[0], sums.along[0], entry)
-            total = np.where(np.isfinite(stepwise), stepwise, total)
-        return self._results(total, self.shape, amplitudes[1])
-
-    def _is_narrow(self, operands: Sequence[object]) -> bool:
-        """Whether partial sums may be rounded to a narrow type."""
-        entries = [element_type_of(operand.dtype) for operand in operands if isinstance(operand, np.ndarray)]
-        return self.summation.narrow_steps > 0 and any(entry.is_narrow and entry.is_floating for entry in entries)
-
-    def _adds_exactly(self, operands: Sequence[object]) -> bool:
-        """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
-        arrays = [operand for operand in operands if isinstance(operand, np.ndarray) and operand.size]
-        if any(array.dtype.kind == "c" for array in arrays):
-            return False
-        largest = math.prod(map(_largest_whole, arrays))
-        entries = [element_type_of(array.dtype) for array in arrays]
-        kept = min((entry.mantissa_bits for entry in entries if entry.is_floating), default=0)
-        is_stepwise = self.summation.is_stepwise or self._is_narrow(operands)
-        limit = 2.0 ** (kept + 1) if is_stepwise else _LARGEST_WHOLE
-        return largest * self.summation.terms < limit
-
-    def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
-        """An operand with independent errors, in the type that it is added up in."""
-        entry = element_type_of(operand.dtype)
-        to = entry if self.keeps_types else _accumulated(entry)
-        if self.summation.transformed:
-            amplitudes = [math.sqrt(terms / 6) for terms in self.summation.transformed]
-            unit = self._of_units(1.0, entry)
-            return chance.with_errors_along(operand, [unit * each for each in amplitudes], self.key + number)
-        if not entry.is_inexact or not amplitude:
-            return operand if self.keeps_types else chance.accumulated(operand)
-        return chance.with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
-
-    def _of_units(self, amplitude: float, entry: ElementType) -> float:
-        """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
-        is_stepwise = self.summation.is_stepwise or (self.summation.narrow_steps > 0 and entry.is_narrow)
-        return amplitude * unit_roundoff(entry if is_stepwise else element_type_of(entry.accumulate))
-
-    def _walked(self, operands: Sequence[Array]) -> Sequence[Array]:
-        """The operands with the errors that adding them, or products of them, leaves in the sums.
-
-        Both operands of a product take half of the errors' squares each; but where one is much smaller, or mostly
-        zeros, that one takes them all.
-        """
-        along = self.summation.along
-        is_inexact = [element_type_of(operand.dtype).is_inexact for operand in operands]
-        terms = [place for place, dimensions in enumerate(along) if dimensions and is_inexact[place]]
-        shares, exact = dict.fromkeys(terms, 1.0), 0.0
-        if len(terms) != 2 or isinstance(self.shape, TupleShape):
-            initial = [operand for place, operand in enumerate(operands) if not along[place]]
-            exact = _LARGEST_WHOLE / max(map(_largest_whole, initial), default=1.0)
-        elif self._adds_exactly(operands):
-            return [chance.accumulated(operand) for operand in operands]
-        else:
-            shares = _shares([operands[place] for place in terms], terms)
-        return [
-            chance.walked(operand, along[place], shares[place], self.key + 16 + place, exact)
-            if place in shares
-            else chance.accumulated(operand)
-            for place, operand in enumerate(operands)
-        ]
-
-    def _results(self, value: Any, shape: Shape, amplitude: float) -> Any:
-        """The leaves of a result, in their declared types, with independent errors of so many units."""
-        if isinstance(shape, TupleShape):
-            pairs = zip(value, shape.elements, strict=True)
-            return tuple(self._results(part, inner, amplitude) for part, inner in pairs)
-        if not isinstance(shape, ArrayShape) or not shape.element_type.is_inexact:
-            return value
-        entry = shape.element_type
-        if not amplitude and element_type_of(value.dtype) is entry:
-            return value
-        return chance.with_errors(value, self._of_units(amplitude, entry), entry, self.key)
-
-
-def _shares(operands: Sequence[Array], places: Sequence[int]) -> dict[int, float]:
-    """Which share of the errors of sums of products either operand takes, by its place."""
-    filled = [np.count_nonzero(operand) / max(1, operand.size) for operand in operands]
-    sizes = [operand.size for operand in operands]
-    if min(filled) < 0.5:
-        return {places[int(np.argmin(filled))]: 1.0}
-    if max(sizes) > _EVEN * min(sizes):
-        return {places[int(np.argmin(sizes))]: 1.0}
-    return dict.fromkeys(places, math.sqrt(0.5))
-
 
 def _halves(values: Array) -> tuple[Array, Array]:
     """f64 numbers as sums of two of half the digits (Veltkamp)."""
     scaled = values * (2.0**27 + 1)
     high = scaled - (scaled - values)
     return high, values - high
-
-
-def _largest_whole(array: Array) -> float:
-    """The largest of whole numbers, 1 at least; infinite where some, mostly among the first few, are not whole."""
-    for part in (array[(slice(2),) * array.ndim], array):
-        values = widen(part)
-        if not (values == np.rint(values)).all():
-            return math.inf
-    return float(np.abs(values).max(initial=1.0))
 
 
 def cut_by_chance(array: Array, bits: int) -> Array:
@@ -342,7 +225,7 @@ def random_rounding(
         if summation is None:
             return None
         if not summation.is_stepwise:
-            given = _with_types(given, _wide if summation.transformed else _accumulated)
+            given = _with_types(given, _wide if summation.transformed else accumulated_type)
         if len(summation.along) == 2 and all(summation.along) and isinstance(shape, ArrayShape):
             # In f64: BLAS adds in an order that depends on the processor, and the operands have its errors already.
             given = {**given, "shape": shape.with_element_type(_wide(shape.element_type))}
@@ -357,11 +240,6 @@ def random_rounding(
 
 def _wide(entry: ElementType) -> ElementType:
     return chance.F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
-
-
-def _accumulated(entry: ElementType) -> ElementType:
-    """The type that sums are accumulated in."""
-    return element_type_of(entry.accumulate) if entry.is_floating else entry
 
 
 def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, object]:

@@ -254,8 +254,30 @@ def _assembled(
     if orders:
         is_pair = isinstance(entry, Opcode) and len(orders) == 2
         arrange = _in_orders if isinstance(entry, Opcode) else _all_in_orders
-        function = _pair_in_orders(function, *orders) if is_pair else partial(arrange, function, orders)
+        if hasattr(function, "of_each"):
+            function = _EachInOrders(function, partial(arrange, _as_given, orders))
+        else:
+            function = _pair_in_orders(function, *orders) if is_pair else partial(arrange, function, orders)
     return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
+
+
+@attrs.frozen(eq=False)
+class _EachInOrders:
+    """What `arrange` makes of a kernel that rounds at random, also for several lists of operands at once."""
+
+    kernel: Any
+    arrange: Callable[..., Sequence[Any]]
+
+    def __call__(self, *operands: object) -> Any:
+        return self.kernel(*self.arrange(*operands))
+
+    def of_each(self, given: Sequence[Sequence[Any]]) -> list[Any] | None:
+        found: list[Any] | None = self.kernel.of_each([self.arrange(*operands) for operands in given])
+        return found
+
+
+def _as_given(*operands: Any) -> Sequence[Any]:
+    return operands
 
 
 def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: object) -> Any:

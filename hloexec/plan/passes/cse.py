@@ -40,10 +40,9 @@ def with_values_shared(plan: Plan) -> Plan:
         number = numbering.of_step(plan, step, numbers)
         if number is not None:
             numbers[step.result] = number
-            # What loops carry is recognised by the step that makes it; scalars cost nothing.
-            is_scalar = not getattr(plan.slot_shapes[step.result], "dimensions", ())
+            # What loops carry is recognised by the step that makes it.
             is_carried = step.result in plan.results or kept.get(number) in plan.results
-            if number in kept and not is_carried and not is_scalar:
+            if number in kept and not is_carried:
                 moved[step.result] = kept[number]
                 continue
             kept.setdefault(number, step.result)

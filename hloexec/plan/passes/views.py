@@ -14,13 +14,14 @@ from typing import Any
 import attrs
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.indexing.dynamic_slice import WindowWriter
+from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
 from hloexec.ops.movement.assembly import Joining, Stacking
 from hloexec.ops.movement.views import Indexing, Spreading
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.kernels import InstructionKernel, Kernel, View
 from hloexec.plan.steps import Plan, Step
+from hloexec.plan.trees import map_tree
 
 __all__ = ["with_views_composed"]
 
@@ -31,7 +32,8 @@ def with_views_composed(plan: Plan) -> Plan:
     before = Counter(slot for step in plan.steps for slot in step.operands)
     steps: list[Step] = []
     for step in plan.steps:
-        found = _composed(step, makers) or step
+        found = _of_sources(step, makers)
+        found = _composed(found, makers) or found
         if isinstance(found.function, WindowWriter):
             found = _without_new_dimensions(found, makers)
         made = _stacked(found, makers, plan) if isinstance(found.function, Joining) else _unspread(found, makers, plan)
@@ -53,15 +55,49 @@ def _movement(step: Step | None, kind: type[Any]) -> Any:
     return kernel.bound if isinstance(kernel.bound, kind) else None
 
 
+def _of_sources(step: Step, makers: Mapping[int, Step]) -> Step:
+    """A step with operands of which views show all, as they are, in the place of these views."""
+
+    def source(slot: int) -> int:
+        whole = _movement(makers.get(slot), Indexing)
+        return makers[slot].operands[0] if whole is not None and _shows_all(whole.index) else slot
+
+    if step.kernel is None or all(source(slot) == slot for slot in step.operands):
+        return step
+    return attrs.evolve(step, operand_trees=tuple(map_tree(tree, source) for tree in step.operand_trees))
+
+
+def _shows_all(index: Iterable[Any]) -> bool:
+    return all(entry is ... or entry == slice(None) for entry in index)
+
+
 def _composed(step: Step, makers: Mapping[int, Step]) -> Step | None:
-    """A view of a view as one of what that shows."""
+    """A view of a view, or of a window, as one of what that shows."""
     own = _movement(step, Indexing)
     inner = None if own is None else makers.get(step.operands[0])
+    if inner is None:
+        return None
+    window = _movement(inner, WindowReader)
+    if window is not None:
+        moving = window.index
+        if not isinstance(moving, Moving) or moving.extent != 1 or not _drops(own.index, moving.axis):
+            return None
+        reader = WindowReader(attrs.evolve(moving, drops=True))
+        return attrs.evolve(step, operand_trees=inner.operand_trees, kernel=View(reader))
     first = _movement(inner, Indexing)
     index = None if first is None else _one_after_the_other(first.index, own.index)
-    if inner is None or index is None:
+    if index is None:
         return None
     return attrs.evolve(step, operand_trees=(inner.operands[0],), kernel=View(Indexing(index)))
+
+
+def _drops(index: Iterable[Any], axis: int) -> bool:
+    """Whether an index does nothing but drop one dimension, of one element."""
+    entries = [entry for entry in index if entry is not ...]
+    return (
+        all(entry == (0 if place == axis else slice(None)) and entry is not None for place, entry in enumerate(entries))
+        and len(entries) > axis
+    )
 
 
 def _one_after_the_other(first: Iterable[Any], then: Iterable[Any]) -> tuple[Any, ...] | None:
@@ -130,7 +166,7 @@ def _stacked(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
         index = None if first is None else _one_after_the_other(first.index, without)
         source = slot if maker is None or index is None else maker.operands[0]
         index = index or (without if shape.rank > 1 else (0, ...))
-        if all(entry in (slice(None), ...) for entry in index):
+        if _shows_all(index):
             operands.append(source)
             continue
         sizes = tuple(size for place, size in enumerate(shape.dimensions) if place != axis)
@@ -177,7 +213,8 @@ def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
                 kernel=View(Indexing(fill)),
                 is_silent=True,
             )
-            before, slot = [view], view.result
+            before = [_composed(view, makers) or view]
+            slot = view.result
         operands = (slot, other) if place == 0 else (other, slot)
         return [*before, attrs.evolve(step, operand_trees=operands)]
     return [step]

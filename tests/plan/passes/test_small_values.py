@@ -126,6 +126,24 @@ ENTRY e {{
     same_in_all_runs(text, np.arange(6, dtype=np.float32).reshape(2, 3), v)
 
 
+def test_broadcasts_that_repeat_nothing_are_views() -> None:
+    """What JAX makes of x[:, None] + y: a broadcast to the same sizes, a reshape, and one that repeats."""
+    text = """HloModule m
+ENTRY e {
+  x = f32[3,1] parameter(0)
+  y = f32[3,4] parameter(1)
+  same = f32[3,1] broadcast(x), dimensions={0,1}
+  flat = f32[3] reshape(same)
+  all = f32[3,4] broadcast(flat), dimensions={0}
+  ROOT z = f32[3,4] add(all, y)
+}
+"""
+    # The view is what the function of elements reads: a column.
+    assert opcodes(text) == ["broadcast", "add"]
+    x, y = np.float32([[1], [2], [3]]), np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(same_in_all_runs(text, x, y), x + y)
+
+
 def test_two_broadcasts_keep_the_shape_of_the_result() -> None:
     text = """HloModule m
 ENTRY e {
