@@ -15,7 +15,7 @@ from hloexec.text.lexer import NAME_PATTERN
 
 __all__ = ["advice", "without_surroundings"]
 
-_HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\Z)")
+_HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|/[*/]|\Z)")
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
 """On a line on which tables or a computation begin."""
 _COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.MULTILINE)

@@ -44,6 +44,7 @@ SURROUNDED = {
     "entities": escape(_MODULE),
     "a page": f"<pre>{escape(_MODULE)}</pre>",
     "colours": f"\x1b[32m{_MODULE}\x1b[0m",
+    "a comment behind the name": f"Here it is:\n{_MODULE.replace('poly,', 'poly/* a.txt */,')}Thanks!\n",
     "a shell": f"$ cat dump.txt\n{_MODULE}$ ",
     "no header, in a fence": "```\n" + _MODULE.partition("\n\n")[2] + "```",
 }
