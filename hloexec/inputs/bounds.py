@@ -71,8 +71,7 @@ class _Analysis:
             if len(operands) < len(instruction.operands):
                 found = opaque_bounds(instruction.shape)
             elif role_of(instruction) is Role.PARAMETER:
-                number = instruction.attributes.number
-                found = arguments[number] if number < len(arguments) else opaque_bounds(instruction.shape)
+                found = arguments[instruction.attributes.number]
             else:
                 callees = () if depth >= _DEEPEST_CALL else self._callees(instruction, operands, depth)
                 if callees:
@@ -89,7 +88,9 @@ class _Analysis:
         names = tuple(computation_names(attributes))
         match role_of(instruction):
             case Role.CALL | Role.ASYNC_START:
-                calls = [(names[0], tuple(operands))]
+                # What is started may be given further operands later.
+                late = self._module.by_name[names[0]].parameters[len(operands) :]
+                calls = [(names[0], (*operands, *(opaque_bounds(parameter.shape) for parameter in late)))]
             case Role.CONDITIONAL:
                 calls = [(name, (operands[number],)) for number, name in enumerate(names, 1)]
             case Role.WHILE:
