@@ -34,8 +34,7 @@ class Guilt:
         self._repairs = repairs
 
     def is_innocent(self, pair: NodePair) -> bool:
-        """Whether what computes a value gives the right one on what its counterpart takes, or moves elements that have
-        lain wrong before."""
+        """Whether what computes a value gives the right one on what its counterpart takes."""
         operands = self._relations.operand_pairs(pair.ours, pair.theirs) or []
         values = self._relations.state.values
         changes = {
@@ -46,12 +45,25 @@ class Guilt:
             if value is not None
         }
         if not changes:
-            return self._may_inherit(pair)
+            return False
         arrays = self._replay.evaluator.results(pair.ours.instance, Overlay(values, changes))
         expected = pair.theirs.value
         return arrays is not None and any(
             is_near(arrays[pair.ours.leaf], value) for value in arranged(expected, arrays[pair.ours.leaf])
         )
+
+    def may_inherit(self, pair: NodePair) -> bool:
+        """Whether what moves elements, and has another opcode than its counterpart, takes none of `before`'s values, or
+        one whose elements lie elsewhere."""
+        instance = pair.ours.instance
+        if (
+            traits_of(instance.instruction).moves is None
+            or self._relations.operand_pairs(pair.ours, pair.theirs) is not None
+        ):
+            return False
+        sources = [transparent_chain(entry)[-1] for entry in instance.inputs]
+        matches = [self._relations.state.matches[entry.number] for entry in sources]
+        return any(match is None or not match.is_in_order for match in matches)
 
     def judged(self, suspect: Suspect, patch: Patch | None) -> Suspect:
         """A suspect, with whether it is certain, and with what else may be meant."""
@@ -70,22 +82,12 @@ class Guilt:
             return suspect
         region = suspect.region or self._alternatives(suspect)
         # What takes another value would be right on the one that it should take; what computes otherwise would not.
-        is_guilty = tells_something(pair.theirs) if suspect.reason else not self.is_innocent(pair)
+        if suspect.reason:
+            is_guilty = tells_something(pair.theirs)
+        else:
+            is_guilty = not self.is_innocent(pair) and not self.may_inherit(pair)
         shown = region if len(region) <= LIMITS.largest_region else ()
         return attrs.evolve(suspect, region=shown, is_certain=is_guilty and len(region) <= 1, is_proven=is_guilty)
-
-    def _may_inherit(self, pair: NodePair) -> bool:
-        """Whether what moves elements, and has another opcode than its counterpart, takes none of `before`'s values, or
-        one whose elements lie elsewhere."""
-        instance = pair.ours.instance
-        if (
-            traits_of(instance.instruction).moves is None
-            or self._relations.operand_pairs(pair.ours, pair.theirs) is not None
-        ):
-            return False
-        sources = [transparent_chain(entry)[-1] for entry in instance.inputs]
-        matches = [self._relations.state.matches[entry.number] for entry in sources]
-        return any(match is None or not match.is_in_order for match in matches)
 
     def _is_wrong(self, pair: NodePair) -> bool:
         """Whether one opcode gives something else on the same operands, but for constants; or takes what it should

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -133,7 +133,7 @@ class Trials:
 
     def _proven(self, suspects: Iterable[Suspect]) -> tuple[Suspect, Patch | None] | None:
         """The first of some suspects that is proven, or needs no proof."""
-        for suspect in suspects:
+        for suspect in self._movers_last(suspects):
             if suspect.pair.ours.instance.static in self._known:
                 continue
             if not suspect.reason and self._guilt.is_innocent(suspect.pair):
@@ -165,6 +165,16 @@ class Trials:
                 return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
         return None
 
+    def _movers_last(self, suspects: Iterable[Suspect]) -> Iterator[Suspect]:
+        """Suspects, behind all others those that may only move elements which lay elsewhere before."""
+        movers = []
+        for suspect in suspects:
+            if not suspect.reason and self._guilt.may_inherit(suspect.pair):
+                movers.append(suspect)
+            else:
+                yield suspect
+        yield from movers
+
     def _apparent(self) -> tuple[Suspect, Patch | None] | None:
         """The first suspect of which the operands are right, step by step, if what follows it comes right with it, too:
         where several instructions are wrong, none puts results right alone."""
@@ -189,7 +199,8 @@ class Trials:
             self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
-                nodes = () if self._guilt.is_innocent(pair) else self._regions.of(pair).nodes
+                is_innocent = self._guilt.is_innocent(pair) or self._guilt.may_inherit(pair)
+                nodes = () if is_innocent else self._regions.of(pair).nodes
                 region = Suspect(
                     pair,
                     "" if nodes else "it, or one of the steps before it that before takes otherwise",
