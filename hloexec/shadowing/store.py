@@ -23,7 +23,7 @@ from hloexec.values import Array
 if TYPE_CHECKING:
     from hloexec.shadowing.computing.pending import Pending
 
-__all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "wide", "widened"]
+__all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "finite_energy_of", "wide", "widened"]
 
 
 @attrs.frozen(eq=False)
@@ -138,6 +138,12 @@ def energy_of(array: Array) -> float:
         block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
         total += float(np.vdot(block, block).real)
     return total * float(repeats)
+
+
+def finite_energy_of(array: Array) -> float:
+    """The same of the finite elements."""
+    found = energy_of(array)
+    return found if math.isfinite(found) else energy_of(wide(array)[np.isfinite(wide(array))])
 
 
 _BLOCK = 1 << 15

@@ -149,6 +149,16 @@ class _Watching:
         self.count += 1
 
 
+class _Counting(ShadowObserver):
+    """Counts the instructions that are looked at one by one."""
+
+    seen = 0
+
+    def on_instruction(self, event: hloexec.Event) -> None:
+        self.seen += 1
+        super().on_instruction(event)
+
+
 def _by_place(found: ShadowRun) -> dict[tuple[str, str], Loss]:
     return {(loss.computation, loss.instruction): loss for loss in found.losses}
 
@@ -188,19 +198,11 @@ def test_iterations_together_say_what_they_say_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_most_iterations_run_together(name: str) -> None:
     module, inputs = MODULES[name]
-    seen = 0
-
-    class Counting(ShadowObserver):
-        def on_instruction(self, event: hloexec.Event) -> None:
-            nonlocal seen
-            seen += 1
-            super().on_instruction(event)
-
-    observer = Counting(module, None, topology_of(module))
+    observer = _Counting(module, None, topology_of(module))
     expected = hloexec.run(module, *inputs)
     (found,) = hloexec.run_devices(module, inputs, observers=[observer])
     assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
-    assert seen < observer.events / 10
+    assert observer.seen < observer.events / 10
 
 
 def _step(size: int) -> Module:
@@ -245,17 +247,10 @@ def _step(size: int) -> Module:
 
 def _runs_of(module: Module, inputs: list[Any]) -> tuple[ShadowRun, ShadowRun, int]:
     """What iterations say together, and one by one; and how many instructions were looked at in the former."""
-    seen = 0
-
-    class Counting(ShadowObserver):
-        def on_instruction(self, event: hloexec.Event) -> None:
-            nonlocal seen
-            seen += 1
-            super().on_instruction(event)
-
-    hloexec.run_devices(module, inputs, observers=[Counting(module, None, topology_of(module))])
+    counting = _Counting(module, None, topology_of(module))
+    hloexec.run_devices(module, inputs, observers=[counting])
     alone = hloexec.shadow(module, inputs, observers=[_Watching()])
-    return hloexec.shadow(module, inputs), alone, seen
+    return hloexec.shadow(module, inputs), alone, counting.seen
 
 
 def test_some_elements_of_large_arrays_stand_for_all() -> None:
@@ -325,6 +320,28 @@ def test_errors_in_few_elements_of_large_arrays_are_not_missed() -> None:
     module = hloexec.parse(text)
     together, alone, seen = _runs_of(module, [v, w, x])
     assert seen == together.events
+    require_alike(together, alone)
+
+
+@pytest.mark.parametrize("begin", ["0", "-inf", "nan"])
+def test_what_a_stack_holds_at_first_hides_no_error(begin: str) -> None:
+    module = _loop(
+        "f32[60,3], f32[3]",
+        """ys = f32[60,3] get-tuple-element(p), index=1
+        x = f32[3] get-tuple-element(p), index=2
+        y = f32[3] cosine(x)
+        row = f32[1,3] reshape(y)
+        no = s32[] constant(0)
+        new = f32[60,3] dynamic-update-slice(ys, row, i, no)""",
+        state="ys, x",
+        root="new, y",
+        entry=f"""first = f32[] constant({begin})
+        ys = f32[60,3] broadcast(first), dimensions={{}}
+        x = f32[3] parameter(0)""",
+    )
+    together, alone, seen = _runs_of(module, [_numbers(3)])
+    assert seen < together.events / 10
+    assert together.losses
     require_alike(together, alone)
 
 

@@ -34,7 +34,7 @@ from hloexec.shadowing.computing.elements import (
 from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
 from hloexec.shadowing.computing.ranges import BLOCK, summed
 from hloexec.shadowing.kinds import losses
-from hloexec.shadowing.store import Shadow, energy_of, wide
+from hloexec.shadowing.store import Shadow, energy_of, finite_energy_of, wide
 from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def operand_weights(
         for number in wrong:
             shadow = shadows[number]
             assert shadow is not None
-            weights[number] = shadow.energy / max(_energy(operands[number]), _TINY)
+            weights[number] = shadow.energy / max(finite_energy_of(operands[number]), _TINY)
     total = sum(weights)
     if not total > 0:
         weights, total = [float(number in wrong) for number in range(len(weights))], float(max(1, len(wrong)))
@@ -316,12 +316,6 @@ def operand_weights(
 
 def _cut(array: Array, cut: tuple[int, slice] | None) -> Array:
     return array if cut is None else array[(slice(None),) * cut[0] + (cut[1],)]
-
-
-def _energy(array: Array) -> float:
-    """That of the finite elements."""
-    found = energy_of(array)
-    return found if np.isfinite(found) else energy_of(wide(array)[np.isfinite(wide(array))])
 
 
 def _compared(value: Array, exact: Array, here: Array, places: Array | None) -> Sample:

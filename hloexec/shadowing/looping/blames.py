@@ -92,7 +92,8 @@ def _chosen(recording: Recording, node: Node, place: int) -> Array:
     for number, slot in enumerate(node.operands):
         values = recording.values_of(slot, places)
         if values.dtype == np.float64:
-            values = recording.numbers_of(slot, places) - values if number == place else np.zeros((1, 1))
+            errors = recording.numbers_of(slot, places) - values if number == place else np.zeros((1, 1))
+            values = np.where(np.isfinite(errors), errors, 0.0)
         given.append(np.broadcast_to(values, (recording.rows, size)).reshape(-1))
     chosen = np.asarray(kernel(*given)).reshape(recording.rows, size)
     return np.asarray(np.square(chosen).sum(axis=1))

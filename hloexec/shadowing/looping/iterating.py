@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from hloexec.ops.indexing.dynamic_slice import WindowWriter
-from hloexec.shadowing.computing.elements import energy_in
 from hloexec.shadowing.looping.program import LoopProgram, Node, Wrong
 from hloexec.shadowing.looping.recording import Recorder, Recording
-from hloexec.shadowing.store import Shadow, energy_of, wide
+from hloexec.shadowing.store import Shadow, finite_energy_of, wide
 from hloexec.values import Array
 
 __all__ = ["recorded"]
@@ -64,16 +63,16 @@ class _Stack:
         self.slot, self._update, *_ = node.operands
         self._is_wrong = node.result in wrong.slots
         self.function, self.kernel = _Writing(node.function), _Writing(node.kernel)
-        self._energy = energy_of(exact[self.slot] - wide(values[self.slot])) if self._is_wrong else 0.0
+        self._energy = finite_energy_of(exact[self.slot] - wide(values[self.slot])) if self._is_wrong else 0.0
 
     def outside(self, values: Sequence[Array], exact: Sequence[Array]) -> float:
-        """The sum of the squared errors of all that the last iteration has not written."""
+        """The sum of the squared finite errors of all that the last iteration has not written."""
         if not self._is_wrong:
             return 0.0
-        written = energy_in(exact[self._update] - wide(values[self._update]))
-        rest = self._energy - energy_in(self.kernel.replaced - wide(self.function.replaced))
+        written = finite_energy_of(exact[self._update] - wide(values[self._update]))
+        rest = self._energy - finite_energy_of(self.kernel.replaced - wide(self.function.replaced))
         if rest < _CANCELLED * self._energy:
-            rest = max(0.0, energy_of(exact[self.slot] - wide(values[self.slot])) - written)
+            rest = max(0.0, finite_energy_of(exact[self.slot] - wide(values[self.slot])) - written)
         self._energy = rest + written
         return rest
 

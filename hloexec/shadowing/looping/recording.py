@@ -11,7 +11,7 @@ from hloexec.shadowing.computing.elements import Sample, energy_in, subtracted, 
 from hloexec.shadowing.computing.moving import is_inexact
 from hloexec.shadowing.computing.wholes import operand_weights
 from hloexec.shadowing.looping.program import Kind, LoopProgram, Node, Wrong
-from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
+from hloexec.shadowing.store import Blame, Shadow, finite_energy_of, wide
 from hloexec.values import Array, flat
 
 __all__ = ["Recorder", "Recording"]
@@ -34,7 +34,7 @@ class Recording:
     numbers: dict[int, Array]
     """The same in f64 without rounding, of slots that may have errors."""
     energies: dict[int, Array]
-    """The sums of the squared errors, for each iteration."""
+    """The sums of the squared errors, for each iteration; of what is not recorded at places, those of finite ones."""
     scales: dict[int, Array]
     """Of what is recorded at places, the sums of the squared numbers without rounding, for each iteration."""
     zeros: dict[int, list[tuple[int, Sample]]]
@@ -113,12 +113,13 @@ class Recorder:
                 rows[row] = outside[slot]
                 continue
             difference, zeros = subtracted(exact[slot], values[slot])
-            rows[row] = energy_in(difference)
-            if slot in self._sampled:
-                self._scales[slot][row] = energy_in(exact[slot])
-                if zeros.size:
-                    number, node = self._sampled[slot]
-                    self._zeros[number].append((row, self._sample(number, node, values, exact, zeros)))
+            if slot not in self._sampled:
+                rows[row] = finite_energy_of(difference)
+                continue
+            rows[row], self._scales[slot][row] = energy_in(difference), energy_in(exact[slot])
+            if zeros.size:
+                number, node = self._sampled[slot]
+                self._zeros[number].append((row, self._sample(number, node, values, exact, zeros)))
         for number, node in self._deciding:
             changed, count = self._decisions.get(number, (0, 0))
             its = _decided(node, values, exact)
@@ -189,7 +190,7 @@ class _Whole:
         if self.weights is not None:
             shadows: list[Shadow | None] = [None] * len(operands)
             for place in self._wrong:
-                energy = energy_of(exact[slots[place]] - wide(operands[place]))
+                energy = finite_energy_of(exact[slots[place]] - wide(operands[place]))
                 shadows[place] = Shadow(exact[slots[place]], True, energy, 0, Blame()) if energy else None
             self.weights[row], _ = operand_weights(kernel, operands, shadows, 0, here, None)
 
