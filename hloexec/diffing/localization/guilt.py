@@ -65,6 +65,10 @@ class Guilt:
         matches = [self._relations.state.matches[entry.number] for entry in sources]
         return any(match is None or not match.is_in_order for match in matches)
 
+    def may_be_innocent(self, pair: NodePair) -> bool:
+        """Whether what computes a value is innocent, or what it moves may have lain wrong before."""
+        return self.is_innocent(pair) or self.may_inherit(pair)
+
     def judged(self, suspect: Suspect, patch: Patch | None) -> Suspect:
         """A suspect, with whether it is certain, and with what else may be meant."""
         pair = suspect.pair
@@ -82,10 +86,7 @@ class Guilt:
             return suspect
         region = suspect.region or self._alternatives(suspect)
         # What takes another value would be right on the one that it should take; what computes otherwise would not.
-        if suspect.reason:
-            is_guilty = tells_something(pair.theirs)
-        else:
-            is_guilty = not self.is_innocent(pair) and not self.may_inherit(pair)
+        is_guilty = tells_something(pair.theirs) if suspect.reason else not self.may_be_innocent(pair)
         shown = region if len(region) <= LIMITS.largest_region else ()
         return attrs.evolve(suspect, region=shown, is_certain=is_guilty and len(region) <= 1, is_proven=is_guilty)
 

@@ -199,8 +199,7 @@ class Trials:
             self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
-                is_innocent = self._guilt.is_innocent(pair) or self._guilt.may_inherit(pair)
-                nodes = () if is_innocent else self._regions.of(pair).nodes
+                nodes = () if self._guilt.may_be_innocent(pair) else self._regions.of(pair).nodes
                 region = Suspect(
                     pair,
                     "" if nodes else "it, or one of the steps before it that before takes otherwise",
