@@ -8,6 +8,7 @@ import pytest
 
 import hloexec
 from hloexec.ops.policies import chance
+from hloexec.ops.policies.random_rounding import RandomRounding
 from tests.plan.ways import bits
 
 DEVICES = 6
@@ -73,3 +74,16 @@ def test_all_classes_round_at_once_as_each_alone(
             assert bits(found[number]) == bits(hloexec.run(alone, *given, numerics=policy))
         if rows == 3:
             assert together < 2.5 * calls / DEVICES
+
+
+def test_a_fault_of_all_at_once_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("no such thing")
+
+    module = hloexec.parse(MODULE.format(kind="f32", rows=3, columns=5))
+    inputs = [hloexec.random_inputs(module, seed=number) for number in range(DEVICES)]
+    expected = hloexec.run_devices(module, inputs, numerics="random-rounding:0")
+    monkeypatch.setattr(RandomRounding, "of_each", fail)
+    with pytest.warns(hloexec.OptimizationWarning, match="for all devices at once failed"):
+        found = hloexec.run_devices(module, inputs, numerics="random-rounding:0")
+    assert list(map(bits, found)) == list(map(bits, expected))

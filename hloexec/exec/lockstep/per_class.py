@@ -8,11 +8,12 @@ so that it does not stay allocated together with the results of all classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from hloexec.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members
+from hloexec.errors import HloError
 from hloexec.exec.ownership import free_classes, is_held_twice
+from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.steps import Step
 from hloexec.plan.trees import NO_SLOT
 from hloexec.values import flat
@@ -86,10 +87,13 @@ def _results_at_once(
     of_each = getattr(step.function, "of_each", None)
     if of_each is None:
         return []
-    # An error is raised again by the class that makes it, so that it names the devices.
-    with suppress(Exception):
+    try:
         return of_each([_operands_of_class(operands, places, rows, number) for number in range(len(rows))]) or []
-    return []
+    except Exception as error:
+        # An HloError is raised again for the class that makes it, and names its devices there.
+        if not isinstance(error, HloError):
+            warn_of_failure(f"computing %{step.instruction.name} for all devices at once", error)
+        return []
 
 
 def _freed_by_class(step: Step, places: Sequence[int], slots: Sequence[object]) -> list[tuple[int, int]]:
