@@ -160,7 +160,8 @@ def extract(
     shapes = {part: _shape(computation.by_name[part], recorder.values[devices[0]][part]) for part in cut.boundary}
     made = slice_module(module, cut, shapes)
     counts = (topology.replicas, topology.partitions) if is_shared else (1, 1)
-    made = made if is_shared else _without_shardings(made)
+    if topology.count > 1 and not is_shared:
+        made = _without_shardings(made)
     made = attrs.evolve(made, replica_count=counts[0], num_partitions=counts[1])
     kept = {key: given[key] for key in _RUN_OPTIONS if key in given}
     if isinstance(kept.get("elided"), Mapping):
