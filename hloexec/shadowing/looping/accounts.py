@@ -268,16 +268,20 @@ def _energies(recording: Recording, number: int, sample: Sample) -> Array:
     """The sums of the squared errors in each iteration, of so many elements as are looked at."""
     if number not in recording.zeros:
         return _added_up(squares(np.subtract(sample.exact, sample.value)), recording.rows)
-    node = recording.program.nodes[number]
-    return recording.energies[node.result] * (sample.value.size / recording.rows / node.shape.element_count)
+    return _looked_at(recording, number, sample, recording.energies)
 
 
 def _scales(recording: Recording, number: int, sample: Sample, factor: Array) -> Array:
     """The same of the squared exact results, as `Losses.scaled` has it."""
     if number not in recording.zeros:
         return _added_up(squares(sample.exact), recording.rows) * factor
+    return _looked_at(recording, number, sample, recording.scales)
+
+
+def _looked_at(recording: Recording, number: int, sample: Sample, sums: Mapping[int, Array]) -> Array:
+    """Of sums over all elements of a node's results, the part of those that are looked at."""
     node = recording.program.nodes[number]
-    return recording.scales[node.result] * (sample.value.size / recording.rows / node.shape.element_count)
+    return sums[node.result] * (sample.value.size / recording.rows / node.shape.element_count)
 
 
 def _vanished_in_all(
