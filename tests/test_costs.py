@@ -99,6 +99,15 @@ def test_devices_come_from_the_header_or_else_from_collectives() -> None:
     permute = "f32[2] collective-permute(x), source_target_pairs={{0,3}}"
     assert device_counts(parse(op(permute, x="f32[2]"))) == (4, 1)
     assert device_counts(parse(op(permute + ", channel_id=1", x="f32[2]"))) == (1, 4)
+    gather = "f32[8] all-gather(x), replica_groups={}, dimensions={0}"  # everyone, of whom the result has the parts
+    assert device_counts(parse(op(gather, x="f32[2]"))) == (4, 1)
+    assert device_counts(parse(op(gather + ", channel_id=1", x="f32[2]"))) == (4, 1)
+    assert device_counts(parse(op(gather, x="f32[8]"))) == (1, 1)
+    assert device_counts(parse(op("(f32[2], f32[6]) all-gather-start(x), dimensions={0}", x="f32[2]"))) == (3, 1)
+    scatter = "f32[2] reduce-scatter(x), replica_groups={}, dimensions={0}, to_apply=add_f32"
+    assert device_counts(parse(op(scatter, ADD, x="f32[6]"))) == (3, 1)
+    exchange = "(f32[2], f32[2]) all-to-all(x, y), replica_groups={}"
+    assert device_counts(parse(op(exchange, x="f32[2]", y="f32[2]"))) == (2, 1)
     header = ", num_partitions=2"
     assert device_counts(parse(op(reduce.replace("{}", "{{0,1}}"), ADD, header, x="f32[2]"))) == (1, 2)
     assert device_counts(parse(module("x = f32[] parameter(0)"))) == (1, 1)

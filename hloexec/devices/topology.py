@@ -15,6 +15,7 @@ import numpy as np
 
 from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
+from hloexec.operations import traits_of
 from hloexec.ops.attributes import attribute_fields
 
 __all__ = [
@@ -175,7 +176,7 @@ def device_counts(module: Module) -> tuple[int, int]:
     """Replicas and partitions: what the header says or, where it says nothing, what the module is sharded among.
 
     Meshes and shardings name partitions; collectives name replicas or partitions, as `groups_of` says, and devices are
-    taken for partitions of one replica.
+    taken for partitions of one replica. Where a collective names none, all take part, and its shapes may say how many.
     """
     counts = [module.replica_count, module.num_partitions]
     if counts != [1, 1]:
@@ -192,7 +193,7 @@ def device_counts(module: Module) -> tuple[int, int]:
                 from hloexec.devices.tiles import partitions_named
 
                 counts[1] = max(counts[1], partitions_named(instruction.sharding) or 1)
-            named = _devices_named(instruction)
+            named = _devices_named(instruction) or _members(computation, instruction)
             if named:
                 axis = 0 if _kind_named(instruction) == "replica" else 1
                 counts[axis] = max(counts[axis], named)
@@ -223,3 +224,14 @@ def _devices_named(instruction: Instruction) -> int:
         if groups.mesh is not None:
             largest.append(groups.mesh.mesh.device_count)
     return max(largest, default=0)
+
+
+def _members(computation: Computation, instruction: Instruction) -> int:
+    """How many devices take part in a collective without groups, by its shapes; 0 where they do not say."""
+    if getattr(instruction.attributes, "replica_groups", None) != ReplicaGroups():
+        return 0
+    rule = traits_of(instruction).group_members
+    if rule is None or not all(name in computation.by_name for name in instruction.operands):
+        return 0
+    operands = [computation.by_name[name].shape for name in instruction.operands]
+    return rule(operands, instruction.shape, instruction.attributes) or 0

@@ -5,13 +5,13 @@ Every trait has a default with which analyses are correct for any opcode, if les
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Instruction
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
 from hloexec.ops.probes import Probe
 from hloexec.ops.rounding import Sums
@@ -64,6 +64,10 @@ class ContractionSize:
     """Those of all elements, without the ones that fall into padding."""
 
 
+MembersRule: TypeAlias = Callable[[Sequence[Shape], Shape, Any], int | None]
+"""From the shapes of a collective's operands and result and its attributes, how many devices a group of it has; None
+where they do not say."""
+
 ContractionRule: TypeAlias = Callable[[Instruction, ArrayShape, ArrayShape, ArrayShape], ContractionSize | None]
 """From an instruction and the shapes of lhs, rhs and (first) result; None where it does not say enough."""
 
@@ -106,6 +110,7 @@ class Traits:
     demands_for: BackwardRule | None = None
     """In which bounds they must lie so that the result lies in those that are demanded of it."""
 
+    group_members: MembersRule | None = None
     contraction: ContractionRule | None = None
     sums: Sums | None = None
     """What it adds up for one element of its result."""
@@ -170,7 +175,18 @@ class Traits:
 NO_TRAITS = Traits()
 TRAITS = frozenset(field.name for field in attrs.fields(Traits))
 """The names of all."""
-_IN_ENTRIES = "bounds contraction demands demands_for keeps_relative_errors layout_of probe states_shape sums".split()
+_IN_ENTRIES = (
+    "bounds",
+    "contraction",
+    "demands",
+    "demands_for",
+    "group_members",
+    "keeps_relative_errors",
+    "layout_of",
+    "probe",
+    "states_shape",
+    "sums",
+)
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:

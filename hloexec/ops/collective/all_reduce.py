@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.ir import Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     CollectiveAttributes,
@@ -91,6 +91,10 @@ class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
     @staticmethod
+    def group_members(operands: Sequence[Shape], result: Shape, attributes: AllGatherAttributes) -> int | None:
+        return _parts_in(operands[0], parts_of(result)[0], attributes.dimension)
+
+    @staticmethod
     def relate(use: Relating) -> None:
         _relate_gathered(use, use.result)
 
@@ -110,6 +114,10 @@ class AllGather:
 )
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
+
+    @staticmethod
+    def group_members(operands: Sequence[Shape], result: Shape, attributes: AllGatherAttributes) -> int | None:
+        return AllGather.group_members(operands, parts_of(result)[-1], attributes)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -242,6 +250,10 @@ class ReduceScatter:
     well_formed = AllReduce.well_formed
 
     @staticmethod
+    def group_members(operands: Sequence[Shape], result: Shape, attributes: ReduceScatterAttributes) -> int | None:
+        return _parts_in(parts_of(result)[0], operands[0], attributes.dimension)
+
+    @staticmethod
     def relate(use: Relating) -> None:
         for operand, axes in zip(use.operands, use.result.leaves.values(), strict=False):
             _relate_share(use, operand.axes, axes)
@@ -292,6 +304,14 @@ def _require_parts(
         f"{what} must be {expected} along dimension {dimension} with {size or 'some number of'} devices in a group, "
         f"but the shapes are {part} and {whole}",
     )
+
+
+def _parts_in(part: Shape, whole: Shape, dimension: int) -> int | None:
+    """How many times `whole` has the extent of `part` along a dimension; None where both are not such arrays."""
+    if not isinstance(part, ArrayShape) or not isinstance(whole, ArrayShape):
+        return None
+    extents = [shape.dimensions[dimension] if dimension < shape.rank else 0 for shape in (part, whole)]
+    return extents[1] // extents[0] if all(extents) else None
 
 
 def _gathered(operands: tuple[Shape, ...], shape: Shape, attributes: AllGatherAttributes, opcode_name: str) -> Shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -43,6 +45,10 @@ class RaggedAllToAllAttributes(CollectiveAttributes):
 @collective("all-to-all", attributes=AllToAllAttributes, moves=(0,), crosses_devices=True)
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
+
+    @staticmethod
+    def group_members(operands: Sequence[Shape], result: Shape, attributes: AllToAllAttributes) -> int | None:
+        return len(operands) if attributes.dimension is None else None
 
     @staticmethod
     def relate(use: Relating) -> None:
