@@ -34,6 +34,8 @@ _MOST_TRIED = 6
 _MOST_ELEMENTS = 1 << 14
 """Elements of effects that are added up."""
 _MOST_ROUNDS = 3
+_HARDLY_MORE = 1.1
+"""So many times as much remains under two policies of which neither is nearer."""
 
 
 def told(module: Module, trials: Trials, best: Trial) -> tuple[Trial, tuple[Untold, ...]]:
@@ -104,14 +106,14 @@ class _Search:
         return [choice for choice in choices if choice in found]
 
     def smallest(self, choices: Sequence[_Choice]) -> Trial:
-        """The policy without as many of the choices as it explains it without."""
+        """The policy without as many of the choices as it explains it without, and no worse."""
         having = [choice for choice in choices if choice.is_on]
         left_out: list[_Choice] = []
-        if len(having) > 1 and self._is_as_good(having):
+        if len(having) > 1 and self._is_no_worse(having):
             left_out = having
         else:
             for choice in having:
-                if self._trials.may_go_on() and self._is_as_good([*left_out, choice]):
+                if self._trials.may_go_on() and self._is_no_worse([*left_out, choice]):
                     left_out.append(choice)
         policy = self._turned(left_out) if left_out else None
         trial = None if policy is None else self._trials.trial(policy)
@@ -134,6 +136,11 @@ class _Search:
         if same(trials.leaves_of(policy), trials.leaves_of(self._best.policy)):
             return True
         return not trials.is_excluded(policy, self._best) and trials.is_explained(policy)
+
+    def _is_no_worse(self, choices: Sequence[_Choice]) -> bool:
+        """Whether choices the other way round explain what is expected, and hardly more remains."""
+        policy, limit = self._turned(choices), _HARDLY_MORE * self._best.remaining
+        return policy is not None and self._trials.remaining(policy) <= limit and self._is_as_good(choices)
 
     def _is_excluded_by(self, choices: Sequence[_Choice]) -> bool:
         """Whether choices the other way round exclude the policy as it is."""

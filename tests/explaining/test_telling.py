@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -124,3 +125,47 @@ def test_a_search_that_runs_out_of_runs_says_so(module: hloexec.Module) -> None:
     found = hloexec.explain(module, inputs, _expected(inputs, 1) * np.float32(1.01), runs=10)
     assert not found.is_complete
     assert hloexec.explain(module, inputs, _expected(inputs, 1)).is_complete
+
+
+NEWTON_SCHULZ = """HloModule orthogonal
+
+ENTRY e {
+  w0 = f32[4,4] parameter(0)
+  three_halves = f32[] constant(1.5)
+  t = f32[4,4] broadcast(three_halves), dimensions={}
+  half = f32[] constant(0.5)
+  h = f32[4,4] broadcast(half), dimensions={}
+STEPS
+  x = f32[4,16] parameter(1)
+  ROOT y = f32[4,16] dot(w3, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+_STEP = """  g{0} = f32[4,4] dot(w{0}, w{0}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  p{0} = f32[4,4] dot(g{0}, w{0}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  a{0} = f32[4,4] multiply(t, w{0})
+  b{0} = f32[4,4] multiply(h, p{0})
+  w{1} = f32[4,4] subtract(a{0}, b{0})"""
+
+
+def test_fewer_instructions_are_not_named_where_more_remains_then() -> None:
+    """Seven products in three passes of bf16: some hardly show, but with all of them far less remains."""
+    module = hloexec.parse(NEWTON_SCHULZ.replace("STEPS", "\n".join(_STEP.format(k, k + 1) for k in range(3))))
+    random = np.random.default_rng(3)
+    start = random.normal(size=(4, 4)).astype(np.float32)
+    w = start = (start / np.sqrt((start * start).sum())).astype(np.float32)
+    x = random.laplace(size=(4, 16)).astype(np.float32)
+    for _ in range(3):
+        w = np.float32(1.5) * w - np.float32(0.5) * _in_three_passes(_in_three_passes(w, w.T), w)
+    found = hloexec.explain(module, [start, x], _in_three_passes(w, x))
+    assert found.best.name == "bf16x3"
+
+
+def _in_three_passes(lhs: Any, rhs: Any) -> Any:
+    """The product of matrices, each as a sum of two bf16 numbers, without that of the smaller ones."""
+    (first, second), (third, fourth) = _two_bf16(lhs), _two_bf16(rhs)
+    return (first @ third + first @ fourth + second @ third).astype(np.float32)
+
+
+def _two_bf16(array: Any) -> tuple[Any, Any]:
+    larger = array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return larger.astype(np.float64), (array - larger).astype(ml_dtypes.bfloat16).astype(np.float64)
