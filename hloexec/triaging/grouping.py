@@ -60,7 +60,8 @@ def _key(module: TriagedModule) -> _Key:
     if module.explained is not None:
         return module.outcome, "", (), "", "", _policy(module)
     if module.blamed is None:
-        return module.outcome, "", _types(module), "", _difference(module), ""
+        types = () if module.difference == "shapes" else _types(module)
+        return module.outcome, "", types, "", _difference(module), ""
     blamed = module.blamed
     how = _without_names(blamed.reason)
     return module.outcome, blamed.opcode, blamed.element_types, blamed.shape_class, _difference(module), how
@@ -107,6 +108,8 @@ def _cause(members: Sequence[TriagedModule]) -> str:
         return _common([each.reason for each in members])
     if module.explained is not None:
         return policy_words(_policy(module))
+    if module.difference == "shapes" and module.blamed is None:
+        return "results of other shapes than expected"
     how = "" if _difference(module) == "numbers" else f", {module.difference}"
     if module.blamed is None:
         return f"results of {', '.join(_types(module))}{how}"

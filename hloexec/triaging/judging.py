@@ -234,8 +234,8 @@ def _differences(comparison: Comparison) -> Mapping[str, Any]:
     different = comparison.different
     if not different:
         return {}
-    is_of_shapes = all(leaf.measured is None for leaf in different)
-    kind = "shapes" if is_of_shapes else "numbers" if has_numbers(comparison) else "NaN or infinities"
+    has_other_shapes = any(leaf.measured is None for leaf in different)
+    kind = "shapes" if has_other_shapes else "numbers" if has_numbers(comparison) else "NaN or infinities"
     return {"difference": kind, "outputs": tuple(map(_output, different))}
 
 

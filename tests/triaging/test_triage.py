@@ -209,6 +209,17 @@ def test_recorded_inputs_decide_whether_a_pair_differs(tmp_path: Path) -> None:
     assert hloexec.triage(tmp_path).agrees
 
 
+def test_recorded_results_of_other_shapes_are_one_cause(tmp_path: Path) -> None:
+    """A leaf too few, one of another size, and one too many."""
+    for name, sizes in {"few": [16], "large": [17], "many": [16, 16]}.items():
+        (tmp_path / f"{name}.hlo").write_text(BEFORE)
+        np.savez(tmp_path / f"{name}.expected.npz", *[np.zeros(size, np.float32) for size in sizes])
+    found = hloexec.triage(tmp_path, minify=False)
+    assert [module.difference for module in found.modules] == ["numbers", "shapes", "shapes"]
+    cause = "results of other shapes than expected"
+    assert [len(group.members) for group in found.groups if group.cause == cause] == [2]
+
+
 def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path) -> None:
     from hloexec.triaging.collecting import cases_of
     from hloexec.triaging.settings import Settings
