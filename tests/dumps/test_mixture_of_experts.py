@@ -220,16 +220,21 @@ def whole_inputs(module: Module) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whole_step_runs_on_all_devices_at_a_64th_of_its_extents(smallest: Module) -> None:
-    """What devices hold in common is the same bits on all of them, and the tokens that are counted are the inputs'."""
     inputs = whole_inputs(smallest)
     shards = hloexec.shard_inputs(smallest, inputs)
     outputs = hloexec.run_devices(smallest, shards, elided=elided_constants(), check=True, memory_limit=2**31)
+    require_a_step(smallest, inputs, outputs)
+
+
+def require_a_step(module: Module, inputs: list[Any], outputs: list[Any]) -> None:
+    """Results are well-formed, what devices hold in common is the same bits on all of them, the step and the inputs' tokens
+    are counted, and the loss is positive."""
     for output in outputs:
-        require_well_formed(smallest.entry.root.shape, output)
-    state = [parameter.sharding for parameter in smallest.entry.parameters[:STATE]]
+        require_well_formed(module.entry.root.shape, output)
+    state = [parameter.sharding for parameter in module.entry.parameters[:STATE]]
     everywhere = TileSharding(ShardingType.REPLICATED)
     metrics = [everywhere] * (len(outputs[0]) - STATE)
-    whole = hloexec.unshard_outputs(smallest, outputs, sharding=TupleSharding((*state, *metrics)))
+    whole = hloexec.unshard_outputs(module, outputs, sharding=TupleSharding((*state, *metrics)))
     for before, after in zip(inputs[:STATE], whole[:STATE], strict=True):
         assert before.shape == after.shape
     step, loss, tokens = whole[0], whole[73], whole[78]

@@ -9,6 +9,7 @@ import pytest
 jax: Any = pytest.importorskip("jax")
 
 import hloexec  # noqa: E402
+from conformance.xla import COMPILED_SOONEST  # noqa: E402
 from tests.jax_functions.test_functions import CASES  # noqa: E402
 from tests.models.programs import PROGRAMS  # noqa: E402
 from tests.shrinking.smallest import assert_valid, shuffled, smallest  # noqa: E402
@@ -18,8 +19,8 @@ FUNCTIONS = {case.name: (case.function, case.arguments) for case in CASES}
 
 def check(function: Any, arguments: Any, seed: int, *, optimized: bool) -> None:
     if optimized:
-        # What LLVM makes of it is not run.
-        compiled = jax.jit(function).lower(*arguments).compile({"xla_backend_optimization_level": 0})
+        # Code that is made of it is not run.
+        compiled = jax.jit(function).lower(*arguments).compile({**COMPILED_SOONEST})
         module = hloexec.parse(compiled.as_text())
     else:
         module = hloexec.from_jax(function, *arguments)

@@ -170,14 +170,14 @@ def test_sizes_larger_than_they_were_are_refused() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
-def test_a_real_dump_shrinks_and_runs(name: str, limit: int) -> None:
+def test_a_real_dump_shrinks_to_a_valid_module_within_the_limit(name: str, limit: int) -> None:
+    """`test_dumps` runs them."""
     path = seed_path(name)
     if path is None:
         pytest.skip("the real dumps are not here; HLOEXEC_SEEDS names the folder that holds them")
     found = hloexec.shrink(hloexec.load(path), max_bytes=limit)
     assert_valid(found.module)
     assert found.total_bytes is not None and found.total_bytes <= limit
-    hloexec.run_devices(found.module, hloexec.random_inputs(found.module))
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ def filled(module: Module) -> Module:
     return hloexec.parse(_ELIDED.sub(table, hloexec.format(module)))
 
 
-def first_step_inputs(module: Module) -> list[list[Value]]:
-    """Random parameters and data, as each device holds them, and moments and counts that are 0 as before the first step.
+def first_step_inputs(module: Module) -> list[Value]:
+    """Random parameters and data of all devices together, and moments and counts that are 0 as before the first step.
 
     The new moments are then the gradients, to which random ones would add numbers a thousand times as large.
     """
@@ -49,7 +49,7 @@ def first_step_inputs(module: Module) -> list[list[Value]]:
         assert parameter.metadata is not None
         if "opt_state" in parameter.metadata.op_name:
             inputs[number] = np.zeros_like(inputs[number])
-    return hloexec.shard_inputs(module, inputs)
+    return inputs
 
 
 def results_of_xla(path: Path, like: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -70,7 +70,8 @@ def _main(source: str, target: str) -> None:
     module = hloexec.load(source)
     assert module.source is not None
     compiled = xla.compile_hlo(xla.equivalent_module(module.source), DEVICES, xla_flags=_FLAGS)
-    results = compiled.run_devices([flat(tuple(inputs)) for inputs in first_step_inputs(module)])
+    shards = hloexec.shard_inputs(module, first_step_inputs(module))
+    results = compiled.run_devices([flat(tuple(inputs)) for inputs in shards])
     # NumPy's files have no bf16, and f32 has all of its numbers.
     np.savez(
         target,

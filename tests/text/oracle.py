@@ -1,7 +1,7 @@
 """XLA's parser as the authority on HLO text.
 
 Some texts make XLA abort the process, so verdicts are taken in processes of their own: one process goes through a list,
-and where it dies, the next one goes on behind the text that killed it.
+and where it dies, another fork of its parent, which has imported jaxlib, goes on behind the text that killed it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,32 @@ __all__ = ["canonical_text", "parse", "verdicts", "with_signed_zeros"]
 
 _MINUS_ZERO = re.compile(r"(?<=[{( ])-0(?=[,)} ])")
 
-_LOOP = """
-import json, sys
+_PROGRAM = """
+import json, os, sys
 from jaxlib import _hlo
-for text in json.load(sys.stdin):
+
+def answer(text):
     try:
         _hlo.hlo_module_from_text(text)
-        answer = None
+        return None
     except Exception as error:
-        answer = str(error)
-    print(json.dumps(answer), flush=True)
+        return str(error)
+
+texts, answers = json.load(sys.stdin), []
+while len(answers) < len(texts):
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(write, "w") as lines:
+            for text in texts[len(answers):]:
+                print(json.dumps(answer(text)), file=lines, flush=True)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as lines:
+        answers += map(json.loads, lines)
+    if status := os.waitpid(child, 0)[1]:
+        answers.append(f"aborted: status {status}")
+print(json.dumps(answers))
 """
 
 
@@ -64,16 +80,8 @@ def with_signed_zeros(text: str) -> str:
 def verdicts(texts: Sequence[str]) -> list[str | None]:
     """For each text None where XLA accepts it, else its error; "aborted: …" where XLA's process dies of it."""
     import_module("jaxlib")  # says at once where it is not installed
-    answers: list[str | None] = []
-    while len(answers) < len(texts):
-        done = subprocess.run(
-            [sys.executable, "-c", _LOOP],
-            input=json.dumps(texts[len(answers) :]),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        answers += [json.loads(line) for line in done.stdout.splitlines()]
-        if done.returncode:
-            answers.append("aborted: " + done.stderr[-500:])
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], input=json.dumps(texts), stdout=subprocess.PIPE, text=True, check=True
+    )
+    answers: list[str | None] = json.loads(done.stdout)
     return answers
