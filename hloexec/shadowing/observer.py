@@ -164,11 +164,10 @@ class ShadowObserver:
 
     def _exchange(self, event: Event, leaves: Sequence[Array]) -> None:
         evaluation, number = self.evaluation(event)
-        unknown = [leaf for leaf in leaves if not self._store.knows(leaf)]
-        if evaluation.is_failing or not any(map(is_inexact, unknown)):
+        if evaluation.is_failing or all(self._store.knows(leaf) or not is_inexact(leaf) for leaf in leaves):
             return
         try:
-            found = list(self._exchanges.results(event, unknown, number))
+            found = list(self._exchanges.results(event, leaves, number))
         except (HloError, ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:
             evaluation.is_failing, self.failing[number] = True, str(error).partition("\n")[0]
             return

@@ -72,6 +72,23 @@ def test_boundaries_of_manual_regions_take_shadows_along() -> None:
     assert [loss.instruction for loss in hloexec.shadow(module, [inputs]).losses] == ["y"]
 
 
+def test_what_leaves_a_region_whole_lies_beside_what_differs_between_copies() -> None:
+    """Devices whose copies differ show the call one after the other, with the same whole in all of them."""
+    body = """x = T[2] parameter(0), sharding={manual}
+        y = T[2] multiply(x, x), sharding={manual}
+        w = (T[8], T[4], T[2]) custom-call(y, y, y), custom_call_target="xla.sdy.LocalToGlobalShape",
+          sharding={{devices=[4]<=[4]}, {devices=[2,2]<=[4] last_tile_dim_replicate}, {manual}}
+        ROOT r = T[14] concatenate(w#0, w#1, w#2), dimensions={0}"""
+    module = _on_devices(body, "bf16")
+    module = hloexec.parse(hloexec.format(module).replace(FOUR, "num_partitions=4", 1))
+    inputs = [[numbers("bf16", 2, seed=device)] for device in range(4)]
+    squares = [[a * a for a in exact_numbers(x)] for (x,) in inputs]
+    found = shadows_of(module, inputs)
+    for device in range(4):
+        parts = *range(4), device % 2, 2 + device % 2, device
+        assert found[device, 0] == [square for part in parts for square in squares[part]]
+
+
 def test_asynchronous_pairs_take_shadows_along() -> None:
     module = _on_devices(
         """x = T[4] parameter(0)

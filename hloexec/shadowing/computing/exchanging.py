@@ -33,6 +33,13 @@ class _Meeting:
     groups: list[Group]
     function: Callable[[dict[int, list[Array]]], Mapping[int, Any]]
     """What the members of a group get, from what they hold, by their numbers in the group."""
+    first: int | None = None
+    """The number of the leaf that they get, of those of an instruction that gives several; None where they get all."""
+
+    def given(self, leaves: Sequence[Array], count: int) -> Sequence[Array]:
+        """The leaves that a member gets, of those of the result; the start of a collective has its operands before."""
+        first = (count if len(leaves) >= 2 * count else 0) if self.first is None else self.first
+        return leaves[first : first + count]
 
 
 class Exchanges:
@@ -61,9 +68,11 @@ class Exchanges:
             held.update(dict.fromkeys(event.devices, event.value))
 
     def results(self, event: Event, leaves: Sequence[Array], place: int) -> Iterator[Found]:
-        """The differences of the leaves that an exchange gives to the event's devices, and what it added."""
+        """The differences of the leaves that an exchange gives to the event's devices, and what it added.
+
+        A leaf that devices of an earlier event have got, too, has its shadow already.
+        """
         computation, instruction = event.computation, event.instruction
-        left = iter(leaves)
         for meeting in self._meetings_of(computation, instruction):
             group, operands = self._members(computation, meeting, event.devices[0])
             number = next(number for number, member in group.items() if member == event.devices[0])
@@ -71,8 +80,10 @@ class Exchanges:
             shadows = [self._store.get(leaf) for member in operands.values() for leaf in member]
             is_wrong = any(shadow is not None for shadow in shadows)
             moves = traits_of(instruction).moves is not None
-            for theirs, its in zip(exact[number], here[number], strict=True):
-                leaf = next(left)
+            own = meeting.given(leaves, len(here[number]))
+            for leaf, theirs, its in zip(own, exact[number], here[number], strict=True):
+                if self._store.knows(leaf):
+                    continue
                 difference = difference_of(theirs, leaf)
                 if not difference.energy and not difference.is_whole:
                     yield leaf, None, None, shadows
@@ -111,8 +122,8 @@ class Exchanges:
             else:
                 arrays = zip(instruction.operands, crossings(self._module, computation, instruction), strict=True)
                 found = [
-                    _Meeting((name,), each.groups(self._topology), each.exchange)
-                    for name, each in arrays
+                    _Meeting((name,), each.groups(self._topology), each.exchange, index)
+                    for index, (name, each) in enumerate(arrays)
                     if not each.is_identity
                 ]
             self._meetings[key] = found
