@@ -64,8 +64,8 @@ def test_nothing_but_rounding_differs(name: str, first: str, second: str, folder
     assert found.matched_share >= (0.6 if name in _WITH_OWN_STEPS else 0.95)
 
 
-def _outputs(module: Module, arguments: list[Any]) -> list[Any]:
-    shards = hloexec.shard_inputs(module, arguments, partitions=8)
+def _outputs(module: Module, arguments: list[Any], before: Module) -> list[Any]:
+    shards = hloexec.shard_inputs(module, arguments, before=before, partitions=8)
     found: list[Any] = []
     for output in hloexec.run_devices(module, shards):
         found += output if isinstance(output, tuple) else [output]
@@ -87,10 +87,10 @@ def test_planted_faults_are_found(folder: Path) -> None:
     for name in PROGRAMS:
         before, after = (_module(folder, name, stage) for stage in ("before", "after"))
         arguments = _arguments(folder, name)
-        right = _outputs(after, arguments)
+        right = _outputs(after, arguments, before)
         for fault in _sampled(after):
             found = hloexec.diff(before, fault.module, arguments)
-            pairs = zip(_outputs(fault.module, arguments), right, strict=True)
+            pairs = zip(_outputs(fault.module, arguments, before), right, strict=True)
             is_effective = not all(np.allclose(one, other, rtol=1e-3, atol=1e-4) for one, other in pairs)
             assert found.verdict == "differ" or not is_effective, f"{name}: {fault}"
             if found.verdict != "differ":
