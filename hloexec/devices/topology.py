@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.ops.attributes import attribute_fields
+from hloexec.wording import counted
 
 __all__ = [
     "MOST_DEVICES",
@@ -50,8 +51,7 @@ class Topology:
         return device % self.partitions
 
     def __str__(self) -> str:
-        replicas = f"{self.replicas} replica{'s' if self.replicas != 1 else ''}"
-        return f"{replicas} × {self.partitions} partition{'s' if self.partitions != 1 else ''}"
+        return f"{counted(self.replicas, 'replica')} × {counted(self.partitions, 'partition')}"
 
 
 ONE_DEVICE = Topology()

@@ -26,8 +26,7 @@ from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.plans import plan_of
-from hloexec.files import open_atomically
-from hloexec.folders import whole_folder
+from hloexec.files import open_atomically, whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs

@@ -240,12 +240,12 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     """The snapshot with a smaller module, which its values do not fit; standard error says so."""
     from hloexec.shrinking import shrink
-    from hloexec.system_memory import in_units
+    from hloexec.wording import byte_text
 
     found = shrink(snapshot.module, max_bytes=max_bytes)
     if not found.changes:
         return snapshot
-    before, after = in_units(found.argument_bytes_before), in_units(found.argument_bytes)
+    before, after = byte_text(found.argument_bytes_before), byte_text(found.argument_bytes)
     click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
     return attrs.evolve(snapshot, module=found.module, inputs_per_device=(), result=None)
 

@@ -1,0 +1,31 @@
+"""How messages word sizes, devices, and names that may have been meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from hloexec.wording import byte_text, on_devices, suggestion
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2885767252, "2.9 GB"), (10**18, "1000.0 PB")]
+)
+def test_sizes_are_written_for_people(size: int, text: str) -> None:
+    assert byte_text(size) == text
+
+
+def test_devices_are_listed_up_to_a_number_and_none_where_there_are_none() -> None:
+    listed = [on_devices([]), on_devices([2]), on_devices([0, 1]), on_devices(range(9), 8), on_devices(range(2), 2)]
+    assert listed == [
+        "",
+        " on device 2",
+        " on devices 0, 1",
+        " on devices 0, 1, 2, 3, 4, 5, 6, 7, …",
+        " on devices 0, 1",
+    ]
+
+
+def test_only_names_that_come_near_are_suggested() -> None:
+    assert suggestion("dot.4", ["dot.3", "add"]) == "; did you mean dot.3?"
+    assert suggestion("dot.4", ["dot.3", "dot.2", "add"], 2, repr) == "; did you mean 'dot.3' or 'dot.2'?"
+    assert suggestion("x", ["dot.3"]) == suggestion("x", []) == ""
