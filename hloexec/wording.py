@@ -1,10 +1,13 @@
-"""How messages and reports word sizes, counts, devices, and names that may have been meant."""
+"""How messages and reports word sizes, counts, devices and names that may have been meant, and how numbers are read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["byte_text", "counted", "on_devices", "suggestion"]
+__all__ = ["byte_text", "counted", "natural_number", "on_devices", "suggestion"]
+
+_MOST_DIGITS = 19
+"""Those of every number below 2**63."""
 
 
 def byte_text(size: int) -> str:
@@ -20,6 +23,11 @@ def byte_text(size: int) -> str:
 def counted(count: int, noun: str, text: Callable[[int], str] = str) -> str:
     """`1 instruction`, `2 instructions`; `text` writes the number."""
     return f"{text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def natural_number(text: str) -> int | None:
+    """The number that a text of up to 19 decimal digits stands for; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def on_devices(devices: Sequence[int], most: int | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.wording import byte_text, on_devices, suggestion
+from hloexec.wording import byte_text, natural_number, on_devices, suggestion
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,8 @@ def test_only_names_that_come_near_are_suggested() -> None:
     assert suggestion("dot.4", ["dot.3", "add"]) == "; did you mean dot.3?"
     assert suggestion("dot.4", ["dot.3", "dot.2", "add"], 2, repr) == "; did you mean 'dot.3' or 'dot.2'?"
     assert suggestion("x", ["dot.3"]) == suggestion("x", []) == ""
+
+
+def test_natural_numbers_are_decimal_digits_that_64_bits_hold() -> None:
+    assert [natural_number(text) for text in ("0", "007", "9" * 18)] == [0, 7, 10**18 - 1]
+    assert not any(map(natural_number, ("", "-1", "+1", "1.0", " 1", "1_0", "²", "٣", "9" * 20, "9" * 5000)))

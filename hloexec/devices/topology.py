@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.ops.attributes import attribute_fields
-from hloexec.wording import counted
+from hloexec.wording import counted, natural_number
 
 __all__ = [
     "MOST_DEVICES",
@@ -164,10 +164,10 @@ def source_target_pairs(computation: Computation, instruction: Instruction) -> t
 
 
 def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
-    numbers = text.translate(str.maketrans("{},", "   ")).split()
-    if len(numbers) % 2 or not all(number.isdecimal() for number in numbers):
+    numbers = [natural_number(word) for word in text.translate(str.maketrans("{},", "   ")).split()]
+    values = [number for number in numbers if number is not None]
+    if len(numbers) % 2 or len(values) < len(numbers):
         raise InputError(f"%{instruction.name} should transfer between pairs like {{{{0,1}}}}, but says {text!r}")
-    values = list(map(int, numbers))
     return tuple(zip(values[::2], values[1::2], strict=True))
 
 

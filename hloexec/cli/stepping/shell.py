@@ -25,7 +25,7 @@ from hloexec.stepping.names import found_instruction
 from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Value
-from hloexec.wording import counted, suggestion
+from hloexec.wording import counted, natural_number, suggestion
 
 __all__ = ["PROMPT", "Shell"]
 
@@ -291,12 +291,10 @@ class Shell(cmd.Cmd):
     def do_list(self, rest: str) -> None:
         """list [N|NAME]: the text around where the run is, N lines to each side, or around an instruction."""
         here = self._here()
-        around, centre = _AROUND, here.instruction
-        if rest.isascii() and rest.isdecimal():
-            around = min(int(rest), _MOST_LINES)
-        elif rest:
-            centre = self._named(rest, here)
-        self._say(listing(here.computation, centre, here.instruction, around))
+        around = natural_number(rest)
+        centre = here.instruction if around is not None else self._named(rest, here)
+        lines = _AROUND if around is None else min(around, _MOST_LINES)
+        self._say(listing(here.computation, centre, here.instruction, lines))
 
     def do_where(self, rest: str) -> None:
         """where, backtrace: the computations that the run is in, the innermost first."""

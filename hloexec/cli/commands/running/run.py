@@ -110,6 +110,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.execution import execute
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
+    from hloexec.values import label_of
 
     own = _Options(**more)
     if own.against is not None:
@@ -139,7 +140,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         comparison = compared(own.against, module, run.inputs, ran.results, loaded.options)
     elif run.recorded_result is not None:
         comparison = hloexec.compare(results[0], run.recorded_result, module=module, numerics=given.numerics)
-    rows = labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value")
+    rows = labelled_leaves(results, label_of)
     outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
         view.result(outcome)
