@@ -341,8 +341,8 @@ def _combined(text: str) -> NumericsPolicy:
 
 def _plain(name: str) -> NumericsPolicy:
     prefix, _, text = name.partition(":")
-    seed = natural_number(text)
-    if prefix == RANDOM_ROUNDING and seed is not None:
+    seed = natural_number(text) if prefix == RANDOM_ROUNDING else None
+    if seed is not None:
         return NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", rounding_seed=seed)
     found = POLICIES.get(name)
     if found is None:
