@@ -17,6 +17,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
+from hloexec.wording import natural_number
 
 __all__ = [
     "byte_count",
@@ -81,8 +82,8 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
     found = []
     for key in keys:
         number = names.get(key.removeprefix("%"), key) if isinstance(key, str) else key
-        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 10:
-            number = int(number)
+        if isinstance(number, str):
+            number = natural_number(number)
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
             listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
             raise InputError(f"{computation.name} has no parameter {key!r:.80}, but {len(names)}{listed}")

@@ -1,15 +1,32 @@
-"""Writing files atomically."""
+"""Output files and folders: they take their names only when they are whole, folders must be empty, and what is written
+must fit on the disk."""
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["open_atomically"]
+from hloexec.errors import InputError, ResourceError, os_errors_named
+from hloexec.wording import byte_text
+
+__all__ = ["free_bytes", "new_folder", "open_atomically", "require_new_folder", "require_room", "whole_folder"]
+
+_ABANDONED_SECONDS = 3600
+"""What another machine writes to the same disk is younger."""
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2."""
+
+_RESERVE = 64 << 20
+"""Bytes of a disk that are left to others."""
 
 
 @contextmanager
@@ -18,8 +35,8 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     It has no name while it is written, where the system can do that, so that nothing stays of a process that is killed;
     else a temporary name in the same folder, and is removed on any exception. What was there before stays until then.
-    A path that exists but is no regular file (`/dev/stdout`, a pipe) is written
-    directly. Raises OSError, nothing else of its own.
+    A path that exists but is no regular file (`/dev/stdout`, a pipe) is written directly. Raises OSError, nothing else
+    of its own.
     """
     target = os.path.realpath(path)
     try:
@@ -55,3 +72,128 @@ def _nameless_file(folder: str) -> int | None:
         return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
     except OSError:
         return None
+
+
+def require_new_folder(path: str | os.PathLike[str]) -> None:
+    """Raise InputError if `new_folder` could not make the folder, before a long run instead of after it."""
+    folder = Path(path)
+    if not os.fspath(path):
+        raise InputError("the name of the folder to write is empty")
+    with os_errors_named(f"write {os.fspath(path)!r}"):
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                raise InputError(f"{os.fspath(path)!r} is not empty; name a new folder, or remove what is in it")
+            parent = folder
+        elif folder.exists() or folder.is_symlink():
+            raise InputError(f"{os.fspath(path)!r} is a file, not a folder")
+        else:
+            parent = _existing_parent(folder)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {os.fspath(path)!r}: {os.fspath(parent)!r} cannot be written to")
+
+
+def new_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder, with those above it; InputError where it cannot be, or has something in it."""
+    require_new_folder(path)
+    with os_errors_named(f"make the folder {os.fspath(path)!r}"):
+        os.makedirs(path, exist_ok=True)
+    return Path(path)
+
+
+@contextmanager
+def whole_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill, which takes its name only when the block ends well.
+
+    On any exception nothing stays of it. Of several processes the first wins and the others get InputError, unless they
+    `replace` what is there: then the last one does. Raises InputError where the disk takes no more.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target)
+        # What is replaced looks empty, too, while another process that has replaced it removes it.
+        is_inside = not replace and target.is_dir() and not any(target.iterdir())
+        temporary = (
+            target if is_inside else target.parent
+        ) / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        try:
+            temporary.mkdir()
+            yield temporary
+            if is_inside:
+                _move_up(temporary)
+            elif replace and target.exists():
+                _exchange(temporary, target)
+            else:
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except InputError as error:
+        raise type(error)(error.message.replace(os.fspath(temporary), os.fspath(path))) from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            reason = "another process has written it meanwhile, and it is kept"
+        raise InputError(f"cannot write {os.fspath(path)!r}: {reason}") from error
+
+
+def _move_up(folder: Path) -> None:
+    """Move what is in a folder to the one that it is in, which has nothing else."""
+    if any(other != folder for other in folder.parent.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    for file in folder.iterdir():
+        file.rename(folder.parent / file.name)
+
+
+def _exchange(folder: Path, target: Path) -> None:
+    """Let two folders change names: at once where the system can do that, so that there is no moment without one."""
+    import ctypes
+
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    names = os.fsencode(folder), os.fsencode(target)
+    if renameat2 is None or renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        old = folder.with_suffix(".old")
+        target.rename(old)
+        try:
+            folder.rename(target)
+        except BaseException:
+            old.rename(target)
+            raise
+        old.rename(folder)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what processes have left that were killed while they wrote `target`."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*-*.tmp"):
+        number = left.name.removeprefix(f".{target.name}.").partition("-")[0]
+        try:
+            is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+        except FileNotFoundError:
+            continue  # Another process has just finished.
+        if number.isdecimal() and is_old and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int:
+    """What may still be written to a folder that is there or is to be made, a reserve left aside."""
+    return max(0, shutil.disk_usage(_existing_parent(Path(path))).free - _RESERVE)
+
+
+def require_room(path: str | os.PathLike[str], needed: int, limit: int | None, what: str, advice: str) -> None:
+    """Raise ResourceError where `needed` bytes are more than `limit`, or than the folder's disk has free."""
+    free = free_bytes(path)
+    is_limited = limit is not None and limit < free
+    allowed = limit if limit is not None and is_limited else free
+    if needed > allowed:
+        but = (
+            f"more than {byte_text(allowed)}, the limit that was given"
+            if is_limited
+            else (f"but only {byte_text(allowed)} are free there")
+        )
+        raise ResourceError(f"{what} take about {byte_text(needed)} in {os.fspath(path)!r}, {but}; {advice}")
+
+
+def _existing_parent(folder: Path) -> Path:
+    for parent in (folder, *folder.absolute().parents):
+        if parent.exists():
+            return parent
+    return Path("/")

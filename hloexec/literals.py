@@ -30,8 +30,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import LiteralError
 from hloexec.files import open_atomically
 from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
-from hloexec.npz import ROOT, Expected, encode, entries, write_npz
-from hloexec.values import TOKEN, Array, Token, Value
+from hloexec.npz import Expected, encode, entries, write_npz
+from hloexec.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
+from hloexec.wording import natural_number
 
 __all__ = ["load", "load_arrays", "load_inputs", "load_value", "require_writable", "save"]
 
@@ -66,7 +67,7 @@ def save(path: str | os.PathLike[str], value: Value) -> None:
     require_path("path", path)
     suffix = _format_of(os.fspath(path))
     stored = list(_entries_of(value))
-    if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != ROOT):
+    if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != WHOLE):
         what = "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"
         raise LiteralError(f"a .npy file cannot hold {what}; write a .npz file instead of {os.fspath(path)!r}")
     try:
@@ -87,7 +88,7 @@ def load(path: str | os.PathLike[str]) -> Value:
     leaves: dict[Path, Value] = {}
     for entry in entries(path):
         leaf = entry.read(None)
-        index = _index_path(entry.number)
+        index = index_of(entry.number)
         if index is None:
             raise LiteralError(f"{entry.where} is not the index path of a leaf, such as 0 or 1.0")
         if index in leaves:
@@ -118,10 +119,10 @@ def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the valu
     Raises LiteralError where the file cannot be read, leaves are missing or too many, or one is of another element type
     or other dimensions.
     """
-    expected = {(_key(index) or ROOT): (index, leaf) for index, leaf in _leaves_of(shape)}
+    expected = {label_of(index): (index, leaf) for index, leaf in _leaves_of(shape)}
     leaves: dict[Path, Value] = {}
     for entry in entries(path):
-        stem = ROOT if entry.stem == "arr_0" and ROOT in expected else entry.number
+        stem = WHOLE if entry.stem == "arr_0" and WHOLE in expected else entry.number
         if stem not in expected:
             raise LiteralError(f"{entry.where} belongs to no leaf of {what}, which is {shape}")
         index, leaf_shape = expected[stem]
@@ -149,7 +150,7 @@ def load_inputs(
     expected = _expected_inputs(parameters)
     leaves: dict[int, dict[Path, Value]] = {number: {} for number in range(len(parameters)) if number not in given}
     for entry in entries(path):
-        if not parameters and entry.stem == ROOT:
+        if not parameters and entry.stem == WHOLE:
             entry.read(TupleShape())
             continue
         places = expected.get(entry.stem) or expected.get(entry.number, [])
@@ -182,7 +183,7 @@ def _expected_inputs(
     """Every key a file of parameters may have, with the leaves it can mean (a name with dots may mean several)."""
     expected: dict[str, list[tuple[int, Path, Expected]]] = {}
     if len(parameters) == 1 and isinstance(parameters[0].shape, ArrayShape):
-        expected[ROOT] = [(0, (), parameters[0].shape)]
+        expected[WHOLE] = [(0, (), parameters[0].shape)]
     for number, parameter in enumerate(parameters):
         for index, leaf in _leaves_of(parameter.shape):
             for stem in (str(number), parameter.name):
@@ -197,9 +198,10 @@ def _stray(
 ) -> str:
     if places:
         return f"may mean parameter {' or '.join(str(place[0]) for place in places)}; key it by number"
-    number, _, rest = stem.partition(".")
-    if number.isdecimal() and int(number) < len(parameters):
-        shape = parameters[int(number)].shape
+    head, _, rest = stem.partition(".")
+    number = natural_number(head)
+    if number is not None and number < len(parameters):
+        shape = parameters[number].shape
         kind = f"has no leaf {rest}" if rest else "is a tuple, whose leaves are keyed 0.0, 0.1, …"
         return f"does not fit: parameter {number} is {shape} and {kind}"
     if not parameters:
@@ -210,19 +212,9 @@ def _stray(
     )
 
 
-def _key(index: Path, stem: str = "") -> str:
-    parts = [stem] if stem else []
-    return ".".join([*parts, *map(str, index)])
-
-
-def _index_path(stem: str) -> Path | None:
-    """The index path a key spells, or None."""
-    if stem == ROOT:
-        return ()
-    parts = stem.split(".")
-    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        return None
-    return tuple(map(int, parts))
+def _key(index: Path, stem: str) -> str:
+    """The key of a leaf of what the stem names; of a value where it names nothing."""
+    return ".".join([stem, *map(str, index)]) if stem else label_of(index)
 
 
 def _listed(keys: Sequence[str], most: int = 5) -> str:
@@ -248,7 +240,7 @@ def _fill(leaves: dict[Path, Value], shape: Shape, stem: str = "") -> list[str]:
         elif leaf.is_token:
             leaves[index] = TOKEN
         else:
-            missing.append(_key(index, stem) or ROOT)
+            missing.append(_key(index, stem))
     return missing
 
 
@@ -264,11 +256,11 @@ def _assemble(leaves: Mapping[Path, Value], filename: str) -> Value:
         above = by_depth.setdefault(depth - 1, {})
         for index, children in groups.items():
             if index in above:
-                raise LiteralError(f"{filename!r}: {_key(index) or ROOT!r} is an array and a tuple at once")
+                raise LiteralError(f"{filename!r}: {label_of(index)!r} is an array and a tuple at once")
             absent = next(i for i in range(len(children) + 1) if i not in children)
             if absent < len(children):
                 raise LiteralError(
-                    f"{filename!r} lacks {_key((*index, absent))!r}, but has later elements of its tuple"
+                    f"{filename!r} lacks {label_of((*index, absent))!r}, but has later elements of its tuple"
                 )
             above[index] = tuple(children[i] for i in range(len(children)))
     return by_depth.get(0, {}).get((), ())
@@ -279,7 +271,7 @@ def _entries_of(value: Value) -> Iterator[tuple[str, Array]]:
     stack: list[tuple[Path, Value]] = [((), value)]
     while stack:
         index, current = stack.pop()
-        key = _key(index) or ROOT
+        key = label_of(index)
         if isinstance(current, tuple):
             if not current:
                 yield f"{key}:tuple", _NOTHING

@@ -20,15 +20,13 @@ from hloexec.arguments import require_path
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
-from hloexec.values import TOKEN, Array, Value
+from hloexec.values import TOKEN, WHOLE, Array, Value
+from hloexec.wording import natural_number
 
-__all__ = ["DAMAGE", "ROOT", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
+__all__ = ["DAMAGE", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
 
 Expected: TypeAlias = ArrayShape | TupleShape
 """What a leaf should be: an array, a token, or the empty tuple."""
-
-ROOT = "value"
-"""The key of a value that is no tuple."""
 
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError),
@@ -56,7 +54,7 @@ class Entry:
     def number(self) -> str:
         """The stem, and the number alone of a key that `numpy.savez` invents: arr_0, arr_1, …"""
         number = self.stem.removeprefix("arr_")
-        return number if number.isascii() and number.isdecimal() else self.stem
+        return self.stem if natural_number(number) is None else number
 
     @property
     def type_name(self) -> str:
@@ -211,7 +209,7 @@ def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     except OSError as error:
         raise LiteralError(f"cannot read {filename!r}: {error.strerror or error}") from error
     if magic == np.lib.format.MAGIC_PREFIX:
-        yield Entry(filename, ROOT, None, size)
+        yield Entry(filename, WHOLE, None, size)
         return
     if magic[:2] != b"PK":
         raise LiteralError(f"{filename!r} is neither a .npz nor a .npy file")

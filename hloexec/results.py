@@ -12,7 +12,7 @@ from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.loading import load_with_values
 from hloexec.npz import entries
 from hloexec.numerics.statistics import leaves
-from hloexec.values import Array, Value
+from hloexec.values import Array, Value, label_of
 
 __all__ = ["labelled_arrays", "read_result", "result_shapes"]
 
@@ -68,15 +68,11 @@ def _result_of_snapshot(name: str) -> dict[str, Array]:
 
 def labelled_arrays(value: Value) -> dict[str, Array]:
     """The arrays of a value by their labels, tokens left out."""
-    found = ((_label(index), leaf) for index, leaf in leaves(value))
+    found = ((label_of(index), leaf) for index, leaf in leaves(value))
     return {label: leaf for label, leaf in found if isinstance(leaf, np.ndarray)}
 
 
 def result_shapes(module: Module) -> dict[str, ArrayShape]:
     """The shapes of the leaves of a module's result, by their labels; tokens left out."""
-    found = ((_label(index), leaf) for index, leaf in leaf_shapes(module.entry.result_shape))
+    found = ((label_of(index), leaf) for index, leaf in leaf_shapes(module.entry.result_shape))
     return {label: leaf for label, leaf in found if isinstance(leaf, ArrayShape) and leaf.is_array}
-
-
-def _label(index: tuple[int, ...]) -> str:
-    return ".".join(map(str, index)) or "value"

@@ -1,10 +1,10 @@
-"""The memory that this process may still allocate, and formatting of sizes."""
+"""The memory that this process may still allocate."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["available_bytes", "in_units", "memory_limit_bytes"]
+__all__ = ["available_bytes", "memory_limit_bytes"]
 
 _SHARE = 0.8
 
@@ -43,13 +43,3 @@ def _cgroup_bytes() -> int | None:
             return int(most.read()) - int(current.read())
     except (OSError, ValueError):
         return None
-
-
-def in_units(size: int) -> str:
-    """A number of bytes as text, e.g. `1.5 GB`."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} PB"

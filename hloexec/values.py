@@ -1,17 +1,36 @@
-"""Values, the arguments and results of functions, and one-line descriptions of objects.
+"""Values, the arguments and results of functions, the labels of their leaves, and one-line descriptions of objects.
 
 A value is a NumPy array, a (nested) tuple of values, or a token.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Described", "Inputs", "Nested", "Token", "Value", "flat", "mapped", "rebuilt"]
+__all__ = [
+    "TOKEN",
+    "WHOLE",
+    "Array",
+    "Described",
+    "Inputs",
+    "Nested",
+    "Token",
+    "Value",
+    "flat",
+    "index_of",
+    "label_of",
+    "mapped",
+    "rebuilt",
+]
+
+WHOLE = "value"
+"""The label of a value that is no tuple."""
+_LABEL = re.compile(r"\d{1,9}(\.\d{1,9})*", re.ASCII)
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
@@ -104,3 +123,15 @@ def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf:
 def mapped(value: object, leaf: Callable[[Any], T]) -> Nested[T]:
     """Nested tuples with `leaf` of each of their leaves in its place, depth first."""
     return rebuilt(value, lambda node: node if isinstance(node, tuple) else None, leaf)
+
+
+def label_of(index: Sequence[int]) -> str:
+    """The label of a part of a value, such as `1.0`: its tuple index, joined by dots; `value` of all of it."""
+    return ".".join(map(str, index)) or WHOLE
+
+
+def index_of(label: str) -> tuple[int, ...] | None:
+    """The tuple index that a label spells; None for a text that is no label."""
+    if label == WHOLE:
+        return ()
+    return tuple(map(int, label.split("."))) if _LABEL.fullmatch(label) else None

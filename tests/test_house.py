@@ -123,8 +123,8 @@ PROSE = {"and", "or", "parameter"}
 
 
 FLOORS = (
-    "collection dtypes errors files openblas system_memory values",
-    "folders ir precision",
+    "collection dtypes errors openblas system_memory values wording",
+    "files ir precision",
     "arguments",
     "ops",
     "custom_calls",

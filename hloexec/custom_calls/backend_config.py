@@ -16,6 +16,7 @@ import attrs
 
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
+from hloexec.wording import natural_number
 
 __all__ = ["Fields", "backend_config_field", "checked_json", "json_object", "known_fields", "read_fields"]
 
@@ -90,8 +91,9 @@ class Fields:
     def word(self, name: str, words: Sequence[str]) -> str:
         """A member of an enumeration, by its name or its number; the first one where the field is left out."""
         value = str(self.values.get(name, words[0]))
-        if value.isdigit() and int(value) < len(words):
-            return words[int(value)]
+        number = natural_number(value)
+        if number is not None and number < len(words):
+            return words[number]
         if value not in words:
             raise UnsupportedError(f"{name} of its backend_config is {value!r}; known are {', '.join(words)}")
         return value

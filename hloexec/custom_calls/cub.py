@@ -18,6 +18,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.values import Array
+from hloexec.wording import natural_number
 
 _FLOATS = ("bf16", "f16", "f32", "f64")
 _INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
@@ -70,7 +71,7 @@ def _is_flag(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     """A whole number, which protocol buffers write as a string where it has 64 bits."""
-    return (type(value) is int and value >= 0) or (isinstance(value, str) and value.isdecimal())
+    return (type(value) is int and value >= 0) or (isinstance(value, str) and natural_number(value) is not None)
 
 
 @custom_call(

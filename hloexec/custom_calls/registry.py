@@ -18,6 +18,7 @@ from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.relations import RelateRule, Resizing
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
+from hloexec.wording import counted
 
 __all__ = [
     "CUSTOM_CALLS",
@@ -101,7 +102,7 @@ class CustomCall:
             return None
         least, most = self.minimum_operands, self.maximum_operands
         if len(operands) < least or (most is not None and len(operands) > most):
-            taken = f"{'' if most == least else 'at least '}{least} operand{'' if least == 1 else 's'}"
+            taken = f"{'' if most == least else 'at least '}{counted(least, 'operand')}"
             raise ShapeError(f"it takes {taken}, but has {len(operands)}")
         if self.infer is None:
             return None

@@ -17,6 +17,7 @@ from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import attribute_fields
+from hloexec.wording import counted, natural_number
 
 __all__ = [
     "MOST_DEVICES",
@@ -51,8 +52,7 @@ class Topology:
         return device % self.partitions
 
     def __str__(self) -> str:
-        replicas = f"{self.replicas} replica{'s' if self.replicas != 1 else ''}"
-        return f"{replicas} × {self.partitions} partition{'s' if self.partitions != 1 else ''}"
+        return f"{counted(self.replicas, 'replica')} × {counted(self.partitions, 'partition')}"
 
 
 ONE_DEVICE = Topology()
@@ -165,10 +165,10 @@ def source_target_pairs(computation: Computation, instruction: Instruction) -> t
 
 
 def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
-    numbers = text.translate(str.maketrans("{},", "   ")).split()
-    if len(numbers) % 2 or not all(number.isdecimal() for number in numbers):
+    numbers = [natural_number(word) for word in text.translate(str.maketrans("{},", "   ")).split()]
+    values = [number for number in numbers if number is not None]
+    if len(numbers) % 2 or len(values) < len(numbers):
         raise InputError(f"%{instruction.name} should transfer between pairs like {{{{0,1}}}}, but says {text!r}")
-    values = list(map(int, numbers))
     return tuple(zip(values[::2], values[1::2], strict=True))
 
 

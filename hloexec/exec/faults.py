@@ -8,6 +8,7 @@ from hloexec.errors import EvaluationError, HloError, InputError, ResourceError,
 from hloexec.exec.observers import Context, call_path
 from hloexec.ir import Instruction
 from hloexec.plan.steps import PartError, Step
+from hloexec.wording import on_devices
 
 __all__ = ["instruction_text", "with_place"]
 
@@ -22,10 +23,9 @@ def with_place(error: Exception, step: Step, context: Context | None, devices: S
     path = call_path(step.scope, context)
     computation = step.scope.computation.name
     calls = f", reached through {' / '.join(map(str, path))}" if path else ""
-    where = f" on device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}" if devices else ""
     text = str(error) if isinstance(error, HloError) else f"{type(error).__name__}: {error}".rstrip(": ")
     lines = [
-        f"%{instruction.name} in computation {computation}{calls} failed{where}: {text}",
+        f"%{instruction.name} in computation {computation}{calls} failed{on_devices(devices)}: {text}",
         f"  {instruction_text(instruction, step)}",
     ]
     metadata = instruction.metadata

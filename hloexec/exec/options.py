@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from hloexec.arguments import require_seed, require_text
 from hloexec.exec.host import Sink, Source
 from hloexec.exec.statistics import Statistics
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.wording import suggestion
 
 __all__ = ["RunOptions", "plan_options", "require_run_options"]
 
@@ -52,6 +52,5 @@ def require_run_options(function: str, options: Mapping[str, object]) -> None:
     require_seed(options.get("seed", 0))
     for name in options:
         if name not in RunOptions.__annotations__:
-            close = get_close_matches(name, RunOptions.__annotations__, 1)
-            hint = f"; did you mean {close[0]}?" if close else "; help(hloexec.run) lists the options of runs"
+            hint = suggestion(name, RunOptions.__annotations__) or "; help(hloexec.run) lists the options of runs"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
+from hloexec.wording import suggestion
 
 __all__ = ["holding_computation", "instruction_name", "run_path"]
 
@@ -42,9 +42,7 @@ def holding_computation(
         holders = [computation for computation in holders if computation.name == wanted] or holders
     if not holders:
         known = [instruction.name for computation in module for instruction in computation]
-        close = get_close_matches(name, known, 3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise InputError(f"module {module.name} has no instruction {name!r}{hint}")
+        raise InputError(f"module {module.name} has no instruction {name!r}{suggestion(name, known, 3)}")
     if len(holders) > 1:
         names = ", ".join(computation.name for computation in holders[:8])
         raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")

@@ -23,7 +23,7 @@ from hloexec.exec.running import run_devices
 from hloexec.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import Slice, needs_devices, slice_module, slice_of
-from hloexec.folders import require_new_folder, whole_folder
+from hloexec.files import require_new_folder, whole_folder
 from hloexec.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import LeafComparison
@@ -31,6 +31,7 @@ from hloexec.numerics.statistics import leaves
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Described, Inputs, Value
+from hloexec.wording import on_devices
 
 __all__ = ["Extraction", "Rerun", "extract"]
 
@@ -227,8 +228,7 @@ def _not_met(module: Module, occurrence: Occurrence, recorder: Recorder) -> str:
         wanted = f"in iteration {iteration}" if iteration is not None else f"as {path}"
         return f"%{name} did not run {wanted}, but in the iterations {min(seen)} to {max(seen)}"
     if recorder.path is not None:
-        listed = ", ".join(map(str, sorted(recorder.missing)[:8]))
-        return f"{recorder.path} did not run on device{'s' if len(recorder.missing) > 1 else ''} {listed}"
+        return f"{recorder.path} did not run{on_devices(sorted(recorder.missing), 8)}"
     if path is not None:
         return f"nothing ran as {path}; `hloexec trace` lists the paths there are"
     if iteration is not None and recorder.ran_outside_loops:

@@ -26,8 +26,7 @@ from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.plans import plan_of
-from hloexec.files import open_atomically
-from hloexec.folders import whole_folder
+from hloexec.files import open_atomically, whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
@@ -38,7 +37,7 @@ from hloexec.numerics.tolerances import given_tolerance
 from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays
-from hloexec.values import Array, Inputs, Value
+from hloexec.values import Array, Inputs, Value, index_of
 
 __all__ = ["nested_value", "record_golden", "versions"]
 
@@ -194,17 +193,17 @@ def nested_value(leaves: Mapping[str, Array]) -> Value:
     for label, leaf in leaves.items():
         if not isinstance(label, str):
             raise wrong("each key of expected", "the label of a leaf", label)
-        parts = label.split(".")
-        if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        index = index_of(label)
+        if not index:
             raise InputError(
                 f"{label!r} is not a leaf of the result; keys are 0, 1.0, …, or value if it is not a tuple"
             )
         level = root
-        for part in parts[:-1]:
-            level = level.setdefault(int(part), {})
+        for number in index[:-1]:
+            level = level.setdefault(number, {})
             if not isinstance(level, dict):
                 raise InputError(f"{label!r} is part of what is an array already")
-        level[int(parts[-1])] = leaf
+        level[index[-1]] = leaf
     return _tuple(root, "")
 
 

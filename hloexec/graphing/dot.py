@@ -19,6 +19,7 @@ from hloexec.operations import operation_name
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line, source_lines
 from hloexec.text.shape_text import literal_text
+from hloexec.wording import counted
 
 __all__ = ["dot", "node_ids", "tooltip"]
 
@@ -208,8 +209,8 @@ def tooltip(graph: Graph, node: Node) -> str:
 def _legend(graph: Graph) -> str:
     """The scale of the colours as a table, beneath what is shown."""
     what = graph.module.name
-    if graph.around is not None:
-        steps = f"{graph.distance} step{'' if graph.distance == 1 else 's'}"
+    if graph.around is not None and graph.distance is not None:
+        steps = counted(graph.distance, "step")
         what += f", {steps} around {graph.around[1]} in {graph.around[0]}"
     elif graph.computation != graph.module.entry_name:
         what += f", computation {graph.computation}"

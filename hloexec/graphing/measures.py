@@ -18,8 +18,8 @@ from hloexec.graphing.colours import VERDICTS, Colours, quantity
 from hloexec.graphing.flow import Place
 from hloexec.ir import Module
 from hloexec.shadowing import ShadowRun
-from hloexec.system_memory import in_units
 from hloexec.values import Inputs
+from hloexec.wording import byte_text
 
 __all__ = ["blame_colours", "byte_colours", "error_colours", "loss_colours", "size_colours", "time_colours"]
 
@@ -112,7 +112,7 @@ def size_colours(sizes: Iterable[tuple[Place, int]]) -> Colours:
     values: dict[Place, float] = {}
     for place, size in sizes:
         values[place] = values.get(place, 0) + size
-    return quantity("bytes of the values that it defines", values, lambda value: in_units(int(value)))
+    return quantity("bytes of the values that it defines", values, lambda value: byte_text(int(value)))
 
 
 def time_colours(

@@ -21,10 +21,11 @@ from hloexec.inputs.ranges import Range, ranges_of
 from hloexec.inputs.tracing import parameter_demands
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, map_shape
 from hloexec.ops.intervals import Demand
-from hloexec.system_memory import in_units, memory_limit_bytes
+from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import TOKEN, Array, Token, Value
 from hloexec.verifier import explained
 from hloexec.verifier import verify as verify_module
+from hloexec.wording import byte_text
 
 __all__ = ["DISTRIBUTIONS", "demands_on", "random_inputs", "require_memory", "require_values", "value_of"]
 
@@ -102,8 +103,8 @@ def require_memory(computation: Computation) -> None:
     if allowed is not None and needed > allowed:
         largest = max(computation.parameters, key=lambda parameter: parameter.shape.byte_size)
         raise ResourceError(
-            f"the parameters of {computation.name} take {in_units(needed)}, more than {in_units(allowed)}, 80 % of "
-            f"what this machine has free; the largest is {largest.name}, {in_units(largest.shape.byte_size)}"
+            f"the parameters of {computation.name} take {byte_text(needed)}, more than {byte_text(allowed)}, 80 % of "
+            f"what this machine has free; the largest is {largest.name}, {byte_text(largest.shape.byte_size)}"
         )
 
 

@@ -16,6 +16,7 @@ from hloexec.ir.metadata import Metadata, OriginalValue, StackFrames, Statistics
 from hloexec.ir.shape import Shape
 from hloexec.ir.sharding import Sharding
 from hloexec.values import Described
+from hloexec.wording import counted
 
 __all__ = ["Alias", "Computation", "EntryLayout", "Instruction", "Module", "Span"]
 
@@ -115,7 +116,7 @@ class Computation(Described):
 
     def __str__(self) -> str:
         parameters = ", ".join(map(str, self.parameter_shapes))
-        return f"{self.name}: ({parameters}) -> {self.result_shape}, {_counted(len(self), 'instruction')}"
+        return f"{self.name}: ({parameters}) -> {self.result_shape}, {counted(len(self), 'instruction')}"
 
     def __iter__(self) -> Iterator[Instruction]:
         return iter(self.instructions)
@@ -186,12 +187,8 @@ class Module(Described):
         return sum(map(len, self.computations))
 
     def __str__(self) -> str:
-        instructions = _counted(self.instruction_count, "instruction")
-        return f"{self.name}: {instructions} in {_counted(len(self.computations), 'computation')}"
+        instructions = counted(self.instruction_count, "instruction")
+        return f"{self.name}: {instructions} in {counted(len(self.computations), 'computation')}"
 
     def __iter__(self) -> Iterator[Computation]:
         return iter(self.computations)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -11,7 +11,7 @@ import attrs
 from hloexec import literals
 from hloexec.arguments import require_path
 from hloexec.errors import HloError
-from hloexec.folders import require_new_folder, whole_folder
+from hloexec.files import require_new_folder, whole_folder
 from hloexec.ir import Module, leaf_shapes
 from hloexec.text import format as format_module
 from hloexec.values import Described, Value

@@ -10,9 +10,9 @@ import attrs
 from hloexec.arguments import described
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
-from hloexec.values import Value, mapped
+from hloexec.values import Value, label_of, mapped
 
-__all__ = ["Carried", "Leaves", "carried_by", "label_of", "output_labels", "with_leaves"]
+__all__ = ["Carried", "Leaves", "carried_by", "output_labels", "with_leaves"]
 
 Leaves: TypeAlias = Sequence[tuple[str, ArrayShape | BufferShape]]
 """The labels and shapes of the arrays in a value."""
@@ -25,11 +25,6 @@ class Carried:
     pairs: tuple[tuple[str, str], ...]
     reason: str
     """How that is known, in words."""
-
-
-def label_of(index: tuple[int, ...]) -> str:
-    """The label of the part of a value, such as `1.0`; `value` of all of it."""
-    return ".".join(map(str, index)) or "value"
 
 
 def output_labels(computation: Computation) -> Leaves:

@@ -14,13 +14,13 @@ from hloexec.exec.arguments import listed_inputs
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
 from hloexec.ir import Module
-from hloexec.narrowing.carrying import Carried, label_of, with_leaves
+from hloexec.narrowing.carrying import Carried, with_leaves
 from hloexec.narrowing.errors import Expected, worst_element
 from hloexec.narrowing.findings import Deviation
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.common import widen
 from hloexec.ops.relations import Place
-from hloexec.values import Array, Inputs, Value
+from hloexec.values import Array, Inputs, Value, label_of
 
 __all__ = ["Measurer", "Ranges", "Reference", "worst_of"]
 

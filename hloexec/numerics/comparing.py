@@ -25,7 +25,7 @@ from hloexec.numerics.sequential import settled, severity_beside
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.numerics.ulps import are_comparable, narrower
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.values import Array, Inputs, Value
+from hloexec.values import Array, Inputs, Value, label_of
 
 __all__ = ["compare"]
 
@@ -128,7 +128,7 @@ def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pa
 
 def _own_chains(module: Module, numerics: str | NumericsPolicy) -> dict[str, Chain]:
     """The chains to a module's leaves by label."""
-    found = {".".join(map(str, index)) or "value": chain for index, chain in leaf_chains(module, numerics).items()}
+    found = {label_of(index): chain for index, chain in leaf_chains(module, numerics).items()}
     if len(found) == 1:
         found.setdefault("value", *found.values())
     return found

@@ -28,7 +28,7 @@ from hloexec.numerics.selections import ModuleValue, Selection, apply_steps, obs
 from hloexec.numerics.severities import agreement
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.values import Array
+from hloexec.values import Array, index_of
 
 __all__ = ["IndexLeaves"]
 
@@ -93,7 +93,7 @@ class IndexLeaves:
         if leaf.label in self._selects:
             agree = _selected_agree(actual, expected, [self._given_source(leaf.label, actual)], is_permutation=False)
             return _explained(leaf, actual, expected, agree, "the values given")
-        selection = self._selections.get(_index(leaf.label))
+        selection = self._selections.get(index_of(leaf.label) or ())
         if selection is None:
             return leaf
         name = selection.instruction.name
@@ -187,11 +187,6 @@ class IndexLeaves:
             for computation, caller in place.callers:
                 chain = worst(self._chains[computation.name][name] for name in caller.operands).then(chain)
         return derived_tolerance(entry, entry, chain)
-
-
-def _index(label: str) -> tuple[int, ...]:
-    parts = label.split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def _fits(leaf: Array, source: _Source, is_reduced: bool) -> bool:

@@ -14,7 +14,8 @@ from hloexec.errors import ResourceError
 from hloexec.ops.arena import release_memory
 from hloexec.plan.spread import Spread
 from hloexec.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
-from hloexec.system_memory import in_units, memory_limit_bytes
+from hloexec.system_memory import memory_limit_bytes
+from hloexec.wording import byte_text
 
 __all__ = ["annotate_peaks_within", "entry_peak_bytes", "require_memory"]
 
@@ -198,15 +199,15 @@ def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> l
         step = origin[slot]
         times = f"{counts[slot]} × " if counts[slot] > 1 else ""
         found.append(
-            f"  {in_units(size):>10}  {times}{plan.slot_shapes[slot]} of %{step.instruction.name} in "
+            f"  {byte_text(size):>10}  {times}{plan.slot_shapes[slot]} of %{step.instruction.name} in "
             f"{step.scope.computation.name}"
         )
     if where.flow is not None and where.extra_bytes:
         found.append(
-            f"  {in_units(where.extra_bytes):>10}  within %{where.instruction.name} in {where.scope.computation.name}"
+            f"  {byte_text(where.extra_bytes):>10}  within %{where.instruction.name} in {where.scope.computation.name}"
         )
     elif where.extra_bytes:
-        found.append(f"  {in_units(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
+        found.append(f"  {byte_text(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
     return found
 
 
@@ -224,7 +225,7 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
         alone = peak
         peak, where = _peak(plan, [False] * len(plan.parameters), spread)
         peak = max(peak, alone)
-        devices = f" on all devices ({in_units(alone)} on one)"
+        devices = f" on all devices ({byte_text(alone)} on one)"
     allowed = memory_limit_bytes(limit)
     if limit is None and allowed is not None and peak > allowed:
         # What modules keep for their next runs is not free, but may be.
@@ -236,8 +237,8 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
     at = f" at %{where.instruction.name}" if where is not None else ""
     source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
     raise ResourceError(
-        f"running {plan.computation.name} would take about {in_units(peak)}{devices} beyond its inputs{at}, more than "
-        f"{in_units(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
+        f"running {plan.computation.name} would take about {byte_text(peak)}{devices} beyond its inputs{at}, more than "
+        f"{byte_text(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
         "Run one of its computations alone, or a smaller module, or raise the memory limit."
     )
 

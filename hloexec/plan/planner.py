@@ -30,7 +30,8 @@ from hloexec.plan.program import Program, called_computation, require_supported
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.synthesis import synthesized
 from hloexec.plan.trees import Leaf
-from hloexec.system_memory import in_units, memory_limit_bytes
+from hloexec.system_memory import memory_limit_bytes
+from hloexec.wording import byte_text
 
 __all__ = ["build"]
 
@@ -184,7 +185,7 @@ class _Planner:
             allowed = memory_limit_bytes(self.memory_limit)
             if allowed is not None and self.synthesized_bytes > allowed:
                 raise ResourceError(
-                    f"random values for what the text does not say take more than {in_units(allowed)}, the "
+                    f"random values for what the text does not say take more than {byte_text(allowed)}, the "
                     f"memory limit, at %{instruction.name}; zeros take no memory"
                 )
         return synthesized(how, shape, instruction.name)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from hloexec.system_memory import in_units
+from hloexec.wording import byte_text, counted
 
 __all__ = ["byte_text", "count_text", "flop_text", "number_text", "plural", "seconds_text"]
-
-byte_text = in_units
 
 
 def flop_text(count: float) -> str:
@@ -51,5 +49,5 @@ def count_text(count: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 instruction`, `2 instructions`."""
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+    """`1 instruction`, `2 000 instructions`."""
+    return counted(count, noun, count_text)

@@ -21,6 +21,7 @@ from hloexec.stepping.conditions import Condition, condition
 from hloexec.stepping.targets import Targets
 from hloexec.tracing.selection import Selection
 from hloexec.values import Described, Value, flat
+from hloexec.wording import natural_number
 
 __all__ = ["Breakpoint", "made", "parsed"]
 
@@ -116,15 +117,16 @@ def parsed(text: str) -> BreakpointText:
     words = iter(head.split())
     for word in words:
         if word in ("iteration", "device"):
-            number = next(words, "")
-            if not (number.isascii() and number.isdecimal()):
-                given = f", not {number!r}" if number else ""
+            text = next(words, "")
+            number = natural_number(text)
+            if number is None:
+                given = f", not {text!r}" if text else ""
                 raise InputError(f"a number is expected after `{word}`{given}")
-            _require_new(found, word, int(number))
+            _require_new(found, word, number)
             if word == "device":
-                found["device"] = int(number)
+                found["device"] = number
             else:
-                found["iteration"] = int(number)
+                found["iteration"] = number
         else:
             _require_new(found, "where", word)
             found["where"] = word

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction
+from hloexec.wording import suggestion
 
 __all__ = ["found_instruction", "near_name"]
 
 
 def near_name(name: str, known: Iterable[str]) -> str:
     """The end of a sentence that asks for a name which comes near; nothing where none does."""
-    close = get_close_matches(name, list(dict.fromkeys(known)), 1)
-    return f"; did you mean %{close[0]}?" if close else ""
+    return suggestion(name, dict.fromkeys(known), text="%{}".format)
 
 
 def found_instruction(computation: Computation, name: str, others: Iterable[Computation] = ()) -> Instruction:

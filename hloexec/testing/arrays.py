@@ -23,10 +23,11 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.intervals import ANYTHING
 from hloexec.precision import largest_number, least_number, part_type, smallest_normal
-from hloexec.system_memory import in_units, memory_limit_bytes
+from hloexec.system_memory import memory_limit_bytes
 from hloexec.testing.shapes import element_types_of, shapes
 from hloexec.text.shapes import parse_shape
 from hloexec.values import Array
+from hloexec.wording import byte_text
 
 __all__ = ["Elements", "array_of", "arrays"]
 
@@ -125,7 +126,7 @@ def _array_shape(value: object) -> ArrayShape:
         raise InputError(f"arrays have a shape such as f32[2,3], but {found} was given")
     allowed = memory_limit_bytes(None)
     if found.is_too_large or (allowed is not None and found.byte_size > allowed):
-        raise ResourceError(f"an array {found} takes {in_units(found.byte_size)}, more than this machine has free")
+        raise ResourceError(f"an array {found} takes {byte_text(found.byte_size)}, more than this machine has free")
     return found
 
 

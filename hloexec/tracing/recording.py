@@ -14,7 +14,7 @@ import numpy as np
 
 from hloexec.errors import ResourceError, os_errors_named
 from hloexec.exec.observers import Event
-from hloexec.folders import free_bytes
+from hloexec.files import free_bytes
 from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.npz import encode
 from hloexec.numerics.statistics import LeafStatistics, leaves, statistics

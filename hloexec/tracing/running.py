@@ -19,8 +19,7 @@ from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.plans import plan_of
 from hloexec.exec.running import run_devices
-from hloexec.files import open_atomically
-from hloexec.folders import new_folder, require_new_folder, require_room
+from hloexec.files import new_folder, open_atomically, require_new_folder, require_room
 from hloexec.ir import Computation, Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import attrs
 
 from hloexec.errors import InputError
 from hloexec.ir import Instruction, Module
+from hloexec.wording import suggestion
 
 __all__ = ["Selection"]
 
@@ -47,8 +47,7 @@ class Selection:
         for pattern in self.patterns:
             if not any(_matches(pattern, instruction) for instruction in instructions):
                 known = {word for instruction in instructions for word in (instruction.opcode, instruction.name)}
-                close = get_close_matches(_split(pattern)[1].removeprefix("%"), sorted(known), 3)
-                hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+                hint = suggestion(_split(pattern)[1].removeprefix("%"), sorted(known), 3, repr)
                 raise InputError(f"{pattern!r} selects no instruction of {module.name}{hint}")
 
 

@@ -18,8 +18,7 @@ import attrs
 
 import hloexec
 from hloexec.errors import InputError, os_errors_named
-from hloexec.files import open_atomically
-from hloexec.folders import require_new_folder
+from hloexec.files import open_atomically, require_new_folder
 from hloexec.triaging.collecting import Case
 from hloexec.triaging.findings import MinifiedModule, TriagedModule
 from hloexec.triaging.settings import Settings

@@ -14,6 +14,7 @@ from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.report import Report
 from hloexec.verifier.structure import has_attributes
+from hloexec.wording import counted
 
 __all__ = ["agree", "check_shapes"]
 
@@ -231,7 +232,7 @@ def _check_partner(
 def _operand_range(entry: Opcode) -> str:
     low, high = entry.minimum_operands, entry.maximum_operands
     if low == high:
-        return f"{low} operand{'' if low == 1 else 's'}"
+        return counted(low, "operand")
     return f"at least {low} operands" if high is None else f"{low} to {high} operands"
 
 

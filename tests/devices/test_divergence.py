@@ -213,6 +213,13 @@ def test_send_and_recv_move_values_along_their_pairs() -> None:
     assert numbers(run(text, 3, replicas=False)) == [2, 0, 1]
 
 
+@pytest.mark.parametrize("pairs", ["{{0,1},{1}}", "{{0,x}}", "{{0,%s}}" % ("9" * 5000)])
+def test_what_spells_no_pairs_is_refused(pairs: str) -> None:
+    text = f"ENTRY main {{\n  x = s32[] parameter(0)\n  {transfers(pairs)}  ROOT out = s32[] copy(x)\n}}\n"
+    with pytest.raises(hloexec.InputError, match="should transfer between pairs like"):
+        run(text, 2)
+
+
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [

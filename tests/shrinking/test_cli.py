@@ -98,6 +98,7 @@ def test_fewer_devices(capsys: pytest.CaptureFixture[str]) -> None:
         ("-4", "'-4' is not a number, or of the form 2x2"),
         ("four", "'four' is not a number, or of the form 2x2"),
         ("2x", "'2x' is not a number, or of the form 2x2"),
+        ("2x" + "9" * 5000, "is not a number, or of the form 2x2"),
         ("4 --dim 64=32", "size 64 cannot become 32: it is the product of 4 and 16, and follows them"),
     ],
 )

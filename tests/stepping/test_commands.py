@@ -219,6 +219,7 @@ def test_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("break last if", "a condition is expected after `if`"),
         ("break last device 9", "there is no device 9; there is one device, 0"),
         ("break last device x", "a number is expected after `device`, not 'x'"),
+        ("break last device " + "9" * 5000, "a number is expected after `device`, not"),
         ("break last iteration", "a number is expected after `iteration`"),
         ("break last w", "a breakpoint says where it is ('last') once, but 'w' follows"),
         ("break device 0", "a breakpoint says where: an instruction's name"),

@@ -11,6 +11,7 @@ import click
 from hloexec import literals
 from hloexec.errors import InputError
 from hloexec.values import Value
+from hloexec.wording import natural_number
 
 __all__ = ["HostValues", "host_values"]
 
@@ -72,11 +73,12 @@ def _values(path: str, what: str) -> tuple[Value, ...]:
 
 
 def _channel(key: str, known: Mapping[int, Any], option: str) -> int:
-    if not (key.isascii() and key.isdecimal() and len(key) < 19):
+    channel = natural_number(key)
+    if channel is None:
         raise click.BadParameter(f"{key!r} is not a channel number", param_hint=option)
-    if int(key) in known:
-        raise click.BadParameter(f"channel {int(key)} is given twice", param_hint=option)
-    return int(key)
+    if channel in known:
+        raise click.BadParameter(f"channel {channel} is given twice", param_hint=option)
+    return channel
 
 
 def _archive(path: str, option: str) -> str:

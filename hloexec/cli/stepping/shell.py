@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import cmd
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 
 import click
 import numpy as np
@@ -26,6 +25,7 @@ from hloexec.stepping.names import found_instruction
 from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Value
+from hloexec.wording import counted, natural_number, suggestion
 
 __all__ = ["PROMPT", "Shell"]
 
@@ -93,9 +93,8 @@ class Shell(cmd.Cmd):
         if full not in starting and len(starting) != 1:
             if starting:
                 raise InputError(f"{name!r} may mean {' or '.join(starting)}")
-            close = get_close_matches(name, self.names(), 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(self.names())}"
-            raise InputError(f"there is no command {name!r}; {hint}")
+            hint = suggestion(name, self.names(), text=repr) or f"; there are {', '.join(self.names())}"
+            raise InputError(f"there is no command {name!r}{hint}")
         method: Callable[[str], bool | None] = getattr(self, f"do_{full if full in starting else starting[0]}")
         return method
 
@@ -200,7 +199,7 @@ class Shell(cmd.Cmd):
             self.do_breakpoints("")
             return
         added = self.stepper.break_at(**parsed(rest))
-        count = "" if added.instructions is None else f", {_plural(len(added.instructions), 'instruction')}"
+        count = "" if added.instructions is None else f", {counted(len(added.instructions), 'instruction')}"
         self._say([f"breakpoint {added.number}: {added}{count}"])
 
     def do_watch(self, rest: str) -> None:
@@ -215,7 +214,7 @@ class Shell(cmd.Cmd):
         require_nothing("breakpoints", rest)
         entries = self.stepper.breakpoints
         self._say(
-            f"{entry.number}  {'watch ' if entry.is_watch else ''}{entry}  {_plural(entry.hits, 'stop')}"
+            f"{entry.number}  {'watch ' if entry.is_watch else ''}{entry}  {counted(entry.hits, 'stop')}"
             for entry in entries
         )
         if not entries:
@@ -292,12 +291,10 @@ class Shell(cmd.Cmd):
     def do_list(self, rest: str) -> None:
         """list [N|NAME]: the text around where the run is, N lines to each side, or around an instruction."""
         here = self._here()
-        around, centre = _AROUND, here.instruction
-        if rest.isascii() and rest.isdecimal():
-            around = min(int(rest), _MOST_LINES)
-        elif rest:
-            centre = self._named(rest, here)
-        self._say(listing(here.computation, centre, here.instruction, around))
+        around = natural_number(rest)
+        centre = here.instruction if around is not None else self._named(rest, here)
+        lines = _AROUND if around is None else min(around, _MOST_LINES)
+        self._say(listing(here.computation, centre, here.instruction, lines))
 
     def do_where(self, rest: str) -> None:
         """where, backtrace: the computations that the run is in, the innermost first."""
@@ -391,7 +388,3 @@ class Shell(cmd.Cmd):
 
 def _documentation(method: object) -> list[str]:
     return [line.strip() for line in (method.__doc__ or "").strip().split("\n")]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

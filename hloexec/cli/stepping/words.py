@@ -6,6 +6,7 @@ from hloexec.errors import InputError
 from hloexec.ir import ArrayShape
 from hloexec.stepping.expressions import value_of_text
 from hloexec.values import Value
+from hloexec.wording import natural_number
 
 __all__ = ["count_of", "number_of", "require_nothing", "scalar_of_text", "split_expression"]
 
@@ -17,10 +18,11 @@ def require_nothing(name: str, rest: str) -> None:
 
 
 def number_of(complaint: str, text: str) -> int:
-    """A number of up to nine digits; else InputError with the complaint."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+    """A natural number; InputError with the complaint for any other text."""
+    number = natural_number(text)
+    if number is None:
         raise InputError(complaint)
-    return int(text)
+    return number
 
 
 def count_of(name: str, rest: str) -> int:

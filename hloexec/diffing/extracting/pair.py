@@ -9,7 +9,7 @@ import attrs
 
 from hloexec import literals
 from hloexec.arguments import require_path
-from hloexec.folders import require_new_folder, whole_folder
+from hloexec.files import require_new_folder, whole_folder
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Described, Value

@@ -18,8 +18,8 @@ from hloexec.exec.observers import Event
 from hloexec.ir import Instruction, Module, leaf_shapes
 from hloexec.operations import exchanges
 from hloexec.ops.registry import Role, find_opcode, role_of
-from hloexec.system_memory import in_units
 from hloexec.values import Array, Value, flat
+from hloexec.wording import byte_text
 
 __all__ = ["GraphRecorder", "arrays_of"]
 
@@ -240,7 +240,7 @@ class GraphRecorder:
         taken = self._arrays.byte_size + _NODE_BYTES * len(self._arrays)
         if self._most_bytes is not None and taken > self._most_bytes:
             raise ResourceError(
-                f"the values of {self.graph.module.name} take more than the {in_units(self._most_bytes)} that may be "
+                f"the values of {self.graph.module.name} take more than the {byte_text(self._most_bytes)} that may be "
                 "kept of them; diff a part of the module (hloexec extract), or smaller shapes"
             )
 

@@ -19,6 +19,7 @@ import attrs
 
 from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
+from hloexec.wording import natural_number
 
 __all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy", "without"]
 
@@ -184,8 +185,6 @@ _F32_BITS = 23
 REFERENCE = NumericsPolicy("reference")
 RANDOM_ROUNDING = "random-rounding"
 """What names of policies that round at random begin with; a colon and the seed follow."""
-_MOST_DIGITS = 19
-"""Of a seed; Python takes no numbers of thousands of digits."""
 POLICIES = {
     policy.name: policy
     for policy in (
@@ -341,9 +340,10 @@ def _combined(text: str) -> NumericsPolicy:
 
 
 def _plain(name: str) -> NumericsPolicy:
-    prefix, colon, seed = name.partition(":")
-    if prefix == RANDOM_ROUNDING and colon and seed.isdecimal() and seed.isascii() and len(seed) <= _MOST_DIGITS:
-        return NumericsPolicy(f"{RANDOM_ROUNDING}:{int(seed)}", rounding_seed=int(seed))
+    prefix, _, text = name.partition(":")
+    seed = natural_number(text) if prefix == RANDOM_ROUNDING else None
+    if seed is not None:
+        return NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", rounding_seed=seed)
     found = POLICIES.get(name)
     if found is None:
         known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))

@@ -15,6 +15,7 @@ from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.report.records import leaf_records
 from hloexec.report.tables import extract_command, leaf_label, values_table
 from hloexec.report.units import count_text, number_text, plural
+from hloexec.wording import on_devices
 
 __all__ = ["nan_record", "nan_view"]
 
@@ -65,10 +66,7 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
 
 def _where(finding: Finding, devices: int) -> str:
     text = f" in iteration {finding.iteration}" if finding.iteration is not None else ""
-    if devices > 1:
-        listed = ", ".join(map(str, finding.devices[:8])) + (", …" if len(finding.devices) > 8 else "")
-        text += f" on device{'s' if len(finding.devices) > 1 else ''} {listed}"
-    return text
+    return text + on_devices(finding.devices, 8) if devices > 1 else text
 
 
 def _nothing(search: NanSearch, module: str, devices: int, command: Callable[..., str]) -> RenderableType:

@@ -15,6 +15,7 @@ from hloexec.report.units import number_text, plural
 from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Array, Value
+from hloexec.wording import on_devices
 
 __all__ = [
     "devices_text",
@@ -53,9 +54,7 @@ def step_record(stepper: Stepper, stops: Sequence[Stop], lines: Sequence[str]) -
 
 def devices_text(devices: Sequence[int], count: int) -> str:
     """` on device 2`, ` on devices 0, 1`; nothing where there is only one."""
-    if count == 1:
-        return ""
-    return f" on device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
+    return "" if count == 1 else on_devices(devices)
 
 
 def stop_lines(stop: Stop, module: Module, device_count: int) -> Iterator[str]:

@@ -10,7 +10,6 @@ import pytest
 from hloexec import system_memory
 from hloexec.errors import InputError, ParseError, ResourceError
 from hloexec.exec import plan_of, run, run_devices
-from hloexec.system_memory import in_units
 from tests.exec.programs import parsed, run_text
 from tests.plan.memory.programs import CHAIN, COPIES, MB
 
@@ -41,13 +40,6 @@ def test_only_runs_that_take_something_ask_what_is_free(monkeypatch):
     run_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] negate(x) }", np.zeros(4, np.float32))
     with pytest.raises(ResourceError, match="of what this machine has free"):
         run_text(CHAIN, np.zeros(250000, np.float32))
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2885767252, "2.9 GB"), (10**18, "1000.0 PB")]
-)
-def test_sizes_are_written_for_people(size, text):
-    assert in_units(size) == text
 
 
 def test_literals_may_not_be_larger_than_an_array_can_be() -> None:

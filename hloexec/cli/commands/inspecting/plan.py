@@ -29,7 +29,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     from hloexec.exec.plans import plan_of
     from hloexec.plan.memory import entry_peak_bytes
     from hloexec.plan.pipeline import PASS_NAMES
-    from hloexec.system_memory import in_units
+    from hloexec.wording import byte_text
 
     policy = named_policy(numerics)
     if after is not None and after not in PASS_NAMES:
@@ -51,5 +51,5 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
         echo_json("plan", planned)
         return
     many = f"{len(functions)} functions" if len(functions) > 1 else "1 function"
-    click.echo(f"# {plan.computation.name}: {many}, at most {in_units(peak)} beyond its inputs\n")
+    click.echo(f"# {plan.computation.name}: {many}, at most {byte_text(peak)} beyond its inputs\n")
     click.echo("\n\n".join(functions), nl=False)

@@ -62,7 +62,7 @@ def command(
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.extraction import extract
-    from hloexec.folders import require_new_folder
+    from hloexec.files import require_new_folder
     from hloexec.report.making.extractions import extraction_record, extraction_view
 
     require_new_folder(folder)

@@ -103,7 +103,7 @@ def command(
     _require_one(check, nan, differs_from, against, expected)
     _require_check(check, outcome, says, jobs, check_timeout)
     from hloexec.cli.progress import ProgressBar
-    from hloexec.folders import require_new_folder
+    from hloexec.files import require_new_folder
     from hloexec.minifying import minify
 
     if folder is not None:

@@ -9,6 +9,7 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, json_option, top_option, write_text
 from hloexec.cli.reports import show_report
+from hloexec.wording import natural_number
 
 __all__ = ["command"]
 
@@ -80,9 +81,10 @@ def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:
     """The pairs of --dim."""
     found = {}
     for before, after in dims:
-        if not (before.isdecimal() and after.isdecimal()):
+        size, new_size = natural_number(before), natural_number(after)
+        if size is None or new_size is None:
             raise click.BadParameter(f"'{before}={after}' is not of the form 8192=64", param_hint="'--dim'")
-        found[int(before)] = int(after)
+        found[size] = new_size
     return found
 
 
@@ -90,7 +92,10 @@ def _devices(text: str | None) -> int | tuple[int, ...] | None:
     """A number of devices, or sizes of axes."""
     if text is None:
         return None
-    sizes = text.split("x")
-    if not all(size.isdecimal() for size in sizes):
-        raise click.BadParameter(f"'{text}' is not a number, or of the form 2x2", param_hint="'--devices'")
-    return int(text) if len(sizes) == 1 else tuple(map(int, sizes))
+    sizes = []
+    for part in text.split("x"):
+        size = natural_number(part)
+        if size is None:
+            raise click.BadParameter(f"'{text}' is not a number, or of the form 2x2", param_hint="'--devices'")
+        sizes.append(size)
+    return sizes[0] if len(sizes) == 1 else tuple(sizes)

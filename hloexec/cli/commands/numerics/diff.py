@@ -123,7 +123,7 @@ def _diff_files(
     """The exit code of a diff of two modules, once it is shown."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing import diff
-    from hloexec.folders import require_new_folder
+    from hloexec.files import require_new_folder
     from hloexec.loading import load
     from hloexec.report.numerics.diffs import diff_record, diff_view, sides_record
     from hloexec.report.numerics.pairs import pair_record

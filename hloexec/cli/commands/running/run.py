@@ -110,6 +110,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.execution import execute
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
+    from hloexec.values import label_of
 
     own = _Options(**more)
     if own.against is not None:
@@ -139,7 +140,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         comparison = compared(own.against, module, run.inputs, ran.results, loaded.options)
     elif run.recorded_result is not None:
         comparison = hloexec.compare(results[0], run.recorded_result, module=module, numerics=given.numerics)
-    rows = labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value")
+    rows = labelled_leaves(results, label_of)
     outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
         view.result(outcome)
@@ -240,12 +241,12 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     """The snapshot with a smaller module, which its values do not fit; standard error says so."""
     from hloexec.shrinking import shrink
-    from hloexec.system_memory import in_units
+    from hloexec.wording import byte_text
 
     found = shrink(snapshot.module, max_bytes=max_bytes)
     if not found.changes:
         return snapshot
-    before, after = in_units(found.argument_bytes_before), in_units(found.argument_bytes)
+    before, after = byte_text(found.argument_bytes_before), byte_text(found.argument_bytes)
     click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
     return attrs.evolve(snapshot, module=found.module, inputs_per_device=(), result=None)
 

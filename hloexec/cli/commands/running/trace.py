@@ -52,7 +52,7 @@ def command(
     not finite, then the largest ones.
     """
     from hloexec.cli.progress import ProgressBar
-    from hloexec.folders import require_new_folder
+    from hloexec.files import require_new_folder
     from hloexec.report.running.traces import trace_record, trace_view
     from hloexec.tracing.running import record
     from hloexec.tracing.selection import Selection

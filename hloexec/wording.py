@@ -1,0 +1,46 @@
+"""How messages and reports word sizes, counts, devices and names that may have been meant, and how numbers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["byte_text", "counted", "natural_number", "on_devices", "suggestion"]
+
+_MOST_DIGITS = 19
+"""Those of every number below 2**63."""
+
+
+def byte_text(size: int) -> str:
+    """A number of bytes, e.g. `1.5 GB`."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} PB"
+
+
+def counted(count: int, noun: str, text: Callable[[int], str] = str) -> str:
+    """`1 instruction`, `2 instructions`; `text` writes the number."""
+    return f"{text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def natural_number(text: str) -> int | None:
+    """The number that a text of up to 19 decimal digits stands for; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def on_devices(devices: Sequence[int], most: int | None = None) -> str:
+    """` on device 2`, ` on devices 0, 1`, with the first `most` of them; nothing where there are none."""
+    if not devices:
+        return ""
+    listed = ", ".join(map(str, devices[:most])) + (", …" if most is not None and len(devices) > most else "")
+    return f" on device{'s' if len(devices) > 1 else ''} {listed}"
+
+
+def suggestion(name: str, known: Iterable[str], most: int = 1, text: Callable[[str], str] = str) -> str:
+    """The end of a sentence about a wrong name: `; did you mean dot.3?`; nothing where none of the known comes near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), most)
+    return f"; did you mean {' or '.join(map(text, close))}?" if close else ""

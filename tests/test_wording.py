@@ -1,0 +1,36 @@
+"""How messages word sizes, devices, and names that may have been meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from hloexec.wording import byte_text, natural_number, on_devices, suggestion
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2885767252, "2.9 GB"), (10**18, "1000.0 PB")]
+)
+def test_sizes_are_written_for_people(size: int, text: str) -> None:
+    assert byte_text(size) == text
+
+
+def test_devices_are_listed_up_to_a_number_and_none_where_there_are_none() -> None:
+    listed = [on_devices([]), on_devices([2]), on_devices([0, 1]), on_devices(range(9), 8), on_devices(range(2), 2)]
+    assert listed == [
+        "",
+        " on device 2",
+        " on devices 0, 1",
+        " on devices 0, 1, 2, 3, 4, 5, 6, 7, …",
+        " on devices 0, 1",
+    ]
+
+
+def test_only_names_that_come_near_are_suggested() -> None:
+    assert suggestion("dot.4", ["dot.3", "add"]) == "; did you mean dot.3?"
+    assert suggestion("dot.4", ["dot.3", "dot.2", "add"], 2, repr) == "; did you mean 'dot.3' or 'dot.2'?"
+    assert suggestion("x", ["dot.3"]) == suggestion("x", []) == ""
+
+
+def test_natural_numbers_are_decimal_digits_that_64_bits_hold() -> None:
+    assert [natural_number(text) for text in ("0", "007", "9" * 18)] == [0, 7, 10**18 - 1]
+    assert not any(map(natural_number, ("", "-1", "+1", "1.0", " 1", "1_0", "²", "٣", "9" * 20, "9" * 5000)))
