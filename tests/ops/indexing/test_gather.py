@@ -69,6 +69,7 @@ def _gathers(draw: Any) -> Case:
     return Case("gather", operands, _text(name, windows.shape), attributes)
 
 
+@pytest.mark.usefixtures("newer_emitters")
 @few
 @given(st.lists(st.one_of(_dynamic_slices(), _dynamic_update_slices()), min_size=8, max_size=20))
 def test_dynamic_slices_clamp_as_in_xla(cases: list[Case]) -> None:
