@@ -104,6 +104,7 @@ def test_devices_come_from_the_header_or_else_from_collectives() -> None:
     assert device_counts(parse(op(gather + ", channel_id=1", x="f32[2]"))) == (4, 1)
     assert device_counts(parse(op(gather, x="f32[8]"))) == (1, 1)
     assert device_counts(parse(op("(f32[2], f32[6]) all-gather-start(x), dimensions={0}", x="f32[2]"))) == (3, 1)
+    assert device_counts(parse(op("(f32[2], f32[6], u32[]) all-gather-start(x), dimensions={0}", x="f32[2]"))) == (3, 1)
     scatter = "f32[2] reduce-scatter(x), replica_groups={}, dimensions={0}, to_apply=add_f32"
     assert device_counts(parse(op(scatter, ADD, x="f32[6]"))) == (3, 1)
     exchange = "(f32[2], f32[2]) all-to-all(x, y), replica_groups={}"
@@ -111,6 +112,22 @@ def test_devices_come_from_the_header_or_else_from_collectives() -> None:
     header = ", num_partitions=2"
     assert device_counts(parse(op(reduce.replace("{}", "{{0,1}}"), ADD, header, x="f32[2]"))) == (1, 2)
     assert device_counts(parse(module("x = f32[] parameter(0)"))) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "() all-gather-start(x), dimensions={0}",
+        "(f32[2], ()) all-gather-start(x), dimensions={0}",
+        "f32[8] all-gather(x), dimensions={5}",
+        "f32[8] all-gather(x), dimensions={-3}",
+        "f32[0] all-gather(x), dimensions={0}",
+        "() reduce-scatter(x), dimensions={0}, to_apply=add_f32",
+    ],
+)
+def test_shapes_that_do_not_fit_say_nothing_of_devices(collective: str) -> None:
+    """The module need not be verified."""
+    assert device_counts(parse(op(collective, ADD, x="f32[2]"))) == (1, 1)
 
 
 def test_a_summary_says_what_keeps_a_module_from_running() -> None:

@@ -92,7 +92,7 @@ class AllGather:
 
     @staticmethod
     def group_members(operands: Sequence[Shape], result: Shape, attributes: AllGatherAttributes) -> int | None:
-        return _parts_in(operands[0], parts_of(result)[0], attributes.dimension)
+        return _parts_in(operands[0], result, attributes.dimension)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -117,7 +117,8 @@ class AllGatherStart:
 
     @staticmethod
     def group_members(operands: Sequence[Shape], result: Shape, attributes: AllGatherAttributes) -> int | None:
-        return AllGather.group_members(operands, parts_of(result)[-1], attributes)
+        parts = parts_of(result)
+        return AllGather.group_members(operands, parts[1], attributes) if len(parts) > 1 else None
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -251,7 +252,7 @@ class ReduceScatter:
 
     @staticmethod
     def group_members(operands: Sequence[Shape], result: Shape, attributes: ReduceScatterAttributes) -> int | None:
-        return _parts_in(parts_of(result)[0], operands[0], attributes.dimension)
+        return _parts_in(result, operands[0], attributes.dimension)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -307,11 +308,14 @@ def _require_parts(
 
 
 def _parts_in(part: Shape, whole: Shape, dimension: int) -> int | None:
-    """How many times `whole` has the extent of `part` along a dimension; None where both are not such arrays."""
-    if not isinstance(part, ArrayShape) or not isinstance(whole, ArrayShape):
-        return None
-    extents = [shape.dimensions[dimension] if dimension < shape.rank else 0 for shape in (part, whole)]
-    return extents[1] // extents[0] if all(extents) else None
+    """How many times `whole` has the extent of `part` along a dimension; of tuples, their first elements. None where
+    these are not such arrays, as in a module that is not verified."""
+    extents = []
+    for shape in (part, whole):
+        first = next(iter(parts_of(shape)), None)
+        if isinstance(first, ArrayShape) and 0 <= dimension < first.rank:
+            extents.append(first.dimensions[dimension])
+    return extents[1] // extents[0] if len(extents) == 2 and all(extents) else None
 
 
 def _gathered(operands: tuple[Shape, ...], shape: Shape, attributes: AllGatherAttributes, opcode_name: str) -> Shape:
