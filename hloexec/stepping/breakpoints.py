@@ -117,10 +117,10 @@ def parsed(text: str) -> BreakpointText:
     words = iter(head.split())
     for word in words:
         if word in ("iteration", "device"):
-            text = next(words, "")
-            number = natural_number(text)
+            following = next(words, "")
+            number = natural_number(following)
             if number is None:
-                given = f", not {text!r}" if text else ""
+                given = f", not {following!r}" if following else ""
                 raise InputError(f"a number is expected after `{word}`{given}")
             _require_new(found, word, number)
             if word == "device":
