@@ -11,7 +11,7 @@ import enum
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping
 from importlib import import_module
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -32,6 +32,7 @@ __all__ = [
     "Opcode",
     "ProgramShape",
     "Role",
+    "Rule",
     "find_opcode",
     "keyword_parameters",
     "opcode",
@@ -41,6 +42,8 @@ __all__ = [
 
 ANY: None = None
 """The upper bound of an opcode that takes any number of operands."""
+
+R = TypeVar("R")
 
 MemoryOrder: TypeAlias = tuple[int, ...]
 """The dimensions of an array as they lie in memory, from major to minor."""
@@ -105,6 +108,18 @@ class ProgramShape:
     result: Shape
 
 
+class Rule(Generic[R]):
+    """A rule of an entry: it is called with all that is known of an instruction, and takes what it declares."""
+
+    def __init__(self, function: Callable[..., R]) -> None:
+        self.function = function
+        self.needs = keyword_parameters(function)
+        """The keyword-only arguments that it declares."""
+
+    def __call__(self, *operands: Any, **known: Any) -> R:
+        return self.function(*operands, **{name: known[name] for name in self.needs})
+
+
 def _keywords_of(rule: str) -> Any:
     """A field: the keyword-only parameters of a rule, by which it says what else it needs."""
     of_rule = attrs.Factory(lambda entry: keyword_parameters(getattr(entry, rule)) - {"out"}, takes_self=True)
@@ -115,10 +130,11 @@ def _keywords_of(rule: str) -> Any:
 class Opcode:
     """What hloexec knows of one opcode.
 
-    `infer(*operand_shapes, …)` returns the result shape or raises ShapeError; `evaluate(*operands, …)` the result. Both
-    take, as keyword-only arguments and only where they declare them: `attributes`; `shape` (the declared result shape);
-    `operand_shapes`; `computations` (ProgramShapes for infer, Callees for evaluate, in the order of the attributes that
-    name them); `numerics` (the policy; evaluate only). None where hloexec has no rule or kernel yet.
+    `infer(*operand_shapes, …)` returns the result shape or raises ShapeError; `evaluate(*operands, …)` the result.
+    These and all other rules take, as keyword-only arguments and only where they declare them: `attributes`; `shape`
+    (the declared result shape); `operand_shapes`; `computations` (ProgramShapes for infer, Callees for others, in the
+    order of the attributes that name them); `numerics` (the policy; evaluate only). None where hloexec has no rule or
+    kernel yet.
     """
 
     name: str
@@ -147,52 +163,46 @@ class Opcode:
     rounding: Rounding = attrs.field()
     """What the result owes to rounding. Unless an entry says otherwise, elementwise operations round once; views,
     kernels of `any_order` and what is no kernel not at all; others in ways unknown."""
-    infer: Callable[..., Shape] | None = None
-    infer_needs: frozenset[str] = _keywords_of("infer")
-    unstated: Callable[..., Shape | None] | None = None
-    """From the operands' shapes, and `attributes` by keyword, the shape of a result whose text leaves it out, where
-    XLA's parser has a rule for that beside the one of `infer`; ShapeError where it has none, None where it is that."""
-    well_formed: Callable[..., None] | None = None
-    """What XLA's parser demands of an instruction beyond its grammar: from the operands' shapes, and `attributes` and
-    `shape` by keyword, it raises ShapeError. Asked where `strict`; `infer` tolerates what dumps of other versions have.
-    """
+    infer: Rule[Shape] | None = None
+    unstated: Rule[Shape | None] | None = None
+    """From the operands' shapes (and `attributes`) the shape of a result whose text leaves it out, where XLA's parser
+    has a rule for that beside the one of `infer`; ShapeError where it has none, None where it is that."""
+    well_formed: Rule[None] | None = None
+    """What XLA's parser demands of an instruction beyond its grammar: raises ShapeError, from the operands' shapes (and
+    `attributes` and `shape`). Asked where `strict`; `infer` tolerates what dumps of other versions have."""
     evaluate: Callable[..., Any] | None = None
     evaluate_needs: frozenset[str] = _keywords_of("evaluate")
     exchange: Callable[..., Any] | None = None
-    """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`.
-    It takes the keyword-only arguments of `evaluate`."""
+    """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`."""
     exchange_needs: frozenset[str] = _keywords_of("exchange")
-    bind: Callable[..., Callable[..., Any] | None] | None = None
-    """Gives a function of the operands (and `out`) alone that does what `evaluate` does under `reference`, or
-    None. It takes `attributes`, `shape`, `operand_shapes` and `computations`, where it declares them, by keyword, and
-    relies on NumPy's warnings being off.
-    """
-    bind_needs: frozenset[str] = _keywords_of("bind")
-    fill: Callable[..., Callable[..., None] | None] | None = None
-    """Of elementwise opcodes whose function makes arrays: from `attributes`, `shape` and `operand_shapes`, by keyword,
-    a function of the operands, and of an array apart from them that it fills with what `bind`'s function gives."""
-    memory_order: Callable[..., MemoryOrder] | None = None
-    """Of views, from the order in which the first operand lies, `attributes`, `shape` and `operand_shapes`, by keyword,
-    the order in which the result does; None where that is row-major, whatever the operand's."""
-    by_rows: Callable[..., RowForm | None] | None = None
-    """From `attributes`, `shape`, `operand_shapes` and `computations`, by keyword, how an instruction is computed by
-    rows (`hloexec.ops.rows`), with the same bits; of operands that lie in row-major order where that matters."""
-    summed: Callable[..., Summation | None] | None = None
-    """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
-    what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
+    bind: Rule[Callable[..., Any] | None] | None = None
+    """Gives a function of the operands (and `out`) alone that does what `evaluate` does under `reference`, or None. It
+    relies on NumPy's warnings being off."""
+    fill: Rule[Callable[..., None] | None] | None = None
+    """Of elementwise opcodes whose function makes arrays: a function of the operands, and of an array apart from them
+    that it fills with what `bind`'s function gives; None for some element types."""
+    memory_order: Rule[MemoryOrder] | None = None
+    """Of views, from the order in which the first operand lies, the order in which the result does; None where that is
+    row-major, whatever the operand's."""
+    by_rows: Rule[RowForm | None] | None = None
+    """How an instruction is computed by rows (`hloexec.ops.rows`), with the same bits; of operands that lie in
+    row-major order where that matters."""
+    summed: Rule[Summation | None] | None = None
+    """Of opcodes whose rounding is SUM: what is added up; None where the reducer adds nothing, or is
+    called step by step and rounds by itself."""
     relate: RelateRule | None = None
     """How the dimensions of operands and result depend on one another; None where that is a matter of its role."""
     resize: ResizeRule | None = None
     """The attributes for other sizes; None where none of them depends on sizes."""
-    order: Callable[..., tuple[int, Array]] | None = None
-    """Of what sorts operands along a dimension: from the operands' arrays, and `attributes` and `computations` by
-    keyword, that dimension, and from which place along it each element of the result comes. Leaf k of the result is
-    made of operand k; a leaf beyond holds the places."""
+    order: Rule[tuple[int, Array]] | None = None
+    """Of what sorts operands along a dimension: from the operands' arrays (and `attributes` and `computations`) that
+    dimension, and from which place along it each element of the result comes. Leaf k of the result is made of operand
+    k; a leaf beyond holds the places."""
     reason_against: Callable[[Instruction], str | None] | None = None
     """Why an instruction is one that hloexec does not run though it has a kernel, as a clause; None where it runs."""
-    slices: Callable[..., tuple[int, int] | None] | None = None
-    """From `attributes` and `operand_shapes`, by keyword, a dimension of the first operand of which each slice, with
-    the other operands, gives a slice of the result by itself, and the result's dimension; None where there is none."""
+    slices: Rule[tuple[int, int] | None] | None = None
+    """From `attributes` and `operand_shapes` a dimension of the first operand of which each slice, with the other
+    operands, gives a slice of the result by itself, and the result's dimension; None where there is none."""
     window: Callable[..., tuple[slice, ...]] | None = None
     """Of what copies operand 1 into a window of operand 0, and changes nothing else: from the sizes of both, and from
     the other operands' arrays, that window."""
@@ -267,10 +277,9 @@ OPCODES = _Opcodes()
 _Entry = TypeVar("_Entry", bound=type)
 
 
-_RULES = (
-    *"infer unstated well_formed evaluate exchange bind fill memory_order by_rows summed".split(),
-    *"relate resize reason_against order slices window".split(),
-)
+_FUNCTIONS = "evaluate exchange relate resize reason_against window".split()
+_RULES = "infer unstated well_formed bind fill memory_order by_rows summed order slices".split()
+"""Static methods of an entry's class, the second as `Rule`."""
 
 
 def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) -> Callable[[_Entry], _Entry]:
@@ -285,7 +294,8 @@ def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})
 
     def decorate(cls: _Entry) -> _Entry:
-        rules = {rule: getattr(cls, rule) for rule in _RULES if hasattr(cls, rule)}
+        rules: dict[str, Any] = {name: getattr(cls, name) for name in _FUNCTIONS if hasattr(cls, name)}
+        rules |= {name: Rule(getattr(cls, name)) for name in _RULES if hasattr(cls, name)}
         documentation = inspect.cleandoc(cls.__doc__ or "")
         known = traits_with_rules(traits, cls)
         register(Opcode(name=name, documentation=documentation, operands=operands, traits=known, **rules, **fields))

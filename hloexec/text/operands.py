@@ -301,16 +301,12 @@ class OperandParser:
                     return unstated
             if entry.is_elementwise and len(shapes) == 2:
                 shapes = implicitly_broadcast(shapes)
-            keywords: dict[str, Any] = {}
-            if "attributes" in entry.infer_needs:
-                keywords["attributes"] = attributes
-            if "shape" in entry.infer_needs:
-                # Such a rule asks the declared shape for nothing but the element type, which is the operands'.
-                types = [shape.element_type for shape in shapes[:2] if isinstance(shape, ArrayShape)]
-                keywords["shape"] = ArrayShape(reduce(higher_precision, types)) if types else TupleShape()
-            if "computations" in entry.infer_needs:
-                keywords["computations"] = tuple(self._called(entry, attributes, start))
-            inferred = with_operand_layout(entry, attributes, shapes, entry.infer(*shapes, **keywords))
+            # Rules ask the declared shape for nothing but the element type, which is the operands'.
+            types = [shape.element_type for shape in shapes[:2] if isinstance(shape, ArrayShape)]
+            shape = ArrayShape(reduce(higher_precision, types)) if types else TupleShape()
+            called = tuple(self._called(entry, attributes, start)) if "computations" in entry.infer.needs else ()
+            inferred = entry.infer(*shapes, attributes=attributes, shape=shape, computations=called)
+            inferred = with_operand_layout(entry, attributes, shapes, inferred)
             arrays = (leaf for _, leaf in leaf_shapes(inferred) if isinstance(leaf, ArrayShape))
             if any(size > MAXIMUM_SIZE for leaf in arrays for size in leaf.dimensions):
                 raise ShapeError("a dimension is larger than 2^63 - 1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
@@ -18,8 +17,6 @@ from hloexec.wording import counted
 
 __all__ = ["agree", "check_shapes"]
 
-_OFFERED = ("attributes", "shape", "operand_shapes", "computations")
-"""What a shape rule may ask for in addition to the operands' shapes."""
 _CONTINUATIONS = ("-done", "-update")
 """How the names of opcodes end that go on with what another instruction has begun."""
 
@@ -132,14 +129,16 @@ def _check_instruction(
     if entry.infer is None or entry.role is Role.PARAMETER or None in called:
         # A parameter's shape is the one that is declared.
         return
-    arguments: dict[str, Any] = {}
-    if entry.infer_needs:
-        offered = (instruction.attributes, instruction.shape, tuple(shapes), tuple(called))
-        arguments = {name: value for name, value in zip(_OFFERED, offered, strict=True) if name in entry.infer_needs}
+    known = {
+        "attributes": instruction.attributes,
+        "shape": instruction.shape,
+        "operand_shapes": tuple(shapes),
+        "computations": tuple(called),
+    }
     try:
         if report.strict and entry.well_formed is not None:
-            entry.well_formed(*shapes, attributes=instruction.attributes, shape=instruction.shape)
-        inferred = entry.infer(*shapes, **arguments)
+            entry.well_formed(*shapes, **known)
+        inferred = entry.infer(*shapes, **known)
     except ShapeError as error:
         report.error(error.message, computation, instruction)
         return

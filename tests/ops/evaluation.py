@@ -98,13 +98,13 @@ def infer_all(module: Module) -> None:
                 continue
             called = [module.by_name[name] for name in computation_names(instruction.attributes)]
             operand_shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
-            available = {
-                "attributes": instruction.attributes,
-                "shape": instruction.shape,
-                "operand_shapes": operand_shapes,
-                "computations": tuple(ProgramShape(c.parameter_shapes, c.result_shape) for c in called),
-            }
-            inferred = entry.infer(*operand_shapes, **{name: available[name] for name in entry.infer_needs})
+            inferred = entry.infer(
+                *operand_shapes,
+                attributes=instruction.attributes,
+                shape=instruction.shape,
+                operand_shapes=operand_shapes,
+                computations=tuple(ProgramShape(c.parameter_shapes, c.result_shape) for c in called),
+            )
             assert inferred.compatible(instruction.shape), f"{instruction.name}: {inferred}, not {instruction.shape}"
 
 

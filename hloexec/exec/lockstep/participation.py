@@ -52,14 +52,8 @@ def _require_fitting_shapes(step: Step, size: int) -> None:
         )
         for callee in callees
     )
-    given = {
-        "attributes": attributes,
-        "shape": instruction.shape,
-        "operand_shapes": shapes,
-        "computations": programs,
-    }
     try:
-        entry.infer(*shapes, **{name: given[name] for name in entry.infer_needs})
+        entry.infer(*shapes, attributes=attributes, shape=instruction.shape, computations=programs)
     except ShapeError as error:
         raise InputError(
             f"%{instruction.name} in computation {computation.name} does not fit groups of {size} devices: "

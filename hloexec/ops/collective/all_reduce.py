@@ -149,7 +149,7 @@ class AllReduce:
     sums = Sums.FOLDED
 
     @staticmethod
-    def well_formed(*operands: Shape, attributes: AllReduceAttributes | ReduceScatterAttributes, shape: Shape) -> None:
+    def well_formed(*operands: Shape, attributes: AllReduceAttributes | ReduceScatterAttributes) -> None:
         is_well_formed = attributes.channel_id is not None or not attributes.use_global_device_ids
         require(is_well_formed, "use_global_device_ids=true needs a channel_id")
 

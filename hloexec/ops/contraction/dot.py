@@ -128,7 +128,7 @@ class Dot:
         return attrs.evolve(general, quick=_quick_where_small(general, attributes, *operand_shapes[:2]))
 
     @staticmethod
-    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: object) -> Summation:
+    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Summation:
         contracting = attributes.lhs_contracting_dims
         terms = math.prod(operand_shapes[0].dimensions[dimension] for dimension in contracting)
         # An algorithm rounds its operands first, and would round the errors away.

@@ -89,7 +89,7 @@ class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
     @staticmethod
-    def well_formed(*operands: Shape, attributes: object, shape: Shape) -> None:
+    def well_formed(*operands: Shape, shape: Shape) -> None:
         parts = require_tuple(shape, 2, "what is started")
         require(
             isinstance(parts[0], TupleShape), f"element 0 of what is started, its operands, is no tuple but {parts[0]}"
@@ -228,7 +228,7 @@ class Infeed:
     """(data, token): the next value that the host sends (XLA: Infeed)."""
 
     @staticmethod
-    def well_formed(*operands: Shape, attributes: InfeedAttributes, shape: Shape) -> None:
+    def well_formed(*operands: Shape, shape: Shape) -> None:
         require_tuple(shape, 1, "infeed")
 
     @staticmethod

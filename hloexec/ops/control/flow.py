@@ -235,7 +235,7 @@ class Conditional:
     """
 
     @staticmethod
-    def well_formed(selector: Shape, *operands: Shape, attributes: ConditionalAttributes, shape: Shape) -> None:
+    def well_formed(selector: Shape, *operands: Shape, attributes: ConditionalAttributes) -> None:
         _require_selector(selector, attributes)
         _require_operands(operands, attributes.branches)
 
@@ -256,7 +256,7 @@ class CustomCall:
     """The library routine `custom_call_target` on the operands (XLA: CustomCall)."""
 
     @staticmethod
-    def well_formed(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> None:
+    def well_formed(*operands: Shape, attributes: CustomCallAttributes) -> None:
         _require_constraints(operands, attributes, lambda constraint, operand: constraint.compatible(operand))
 
     @staticmethod

@@ -140,9 +140,7 @@ class Convolution:
         return result
 
     @staticmethod
-    def summed(
-        *, attributes: ConvolutionAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
-    ) -> Summation:
+    def summed(*, attributes: ConvolutionAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Summation:
         outputs = operand_shapes[1].dimensions[attributes.dim_labels.kernel_output_feature_dimension]
         return Summation(operand_shapes[1].element_count / max(1, outputs))
 

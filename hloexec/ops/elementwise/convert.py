@@ -178,14 +178,14 @@ class Convert:
         return convert(operand, shape.element_type)
 
     @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
         source, target = operand_shapes[0].element_type, shape.element_type
         if _is_numpys(source, target):
             return methodcaller("astype", target.storage)
         return partial(convert, element_type=target)
 
     @staticmethod
-    def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
+    def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Any:
         return _fill_converted if _is_numpys(operand_shapes[0].element_type, shape.element_type) else None
 
 

@@ -24,7 +24,7 @@ from hloexec.ops.elementwise.binding import around_formula
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
-from hloexec.ops.registry import Opcode, keyword_parameters, register
+from hloexec.ops.registry import Opcode, Rule, keyword_parameters, register
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
@@ -146,13 +146,15 @@ def _binding(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -> 
     return bind
 
 
-def _filling(
-    fill: Formula, *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-) -> Formula | None:
-    """The formula, where nothing is to be converted and numbers are real."""
-    types = {entry.element_type for entry in (shape, *operand_shapes)}
-    is_plain = len(types) == 1 and not shape.element_type.is_narrow and not shape.element_type.is_complex
-    return fill if is_plain else None
+def _filling(formula: Formula) -> Callable[..., Formula | None]:
+    """The `fill` of an elementwise opcode: the formula, where nothing is to be converted and numbers are real."""
+
+    def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula | None:
+        types = {entry.element_type for entry in (shape, *operand_shapes)}
+        is_plain = len(types) == 1 and not shape.element_type.is_narrow and not shape.element_type.is_complex
+        return formula if is_plain else None
+
+    return fill
 
 
 @cache
@@ -209,9 +211,9 @@ def elementwise(
             traits=Traits(**traits),
             is_elementwise=True,
             rounding=rounding,
-            infer=infer or usual,
+            infer=Rule(infer or usual),
             evaluate=_kernel(compute, needs, name),
-            bind=_binding(compute, needs, chosen),
-            fill=None if fill is None else partial(_filling, fill),
+            bind=Rule(_binding(compute, needs, chosen)),
+            fill=None if fill is None else Rule(_filling(fill)),
         )
     )

@@ -156,11 +156,11 @@ class Select:
         return choose(pred, on_true, on_false)
 
     @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
         return choose if _is_plain(shape, operand_shapes) else partial(Select.evaluate, shape=shape)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
         """Several selects by one pred share its mask."""
         wide = widened_from_bf16(shape)
         mask = mask_type(wide.element_type.storage)

@@ -82,15 +82,13 @@ class DynamicSlice:
         return part(operand, _window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
 
     @staticmethod
-    def bind(
-        *, attributes: DynamicSliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[..., Array]:
+    def bind(*, attributes: DynamicSliceAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
         operand, *starts = operand_shapes
         index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
         return WindowReader(index)
 
     @staticmethod
-    def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
+    def memory_order(order: MemoryOrder) -> MemoryOrder:
         return order
 
 
@@ -161,9 +159,7 @@ class DynamicUpdateSlice:
         return _window(sizes, start_indices, update_sizes)
 
     @staticmethod
-    def bind(
-        *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[..., Array] | None:
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array] | None:
         operand, update, *starts = operand_shapes
         if not operand.element_type is update.element_type is shape.element_type:
             return None

@@ -188,9 +188,7 @@ class Scatter:
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
 
     @staticmethod
-    def summed(
-        *, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...], **_: object
-    ) -> Summation | None:
+    def summed(*, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...]) -> Summation | None:
         """Four times as many terms as a place has on average, since places are not met equally often."""
         names = recognise_components(computations[0].computation) or ()
         terms = 4 * max(1.0, operand_shapes[-1].element_count / max(1, operand_shapes[0].element_count))

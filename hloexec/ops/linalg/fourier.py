@@ -134,7 +134,7 @@ class Fft:
         return operand.astype(shape.element_type.storage, copy=False)
 
     @staticmethod
-    def summed(*, attributes: FftAttributes, **_: object) -> Summation:
+    def summed(*, attributes: FftAttributes) -> Summation:
         """Each of the log₂ N levels multiplies by a rounded root of unity, and adds."""
         terms = tuple(4 * math.log2(max(2, length)) for length in attributes.fft_length)
         return Summation(4 * math.log2(max(2, math.prod(attributes.fft_length))), transformed=terms)

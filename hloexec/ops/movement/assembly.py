@@ -128,7 +128,7 @@ class Concatenate:
 
     @staticmethod
     def by_rows(
-        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
+        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> RowForm | None:
         if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
             return None
@@ -219,7 +219,7 @@ class Pad:
 
     @staticmethod
     def by_rows(
-        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
+        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> RowForm | None:
         padding = attributes.padding
         if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
@@ -305,7 +305,7 @@ class Iota:
         return np.broadcast_to(numbers[(slice(None), *trailing)], shape.dimensions)
 
     @staticmethod
-    def by_rows(*, attributes: IotaAttributes, shape: ArrayShape, **_: object) -> RowForm | None:
+    def by_rows(*, shape: ArrayShape) -> RowForm | None:
         """Only of one dimension: of others, `evaluate` makes no more than the numbers along one."""
         if shape.rank != 1:
             return None

@@ -82,16 +82,14 @@ class Bitcast:
         return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
 
     @staticmethod
-    def memory_order(
-        order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
-    ) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> MemoryOrder:
         (source,) = operand_shapes
         if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
             return tuple(range(shape.rank))
         return _major_to_minor(shape)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
         (source,) = operand_shapes
         is_reshape = (
             source.element_type is shape.element_type
@@ -317,7 +315,7 @@ class BitcastConvert:
         return _from_bytes(_bytes(operand.reshape(-1)), shape.element_type).reshape(sizes)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
         source, target = operand_shapes[0].element_type, shape.element_type
         is_plain = source.bits == target.bits and source.byte_size == target.byte_size
         if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):

@@ -119,7 +119,7 @@ class Broadcast:
 
     @staticmethod
     def by_rows(
-        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
+        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> RowForm | None:
         sizes, dimensions = operand_shapes[0].dimensions, attributes.dimensions
         if list(dimensions) != sorted(dimensions):
@@ -184,9 +184,7 @@ class Reshape:
         return reshaped(operand, shape.dimensions)
 
     @staticmethod
-    def bind(
-        *, attributes: ReshapeAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[[Array], Array] | None:
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[[Array], Array] | None:
         sizes, kept = shape.dimensions, [size for size in shape.dimensions if size != 1]
         if kept == [size for size in operand_shapes[0].dimensions if size != 1]:
             return Indexing(without_units(operand_shapes[0].dimensions, sizes))
@@ -195,7 +193,7 @@ class Reshape:
         return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm:
         rows = prefixes(operand_shapes[0].dimensions) & prefixes(shape.dimensions)
 
         def bind(count: int) -> RowFunction:
@@ -242,7 +240,7 @@ class Transpose:
         return operand.transpose(attributes.dimensions)
 
     @staticmethod
-    def memory_order(order: MemoryOrder, *, attributes: TransposeAttributes, **_: object) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, *, attributes: TransposeAttributes) -> MemoryOrder:
         return tuple(map(attributes.dimensions.index, order))
 
 
@@ -308,16 +306,12 @@ class Slice:
         return result if result.shape == shape.dimensions else with_zeros(result, shape)
 
     @staticmethod
-    def bind(
-        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[[Array], Array] | None:
+    def bind(*, attributes: SliceAttributes) -> Callable[[Array], Array] | None:
         index = tuple(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice)
         return Indexing(index) if index else None
 
     @staticmethod
-    def by_rows(
-        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
-    ) -> RowForm:
+    def by_rows(*, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm:
         sizes = operand_shapes[0].dimensions
         whole = next((axis for axis, size in enumerate(sizes) if size != shape.dimensions[axis]), len(sizes))
         slices = [slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice]
@@ -329,7 +323,7 @@ class Slice:
         return RowForm(prefixes(sizes[:whole]), bind, is_view=True)
 
     @staticmethod
-    def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
+    def memory_order(order: MemoryOrder) -> MemoryOrder:
         return order
 
 

@@ -103,9 +103,7 @@ class Reduce:
             use.same(kept, axes)
 
     @staticmethod
-    def infer(
-        *operands: Shape, attributes: ReduceAttributes, shape: Shape, computations: Sequence[ProgramShape]
-    ) -> Shape:
+    def infer(*operands: Shape, attributes: ReduceAttributes, computations: Sequence[ProgramShape]) -> Shape:
         arrays, results = reducer_types(operands, computations[0], "reduce")
         operand = arrays[0]
         dimensions = attributes.dimensions

@@ -63,7 +63,7 @@ class ReduceWindow:
     demands_for = reduced_demands
 
     @staticmethod
-    def unstated(*operands: Shape, attributes: ReduceWindowAttributes) -> None:
+    def unstated(*operands: Shape) -> None:
         require(len(operands) == 2, "XLA infers the shape of a reduce-window of one array only")
 
     @staticmethod
@@ -88,9 +88,7 @@ class ReduceWindow:
         return attrs.evolve(change.attributes, window=window)
 
     @staticmethod
-    def infer(
-        *operands: Shape, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[ProgramShape]
-    ) -> Shape:
+    def infer(*operands: Shape, attributes: ReduceWindowAttributes, computations: Sequence[ProgramShape]) -> Shape:
         arrays, results = reducer_types(operands, computations[0], "reduce-window")
         operand, window = arrays[0], attributes.window
         require(
@@ -119,9 +117,7 @@ class ReduceWindow:
         return reduced(operands, shape, callee, by_operation, by_calling, is_exact=numerics.is_exact)
 
     @staticmethod
-    def summed(
-        *, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[Callee], **_: object
-    ) -> Summation | None:
+    def summed(*, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[Callee]) -> Summation | None:
         names = usual_operations(computations[0], element_types(shape), is_exact=False) or ()
         terms = prod(dimension.size for dimension in attributes.window.dimensions)
         if not {"add", "multiply"} & set(names):

@@ -130,9 +130,7 @@ class SelectAndScatter:
         return result.reshape(operand.shape)
 
     @staticmethod
-    def summed(
-        *, attributes: SelectAndScatterAttributes, computations: tuple[Callee, ...], **_: object
-    ) -> Summation | None:
+    def summed(*, attributes: SelectAndScatterAttributes, computations: tuple[Callee, ...]) -> Summation | None:
         """As many terms as windows overlap at a place, at most."""
         name = recognise(computations[1].computation)
         terms = prod(-(-entry.size // entry.stride) for entry in attributes.window.dimensions)

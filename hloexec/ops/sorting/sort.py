@@ -163,7 +163,7 @@ class TopK:
         return values.reshape(sizes), indices.reshape(sizes)
 
     @staticmethod
-    def order(operand: Array, *, attributes: TopKAttributes, computations: tuple[Callee, ...]) -> tuple[int, Array]:
+    def order(operand: Array, *, attributes: TopKAttributes) -> tuple[int, Array]:
         return operand.ndim - 1, TopK.evaluate(operand, attributes=attributes)[1].astype(np.int64)
 
 

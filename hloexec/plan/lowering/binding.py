@@ -112,7 +112,7 @@ def instruction_kernel(site: Site, entry: Opcode) -> InstructionKernel:
     function = None
     shapes = (*site.declared, shape), (*site.operands, shape)
     if entry.bind is not None and _is_decided(numerics, *shapes, is_elementwise=entry.is_elementwise):
-        function = entry.bind(**site.given(entry.bind_needs))
+        function = entry.bind(**site.given(entry.bind.needs))
     rounded = _rounding_at_random(site, entry, given) if function is None else None
     function = function or rounded or (partial(entry.evaluate, **given) if given else entry.evaluate)
     arrays = [met for met in site.declared if isinstance(met, ArrayShape)]
@@ -195,7 +195,7 @@ def _rounding_at_random(site: Site, entry: Opcode | CustomCall, given: Mapping[s
     if isinstance(entry, Opcode):
         rounding = entry.rounding
         if entry.summed is not None:
-            summation = entry.summed(**site.given(_SUMMED_NEEDS))
+            summation = entry.summed(**site.given(entry.summed.needs))
         if numerics.keeps_formats:
             if rounding is not Rounding.UNKNOWN and not (summation and summation.is_stepwise):
                 shape = wide_shape(shape)
@@ -223,10 +223,6 @@ def _is_settled(entry: Opcode | CustomCall, instruction: Instruction, numerics: 
         or (numerics.has_xla_cpu_functions and entry.name in XLA_CPU_FUNCTIONS)
         or (sums_narrowly and isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_narrow)
     )
-
-
-_SUMMED_NEEDS = frozenset({"attributes", "shape", "operand_shapes", "computations"})
-"""The keyword arguments of an entry's `summed`."""
 
 
 def _and_zeros(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: object, **out: object) -> Any:

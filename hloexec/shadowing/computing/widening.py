@@ -110,7 +110,7 @@ class Kernels:
         """The rule by which an instruction sorts its operands."""
         entry = find_opcode(instruction.opcode)
         assert entry is not None and entry.order is not None
-        given = bound(_Context(self, floats), computation, instruction, frozenset({"attributes", "computations"}))
+        given = bound(_Context(self, floats), computation, instruction, entry.order.needs)
         return partial(entry.order, **given)
 
     def _of_entry(
@@ -133,7 +133,7 @@ class Kernels:
                 given["config"] = entry.config(wide)
             return partial(entry.evaluate, **given)
         if entry.bind is not None and not _is_dynamic((wide, *operands)):
-            found = entry.bind(**bound(context, around, wide, entry.bind_needs))
+            found = entry.bind(**bound(context, around, wide, entry.bind.needs))
             if found is not None:
                 return found
         assert entry.evaluate is not None

@@ -52,17 +52,16 @@ def _operand_dimensions(entry: Opcode, dimensions: tuple[int, ...]) -> Iterator[
 def _result_shapes(entry: Opcode, attributes: Any, operands: tuple[ArrayShape, ...]) -> list[ArrayShape]:
     """The shapes that the result may be declared to have; none where the operands do not fit."""
     assert entry.infer is not None
-    given = {"attributes": attributes} if "attributes" in entry.infer_needs else {}
-    if "shape" not in entry.infer_needs:
+    if "shape" not in entry.infer.needs:
         try:
-            return [entry.infer(*operands, **given)]
+            return [entry.infer(*operands, attributes=attributes)]
         except ShapeError:
             return []
     found = []
     for element_type in _TYPES:
         shape = ArrayShape(element_type, operands[0].dimensions)
         try:
-            entry.infer(*operands, shape=shape, **given)
+            entry.infer(*operands, attributes=attributes, shape=shape)
         except ShapeError:
             continue
         found.append(shape)

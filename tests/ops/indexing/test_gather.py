@@ -88,15 +88,15 @@ def test_kernels_bound_to_shapes_give_what_others_do(case: Case, is_vector: bool
         sizes = [int(size) for size in case.attributes.partition("{")[2].rstrip("}").split(",") if size]
         attributes = DynamicSliceAttributes(dynamic_slice_sizes=tuple(sizes))
         expected = DynamicSlice.evaluate(*operands, attributes=attributes, operand_shapes=shapes)
-        bound = DynamicSlice.bind(attributes=attributes, shape=shapes[0], operand_shapes=shapes)
+        bound = DynamicSlice.bind(attributes=attributes, operand_shapes=shapes)
         assert_same_array(bound(*operands), expected)
         return
     before = operands[0].copy()
     given = {"shape": shapes[0], "operand_shapes": shapes}
     expected = DynamicUpdateSlice.evaluate(*operands, **given)
-    assert_same_array(DynamicUpdateSlice.bind(attributes=None, **given)(*operands), expected)
+    assert_same_array(DynamicUpdateSlice.bind(**given)(*operands), expected)
     assert operands[0].tobytes() == before.tobytes()
-    bound = DynamicUpdateSlice.bind(attributes=None, **given)
+    bound = DynamicUpdateSlice.bind(**given)
     assert_same_array(bound(before, *operands[1:], out=before), expected)
 
 

@@ -496,7 +496,7 @@ F32_REDUCER = ProgramShape((scalar("f32"), scalar("f32")), scalar("f32"))
 
 def infer_reduce(operands, dimensions, program=F32_REDUCER):
     attributes = ReduceAttributes(dimensions=dimensions, to_apply="f")
-    return Reduce.infer(*operands, attributes=attributes, shape=scalar("f32"), computations=(program,))
+    return Reduce.infer(*operands, attributes=attributes, computations=(program,))
 
 
 @pytest.mark.parametrize(
@@ -549,7 +549,7 @@ def test_a_window_that_does_not_fit_is_refused(window, message):
     attributes = ReduceWindowAttributes(window=Window(window), to_apply="f")
     operands = [array("f32", 4, 5), scalar("f32")]
     with pytest.raises(ShapeError, match=message):
-        ReduceWindow.infer(*operands, attributes=attributes, shape=scalar("f32"), computations=(F32_REDUCER,))
+        ReduceWindow.infer(*operands, attributes=attributes, computations=(F32_REDUCER,))
 
 
 @pytest.mark.parametrize(
@@ -564,9 +564,7 @@ def test_the_shape_of_a_reduce_window_is_the_one_that_xla_infers(window):
     head = f"HloModule m\n\n{reducer('add', 'f32')}\n{lines}"
     printed = _hlo.hlo_module_from_text(head + call).to_string()
     attributes = parse(f"{head}f32[1,1] {call}").entry.root.attributes
-    shape = ReduceWindow.infer(
-        array("f32", 4, 5), scalar("f32"), attributes=attributes, shape=scalar("f32"), computations=(F32_REDUCER,)
-    )
+    shape = ReduceWindow.infer(array("f32", 4, 5), scalar("f32"), attributes=attributes, computations=(F32_REDUCER,))
     assert str(shape) == re.search(r"= (f32\[[^\]]*\])\S* reduce-window", printed)[1]
 
 

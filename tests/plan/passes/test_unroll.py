@@ -140,7 +140,7 @@ def test_an_error_names_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("no number")
         return np.tanh(product)
 
-    entry = attrs.evolve(registry.OPCODES["tanh"], evaluate=fail, bind=lambda **_: fail)
+    entry = attrs.evolve(registry.OPCODES["tanh"], evaluate=fail, bind=registry.Rule(lambda: fail))
     monkeypatch.setitem(registry.OPCODES, "tanh", entry)
     module = hloexec.parse(_loop(3))
     assert not any(isinstance(step.flow, While) for step in plan_of(module).steps)
