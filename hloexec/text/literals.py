@@ -228,8 +228,9 @@ class LiteralParser:
         if lexer.kind == END:
             lexer.fail(f"expected {what}, found {lexer.describe()}")
         if self._strict and lexer.kind == NUMBER and lexer.value.removeprefix("-").isdigit():
-            value = float(int(lexer.value))
+            digits = lexer.value
             lexer.integer(what)
+            value = float(int(digits))
         else:
             value = lexer.number(what)
         array = floats(np.array([value]), dtype)

@@ -163,6 +163,17 @@ ATTRIBUTES: dict[str, str] = {
     "padding with four numbers": op("f32[2] pad(a, z), padding=§0_0_0§_0", a=_F2, z="f32[]"),
     "padding that is a word": op("f32[2] pad(a, z), padding=§x", a=_F2, z="f32[]"),
     "padding with a negative interior": op("f32[2] pad(a, z), padding=§0_0§_-1", a=_F2, z="f32[]"),
+    "padding beyond 64 bits": op("f32[2] pad(a, z), padding=§9223372036854775808_0", a=_F2, z="f32[]"),
+    "padding of more digits than Python reads": op(f"f32[2] pad(a, z), padding=§{'9' * 5000}_0", a=_F2, z="f32[]"),
+    "window with a size beyond 64 bits": op(
+        "f32[2,2] reduce-window(a, z), window={size=§9223372036854775808x1}, to_apply=add_f32",
+        ADD,
+        a="f32[2,2]",
+        z="f32[]",
+    ),
+    "window with padding of more digits than Python reads": op(
+        f"f32[2] reduce-window(a, z), window={{size=1 pad=§{'9' * 5000}_0}}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
     "window without braces": op(
         "f32[2] reduce-window(a, z), window=§size=1, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
     ),

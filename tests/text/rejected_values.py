@@ -21,6 +21,7 @@ VALUES: dict[str, str] = {
     "dimension that is a word": _parameter("§f32[§x]"),
     "dimension that is negative": _parameter("§f32[§-1]§"),
     "dimension that is a decimal": _parameter("§f32[§1.5]"),
+    "number of more digits than Python reads": _constant(f"f32[] constant(§{'9' * 5000})"),
     "dimension beyond 64 bits": _parameter("§f32[§99999999999999999999]"),
     "dimensions of a type without an end": _parameter("§f32[2§"),
     "dimensions of a type with an open comma": _parameter("§f32[2,§]"),

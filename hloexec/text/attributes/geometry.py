@@ -11,9 +11,10 @@ from hloexec.text.lexer import Lexer
 
 __all__ = ["GeometryParser"]
 
-_SIZES = re.compile(r"(?:-?[0-9]+(?!x)|[0-9]+(?:x[0-9]+)+)(?![A-Za-z0-9_.])")
+_SIZES = re.compile(r"(?:-?[0-9]{1,19}(?!x)|[0-9]{1,19}(?:x[0-9]{1,19})+)(?![A-Za-z0-9_.])")
 """As in XLA, a size of one dimension may be negative, but not one of several."""
-_PADDING = re.compile(r"-?[0-9]+_-?[0-9]+(?:_[0-9]+)?(?:x-?[0-9]+_-?[0-9]+(?:_[0-9]+)?)*(?![A-Za-z0-9_.])")
+_AMOUNTS = r"-?[0-9]{1,19}_-?[0-9]{1,19}(?:_[0-9]{1,19})?"
+_PADDING = re.compile(rf"{_AMOUNTS}(?:x{_AMOUNTS})*(?![A-Za-z0-9_.])")
 _DIMENSION_LABELS = re.compile(r"([0-9bf?]{2,})_([0-9io?]{2,})->([0-9bf?]{2,})(?![A-Za-z0-9_.])")
 _WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
 
@@ -62,22 +63,29 @@ class GeometryParser:
 
     def _sizes(self, name: str) -> list[int]:
         """int ('x' int)*"""
-        match = self._lexer.pattern(_SIZES, f"sizes such as 3x3 after '{name}='")
-        return [int(size) for size in match[0].split("x")]
+        entries = self._entries(_SIZES, f"sizes such as 3x3 after '{name}='")
+        return [size for (size,) in entries]
 
     def _paddings(self) -> list[tuple[int, int]]:
         """low '_' high ('x' low '_' high)*"""
         start = self._lexer.start
-        match = self._lexer.pattern(_PADDING, "padding such as 0_1x2_2 after 'pad='")
-        entries = [tuple(map(int, entry.split("_"))) for entry in match[0].split("x")]
+        entries = self._entries(_PADDING, "padding such as 0_1x2_2 after 'pad='")
         if any(len(entry) != 2 for entry in entries):
             self._lexer.fail("the padding of a window is low_high per dimension, without interior padding", start)
         return [(entry[0], entry[1]) for entry in entries]
 
     def padding(self, what: str) -> tuple[PaddingDimension, ...]:
         """low '_' high ['_' interior] ('x' low '_' high ['_' interior])*"""
-        match = self._lexer.pattern(_PADDING, "padding such as 0_0_0x3_3_1")
-        return tuple(PaddingDimension(*map(int, entry.split("_"))) for entry in match[0].split("x"))
+        return tuple(PaddingDimension(*entry) for entry in self._entries(_PADDING, "padding such as 0_0_0x3_3_1"))
+
+    def _entries(self, pattern: re.Pattern[str], what: str) -> list[list[int]]:
+        """entry ('x' entry)*, entry ::= int ('_' int)*; integers of 64 bits."""
+        start = self._lexer.start
+        match = self._lexer.pattern(pattern, what)
+        entries = [list(map(int, entry.split("_"))) for entry in match[0].split("x")]
+        if any(not -(1 << 63) <= number < 1 << 63 for entry in entries for number in entry):
+            self._lexer.fail(f"expected {what}, found a number that does not fit 64 bits", start)
+        return entries
 
     def slice(self, what: str) -> tuple[SliceDimension, ...]:
         """'{' ['[' start ':' limit [':' stride] ']' (',' …)*] '}'"""
