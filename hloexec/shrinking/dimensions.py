@@ -100,6 +100,8 @@ def _relate(
 
 def _relate_units(use: Relating, instruction: Instruction) -> None:
     """Numbers that are moved, added, compared or converted count what they counted."""
+    if not use.result.leaves:
+        return  # an empty tuple has none
     traits = traits_of(instruction)
     moved, numbers = traits.moved_operands(len(use.operands)), use.relations.numbers
     if len(moved) == 1 and use.relations.units.is_constant(constant := use.operands[moved[0]].unit):

@@ -38,16 +38,15 @@ class _Rewriting:
     def instruction(
         self, computation: Computation, instruction: Instruction, shapes: Mapping[str, Shape]
     ) -> Instruction:
-        before = {name: computation.by_name[name].shape for name in instruction.operands if name in shapes}
+        operands = [name for name in instruction.operands if name in shapes]
         change = Resizing(
             attributes=instruction.attributes,
-            operands=tuple(before.values()) if len(before) == len(instruction.operands) else (),
+            operands=tuple(computation.by_name[name].shape for name in operands),
             result=instruction.shape,
-            new_operands=tuple(shapes[name] for name in instruction.operands if name in shapes),
+            new_operands=tuple(shapes[name] for name in operands),
             new_result=shapes[instruction.name],
             backend_config=instruction.backend_config,
         )
-        change = attrs.evolve(change, operands=tuple(before[name] for name in instruction.operands if name in before))
         given = self.literals.get((computation.name, instruction.name))
         attributes = _attributes(instruction, change, given)
         return attrs.evolve(
@@ -69,7 +68,8 @@ def _attributes(instruction: Instruction, change: Resizing, given: Literal | Non
         literal = attributes.literal if given is None else given
         return attrs.evolve(attributes, literal=resized_literal(literal, change.new_result))
     if entry.resize is not None:
-        return entry.resize(change)
+        is_resized = (change.operands, change.result) != (change.new_operands, change.new_result)
+        return entry.resize(change) if is_resized else attributes
     changes: dict[str, Any] = {}
     for field in attribute_fields(type(attributes)).values():
         if field.grammar is Grammar.SHAPE_LIST and getattr(attributes, field.field):

@@ -153,6 +153,28 @@ def test_what_the_relation_says_is_what_the_shape_rule_infers(name: str) -> None
     assert max(max(sizes, default=1) for sizes in after["a"]) < max(max(sizes, default=1) for sizes in before["a"])
 
 
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "f32[2,8] convolution(a, t), dim_labels=bf_io->bf, sparsity_config={lhs={sparsity=1x4 dimension=1 stride=1}}",
+        "s4[5] convolution(a, k, a), dim_labels=bf_io->bf",
+        "f32[8] dot(a, t, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "() copy(e)",
+    ],
+)
+def test_operands_may_be_compressed_or_empty(instruction: str) -> None:
+    """Of a compressed operand the verifier knows nothing."""
+    lines = [
+        "a = f32[2,4] parameter(0)",
+        "k = f32[4,8] parameter(1)",
+        "t = token[] parameter(2)",
+        "e = () parameter(3)",
+    ]
+    body = "\n  ".join((*lines, f"ROOT r = {instruction}"))
+    module = hloexec.parse(f"HloModule m\n\nENTRY main {{\n  {body}\n}}\n")
+    assert hloexec.shrink(module).module.entry.root == module.entry.root
+
+
 def test_the_dimensions_of_an_opcode_without_a_relation_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     module = hloexec.parse(program("reverse"))
     without = attrs.evolve(OPCODES["reverse"], relate=None)

@@ -12,8 +12,9 @@ from typing import Any
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape
+from hloexec.ops.relations import Relating
 
-__all__ = ["compressed_shape", "configuration", "reason_against_compression"]
+__all__ = ["compressed_shape", "configuration", "reason_against_compression", "relates_compressed"]
 
 _REASONS = {
     "sparsity_config": "it has a sparsity_config, and in which order the elements of a sparse operand are kept",
@@ -39,6 +40,15 @@ def reason_against_compression(instruction: Instruction) -> str | None:
             "compilers alone know how they are multiplied"
         )
     return None
+
+
+def relates_compressed(use: Relating) -> bool:
+    """Whether an operand is, or may be, compressed; such a contraction keeps its dimensions."""
+    further = tuple(operand.shape for operand in use.operands[2:])
+    is_compressed = compressed_shape(further, use.attributes, use.result.shape) is not None
+    if is_compressed:
+        use.keep_all("which elements of a compressed operand are kept is not documented")
+    return is_compressed
 
 
 def compressed_shape(further: tuple[Shape, ...], attributes: Any, declared: Shape) -> ArrayShape | None:

@@ -19,7 +19,12 @@ from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, flags, narrow, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
-from hloexec.ops.contraction.compressed import compressed_shape, configuration, reason_against_compression
+from hloexec.ops.contraction.compressed import (
+    compressed_shape,
+    configuration,
+    reason_against_compression,
+    relates_compressed,
+)
 from hloexec.ops.contraction.matrix_product import (
     Multiplier,
     default_multiplier,
@@ -91,7 +96,8 @@ class Dot:
 
     @staticmethod
     def relate(use: Relating) -> None:
-        relate_contraction(use, use.attributes, use.operands[0].axes, use.operands[1].axes, use.result.axes)
+        if not relates_compressed(use):
+            relate_contraction(use, use.attributes, use.operands[0].axes, use.operands[1].axes, use.result.axes)
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, *further: Shape, attributes: DotAttributes, shape: Shape) -> Shape:

@@ -18,7 +18,12 @@ from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, higher_precision, require, shape_of
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
-from hloexec.ops.contraction.compressed import compressed_shape, configuration, reason_against_compression
+from hloexec.ops.contraction.compressed import (
+    compressed_shape,
+    configuration,
+    reason_against_compression,
+    relates_compressed,
+)
 from hloexec.ops.contraction.matrix_product import FloatMultiplier, operand_split
 from hloexec.ops.convolution.forms import convolve
 from hloexec.ops.convolution.views import ConvolutionViews
@@ -90,7 +95,8 @@ class Convolution:
 
     @staticmethod
     def relate(use: Relating) -> None:
-        relate_convolution(use)
+        if not relates_compressed(use):
+            relate_convolution(use)
 
     @staticmethod
     def resize(change: Resizing) -> object:
