@@ -88,11 +88,11 @@ class PlanCallee:
         if isinstance(flow, Invocation):
             return self._run(flow.plan, operands, batch)
         if isinstance(flow, Conditional):
-            return self._conditional(flow, step, operands, batch)
+            return self._conditional(flow, operands, batch)
         assert isinstance(flow, While)
         return self._while(flow, operands, batch)
 
-    def _conditional(self, flow: Conditional, step: Step, operands: list[Any], batch: tuple[int, ...]) -> list[Any]:
+    def _conditional(self, flow: Conditional, operands: list[Any], batch: tuple[int, ...]) -> list[Any]:
         selector = operands[0]
         if selector.ndim == 0:
             branch = flow.select(selector)

@@ -90,7 +90,7 @@ def _command(name: str, *words: str) -> str:
 _VIEWS: Mapping[type, Callable[[Any], RenderableType]] = {
     Comparison: lambda found: comparison_view(found, _TOP),
     Diff: lambda found: diff_view(found, _TOP, _command),
-    Explanation: lambda found: explanation_view(found, "the module", _TOP, _command),
+    Explanation: lambda found: explanation_view(found, _TOP, _command),
     FolderDiff: lambda found: folder_view(found, _TOP, _command),
     GoldenCheck: lambda found: checks_view([found], _TOP),
     MemoryComparison: lambda found: memory_view(found.usage, found, None, _TOP),

@@ -167,7 +167,7 @@ class ShadowObserver:
         if evaluation.is_failing or all(self._store.knows(leaf) or not is_inexact(leaf) for leaf in leaves):
             return
         try:
-            found = list(self._exchanges.results(event, leaves, number))
+            found = list(self._exchanges.results(event, leaves))
         except (HloError, ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:
             evaluation.is_failing, self.failing[number] = True, str(error).partition("\n")[0]
             return

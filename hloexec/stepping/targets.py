@@ -57,10 +57,10 @@ class Targets:
         selection = Selection.of([where])
         found = frozenset(id(each) for _, each in self.instructions if selection.has(each))
         if not found:
-            self._refuse(where, selection)
+            self._refuse(selection)
         return found, selection if where.startswith("path:") else None
 
-    def _refuse(self, where: str, selection: Selection) -> None:
+    def _refuse(self, selection: Selection) -> None:
         """InputError: no instruction that is shown is selected."""
         selection.require_some(self.module)
         homes = {

@@ -97,7 +97,7 @@ def wrap(
             shape=shape.elements[1],
             opcode=wrapped.name,
             operands=names,
-            attributes=operand_parser.make_attributes(wrapped, fields, names, inner, start),
+            attributes=operand_parser.make_attributes(wrapped, fields, start),
             span=state.span(start, lexer.start),
             **{key: value for key, value in common.items() if key in shared},
         ),

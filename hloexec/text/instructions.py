@@ -139,8 +139,8 @@ class InstructionParser:
             fields, position = self._operands.immediate(entry, shape, after_opcode, opcode_start)
         else:
             operands, position = self._operands.at(scope, entry, after_opcode, opcode_start, names)
-        common, unknown, end = self._attributes.read(scope, entry, fields, position, opcode_start)
-        attributes = self._operands.make_attributes(entry, fields, operands, scope, opcode_start)
+        common, unknown, end = self._attributes.read(scope, entry, fields, position)
+        attributes = self._operands.make_attributes(entry, fields, opcode_start)
         replication = common.get("parameter_replication")
         if replication is not None and shape is not None and len(replication) != sum(1 for _ in leaf_shapes(shape)):
             lexer.fail(f"parameter_replication has {len(replication)} entries, which are not one per leaf", start)
@@ -215,7 +215,7 @@ class InstructionParser:
         else:
             lexer.move_to(opening)
             verbatim = self._verbatim()[1:-1]
-        common, unknown, end = self._attributes.read(scope, None, {}, lexer.start, opcode_start)
+        common, unknown, end = self._attributes.read(scope, None, {}, lexer.start)
         scope.add(
             Instruction(
                 name=name,
@@ -240,7 +240,7 @@ class InstructionParser:
         fields: dict[str, Any] = {}
         is_start = outer.role is Role.ASYNC_START
         common, unknown, end = self._attributes.read(
-            scope, outer, fields, lexer.start, start, also=wrapped if is_start else None
+            scope, outer, fields, lexer.start, also=wrapped if is_start else None
         )
         if is_start:
             own = {field.field for field in attribute_fields(outer.attributes).values()}
@@ -256,7 +256,7 @@ class InstructionParser:
                 shape=shape,
                 opcode=outer.name,
                 operands=operands,
-                attributes=self._operands.make_attributes(outer, fields, operands, scope, start),
+                attributes=self._operands.make_attributes(outer, fields, start),
                 unknown_attributes=unknown,
                 span=self._state.span(start, end),
                 **common,

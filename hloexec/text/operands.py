@@ -240,7 +240,7 @@ class OperandParser:
         fields: dict[str, Any] = {}
         if wrapped is not None and entry.role is Role.ASYNC_START:
             fields["calls"] = wrap(self, self._state, scope, shape, wrapped, operands, {}, {}, start)
-        attributes = self.make_attributes(entry, fields, operands, scope, start)
+        attributes = self.make_attributes(entry, fields, start)
         if shape is None:
             shape = self.inferred_shape(scope, entry, operands, attributes, start)
         name = self._anonymous(scope, entry, shape, start, operands, attributes)
@@ -271,9 +271,7 @@ class OperandParser:
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
         )
 
-    def make_attributes(
-        self, entry: Opcode, fields: dict[str, object], operands: tuple[str, ...], scope: Scope, start: int
-    ) -> Any:
+    def make_attributes(self, entry: Opcode, fields: dict[str, object], start: int) -> Any:
         """The attributes object of an instruction, once all that is required is there."""
         if entry.attributes is None:
             return None

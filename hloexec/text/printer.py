@@ -154,7 +154,7 @@ def _instruction(instruction: Instruction, options: _Options, *, is_root: bool) 
         shape_text(instruction.shape, options.layouts),
         " ",
     ]
-    pieces += (instruction.opcode, "(", _operands(instruction, options), ")")
+    pieces += (instruction.opcode, "(", _operands(instruction), ")")
     pieces += _attributes(instruction, options)
     return "".join(pieces)
 
@@ -166,7 +166,7 @@ def _require_attributes(instruction: Instruction) -> None:
         raise VerificationError(f"%{instruction.name} lacks the attributes of {instruction.opcode}")
 
 
-def _operands(instruction: Instruction, options: _Options) -> str:
+def _operands(instruction: Instruction) -> str:
     if instruction.unknown_operands is not None:
         return instruction.unknown_operands
     entry = find_opcode(instruction.opcode)

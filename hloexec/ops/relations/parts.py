@@ -122,8 +122,8 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
         use.keep([whole, part], f"what part of it {start}:{start + size} is, of {full}, is unclear")
 
 
-def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: int) -> int:
-    """Where a part of a dimension begins when both have changed."""
+def resized_start(whole: int, start: int, size: int, new_whole: int) -> int:
+    """Where a part of a dimension begins when the dimension has changed."""
     if whole == new_whole:
         return start
     kind = _kind_of_part(whole, start, size)

@@ -26,7 +26,7 @@ _STYLES = {
 _MOST_NAMES = 6
 
 
-def explanation_view(found: Explanation, module: str, top: int, command: Callable[..., str]) -> RenderableType:
+def explanation_view(found: Explanation, top: int, command: Callable[..., str]) -> RenderableType:
     """Everything `hloexec explain` says."""
     parts: list[RenderableType] = [_verdict(found)]
     parts += [Text(line) for line in _remarks(found)]

@@ -33,7 +33,7 @@ _HEADROOM = 2.0**-26
 _HAS_WIDER = np.finfo(np.longdouble).nmant >= 63
 
 
-def is_needed(value: object, operands: Sequence[Any]) -> bool:
+def is_needed(value: object) -> bool:
     """Whether a result has floats of 64 bits."""
     return any(_is_double(leaf) for leaf in flat(value))
 
@@ -151,7 +151,7 @@ def _added(
         if traits.converts:
             return [np.subtract(wide(value), operands[0])]
         if (traits.cancels or traits.is_product) and value.dtype == np.float64:
-            return [_left_over(kernel, value, operands, is_product=traits.is_product)]
+            return [_left_over(kernel, operands, is_product=traits.is_product)]
         ufunc = kernel if isinstance(kernel, np.ufunc) else getattr(kernel, "func", None)
         if _HAS_WIDER and isinstance(ufunc, np.ufunc):
             exact = ufunc(*(_wider(operand) for operand in operands))
@@ -166,7 +166,7 @@ def _added(
     ]
 
 
-def _left_over(kernel: Callable[..., Any], value: Array, operands: Sequence[Any], *, is_product: bool) -> Array:
+def _left_over(kernel: Callable[..., Any], operands: Sequence[Any], *, is_product: bool) -> Array:
     """What a sum, difference or product of two operands has that its rounded value lacks, with the sign of an error."""
     lhs, rhs = operands
     if is_product:

@@ -108,7 +108,7 @@ class Evaluation:
         kernel = self.kernel(WIDE)
         if kernel is None:
             return None
-        if doubled.is_needed(value, operands):
+        if doubled.is_needed(value):
             return self._doubled(kernel, value, operands, shadows)
         if self.is_elementwise and isinstance(value, np.ndarray):
             return [self._elementwise(kernel, value, operands, shadows)]

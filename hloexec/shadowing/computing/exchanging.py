@@ -67,7 +67,7 @@ class Exchanges:
             held = self._held.setdefault((computation.name, event.instruction.name), {})
             held.update(dict.fromkeys(event.devices, event.value))
 
-    def results(self, event: Event, leaves: Sequence[Array], place: int) -> Iterator[Found]:
+    def results(self, event: Event, leaves: Sequence[Array]) -> Iterator[Found]:
         """The differences of the leaves that an exchange gives to the event's devices, and what it added.
 
         A leaf that devices of an earlier event have got, too, has its shadow already.
@@ -78,7 +78,6 @@ class Exchanges:
             number = next(number for number, member in group.items() if member == event.devices[0])
             exact, here = self._met(meeting, operands)
             shadows = [self._store.get(leaf) for member in operands.values() for leaf in member]
-            is_wrong = any(shadow is not None for shadow in shadows)
             moves = traits_of(instruction).moves is not None
             own = meeting.given(leaves, len(here[number]))
             for leaf, theirs, its in zip(own, exact[number], here[number], strict=True):
@@ -90,7 +89,7 @@ class Exchanges:
                 elif moves:
                     yield leaf, difference, None, shadows
                 else:
-                    lost = self._losses(instruction, leaf, theirs, its, difference, shadows, is_wrong)
+                    lost = self._losses(instruction, leaf, theirs, its, difference, shadows)
                     yield leaf, difference, lost, shadows
 
     def _losses(
@@ -101,7 +100,6 @@ class Exchanges:
         here: Array,
         difference: Difference,
         shadows: Sequence[Shadow | None],
-        is_wrong: bool,
     ) -> Losses:
         places = sampled(difference, leaf)
         ours, theirs, its = (taken(array, places) for array in (wide(leaf), exact, here))

@@ -72,13 +72,13 @@ def moved(
     ]
     data = np.asarray(kernel(*given))
     blame = _moved_blame(evaluation, shadows, operands)
-    mask = _moved_mask(evaluation, operands, known) if len(operands) == 1 else None
+    mask = _moved_mask(evaluation, known) if len(operands) == 1 else None
     if evaluation.traits.keeps_all and evaluation.traits.rearranges and not is_whole:
         return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame, mask)]
     return [Evaluated(value, _difference(data, is_whole, value), None, blame, mask)]
 
 
-def _moved_mask(evaluation: Evaluation, operands: Sequence[Any], known: Sequence[Shadow]) -> Array | None:
+def _moved_mask(evaluation: Evaluation, known: Sequence[Shadow]) -> Array | None:
     kernel = None if known[0].absorbed is None else evaluation.kernel(PREDS)
     return None if kernel is None else np.asarray(kernel(known[0].absorbed))
 

@@ -81,7 +81,6 @@ class InstructionAttributeParser:
         entry: Opcode | None,
         fields: dict[str, object],
         position: int,
-        start: int,
         *,
         also: Opcode | None = None,
     ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...], int]:

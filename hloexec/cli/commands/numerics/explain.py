@@ -88,7 +88,7 @@ def command(
     wanted = _expected(run.module, expected, run.recorded_result)
     limits: dict[str, Any] = {"runs": runs, "budget": budget}
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
-    view = partial(explanation_view, found, run.module.name, command=run.command)
+    view = partial(explanation_view, found, command=run.command)
     record = {**run.record(), "expected_file": expected or file}
     show_report("explain", as_json, lambda: record | explanation_record(found), lambda: view(top))
     if html is not None:
