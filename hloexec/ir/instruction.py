@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from hloexec.errors import VerificationError
 from hloexec.ir.metadata import Metadata, OriginalValue, StackFrames, Statistics
 from hloexec.ir.shape import Shape
 from hloexec.ir.sharding import Sharding
@@ -83,13 +84,19 @@ class Computation(Described):
     @property
     def root(self) -> Instruction:
         """The instruction whose value is the result."""
-        return self.by_name[self.root_name]
+        found = self.by_name.get(self.root_name)
+        if found is None:
+            raise VerificationError(f"computation '{self.name}': the root '{self.root_name}' does not exist")
+        return found
 
     @cached_property
     def parameters(self) -> tuple[Instruction, ...]:
         """The parameter instructions in the order of their numbers."""
         found = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda instruction: instruction.attributes.number))
+        try:
+            return tuple(sorted(found, key=lambda instruction: instruction.attributes.number))
+        except AttributeError as error:
+            raise VerificationError(f"computation '{self.name}': a parameter lacks its attributes") from error
 
     @cached_property
     def parameter_shapes(self) -> tuple[Shape, ...]:
@@ -179,7 +186,10 @@ class Module(Described):
     @property
     def entry(self) -> Computation:
         """The computation that a run begins with."""
-        return self.by_name[self.entry_name]
+        found = self.by_name.get(self.entry_name)
+        if found is None:
+            raise VerificationError(f"module '{self.name}': the entry computation '{self.entry_name}' does not exist")
+        return found
 
     @property
     def instruction_count(self) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import pytest
 
 import hloexec
+from hloexec.devices.topology import device_counts
 from hloexec.errors import HloError, VerificationError
 from hloexec.ir import Module
 from tests.text.building import op
@@ -38,6 +40,50 @@ def test_a_changed_module_gives_an_hlo_error_or_none(seed: int) -> None:
                 rejected += 1
     # Half of what is changed matters, and not all of it.
     assert CHANGED > rejected > CHANGED // 10
+
+
+TOOLS: tuple[Callable[[Module], object], ...] = (
+    device_counts,
+    hloexec.graph,
+    hloexec.memory_usage,
+    hloexec.random_inputs,
+    hloexec.shrink,
+    lambda module: hloexec.shard_inputs(module, []),
+    lambda module: hloexec.unshard_outputs(module, []),
+)
+
+
+def test_tools_take_a_changed_module_or_give_an_hlo_error() -> None:
+    modules = [hloexec.parse(text) for text in ACCEPTED.values()]
+    mutator = Mutator(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(CHANGED // 10):
+            module = mutator.module(modules)
+            for tool in TOOLS:
+                with contextlib.suppress(HloError):
+                    tool(module)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entry_name": "nobody"}, "module 'm': the entry computation 'nobody' does not exist"),
+        ({"root_name": "nobody"}, "computation 'main': the root 'nobody' does not exist"),
+        ({"attributes": None}, "parameter lacks its attributes"),
+    ],
+)
+def test_tools_say_what_a_module_lacks(change: dict[str, Any], message: str) -> None:
+    module = hloexec.parse(CONVOLUTION)
+    (entry,) = module.computations
+    if "attributes" in change:
+        x, *others = entry.instructions
+        change = {"instructions": (attrs.evolve(x, **change), *others)}
+    if "entry_name" not in change:
+        change = {"computations": (attrs.evolve(entry, **change),)}
+    broken = attrs.evolve(module, **change)
+    with pytest.raises(VerificationError, match=message):
+        hloexec.shard_inputs(broken, []) if "root" not in message else hloexec.unshard_outputs(broken, [0])
 
 
 CONVOLUTION = op(
