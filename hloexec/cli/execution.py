@@ -87,7 +87,7 @@ def require_instructions(module: Module, names: Sequence[str]) -> None:
     wanted = {name.removeprefix("%") for name in names} - {RESULT}
     known = {instruction.name for computation in module for instruction in computation} if wanted else set()
     for name in sorted(wanted - known):
-        raise InputError(f"--print: module {module.name} has no instruction {name!r}")
+        raise InputError(f"--print: module {module.name} has no instruction {name!r:.80}")
 
 
 class _Recorder:

@@ -125,7 +125,7 @@ class ByteCount(_IntType):
         try:
             return byte_count("it", value)
         except InputError:
-            self.fail(f"{value!r} is not a number of bytes, such as 500M or 8G", param, ctx)
+            self.fail(f"{value!r:.80} is not a number of bytes, such as 500M or 8G", param, ctx)
 
 
 class KeyValue(_PairType):
@@ -139,5 +139,5 @@ class KeyValue(_PairType):
             return value
         key, separator, rest = str(value).partition("=")
         if not (key and separator and rest):
-            self.fail(f"{value!r} is not of the form {self.name}", param, ctx)
+            self.fail(f"{value!r:.80} is not of the form {self.name}", param, ctx)
         return key, rest

@@ -100,7 +100,7 @@ def _require_target(computation: Computation, target: str, given: Collection[str
     by_name = computation.by_name
     for name in (target, *given):
         if name not in by_name:
-            raise InputError(f"computation {computation.name} has no instruction {name!r}")
+            raise InputError(f"computation {computation.name} has no instruction {name!r:.80}")
     if depth is not None and depth < 1:
         raise InputError(f"depth must be at least 1, but is {depth}")
     root = by_name[target]

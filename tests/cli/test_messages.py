@@ -167,3 +167,24 @@ def test_options_that_messages_name_are_there() -> None:
     named = {*re.findall(r'r?": r?"[^"]*?(--[a-z-]+)', source)}
     assert len(named) > 6
     assert named | {f"--{name.replace('_', '-')}" for name in problems._ARGUMENTS} <= options | {"--replicas"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "shrink loop.hlo --dim §",
+        "run loop.hlo --range §",
+        "run loop.hlo --range x=§",
+        "run loop.hlo --numerics §",
+        "run loop.hlo --numerics reference,§",
+        "run loop.hlo --print §",
+        "run loop.hlo --custom-call x=§",
+        "run loop.hlo --max-bytes §",
+        "graph loop.hlo --around §",
+        "extract loop.hlo --instruction § -o s",
+        "schema §",
+    ],
+)
+def test_messages_quote_the_beginning_of_a_long_text(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.replace("§", "9" * 5000).split()) != 0
+    assert 0 < len(capsys.readouterr().err) < 1000

@@ -151,7 +151,7 @@ def _ends(text: str) -> tuple[float, float]:
             except ValueError:
                 numbers.append(math.nan)
     if len(numbers) != 2 or not all(map(math.isfinite, numbers)):
-        raise InputError(f"--range expects PARAMETER=LOW:HIGH with two numbers, but was given {text!r}")
+        raise InputError(f"--range expects PARAMETER=LOW:HIGH with two numbers, but was given {text!r:.80}")
     return numbers[0], numbers[1]
 
 

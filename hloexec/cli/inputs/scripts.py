@@ -25,7 +25,7 @@ def imported_function(where: str) -> Callable[..., Any]:
     """Import the function `module:name`, also from the working folder, as `python -m` does."""
     module_name, _, name = where.partition(":")
     if not name:
-        raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {where!r} names no function")
+        raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {where!r:.80} names no function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -236,7 +236,7 @@ def numerics_policy(name: object) -> NumericsPolicy:
         instruction, equals, policy = other.partition("=")
         if not equals or not instruction.strip():
             raise UnsupportedError(
-                f"numerics policy {name!r}: {other!r} should be INSTRUCTION=POLICY, as in reference,dot.3=tf32"
+                f"numerics policy {name!r:.80}: {other!r:.80} should be INSTRUCTION=POLICY, as in reference,dot.3=tf32"
             )
         pairs.append((instruction.strip().removeprefix("%"), _combined(policy)))
     return _with_overrides(default, pairs)
@@ -333,7 +333,7 @@ def _combined(text: str) -> NumericsPolicy:
         both = combined(first, other)
         if both is None:
             raise UnsupportedError(
-                f"numerics policy {text!r}: {first.name} and {other.name} contradict one another; give one of them"
+                f"numerics policy {text!r:.80}: {first.name} and {other.name} contradict one another; give one of them"
             )
         first = both
     return first
@@ -347,5 +347,5 @@ def _plain(name: str) -> NumericsPolicy:
     found = POLICIES.get(name)
     if found is None:
         known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
-        raise UnsupportedError(f"unknown numerics policy {name!r}; the policies are {known}")
+        raise UnsupportedError(f"unknown numerics policy {name!r:.80}; the policies are {known}")
     return found

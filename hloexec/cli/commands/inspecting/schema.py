@@ -27,5 +27,5 @@ def command(record: str | None) -> None:
         return
     name = record.removeprefix("hloexec.")
     if name not in printed_records():
-        raise InputError(f"there is no record {record!r}; there are {', '.join(printed_records())}")
+        raise InputError(f"there is no record {record!r:.80}; there are {', '.join(printed_records())}")
     click.echo(json.dumps(json_schema(name), indent=2))

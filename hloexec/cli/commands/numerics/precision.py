@@ -207,4 +207,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a number", param_hint="'--output-tolerance'") from None
+        raise click.BadParameter(f"{text!r:.80} is not a number", param_hint="'--output-tolerance'") from None
