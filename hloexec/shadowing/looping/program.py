@@ -186,9 +186,11 @@ class LoopProgram:
             elif node.result in wrong and len(inherits) > 1:
                 weighed.update(inherits)
         carried = list(zip(self.parameters, self.condition_parameters, self.results, strict=True))
-        for _ in carried:
+        before = -1
+        while before != len(asked):
             # What an iteration hands on unchanged is asked for as what it began as.
-            asked.update(result for ours, theirs, result in carried if not (asked | wrong).isdisjoint((ours, theirs)))
+            before = len(asked)
+            asked.update(result for *leaf, result in carried if not (asked.isdisjoint(leaf) and wrong.isdisjoint(leaf)))
         recorded -= self.invariant
         most = _SAMPLED if is_sampled else sys.maxsize
         counts = {slot: min(self.array_shape(slot).element_count, most) for slot in recorded}
