@@ -7,6 +7,7 @@ u)` is stored as `[⌈m/t⌉, ⌈n/u⌉, t, u]`. Source: XLA, "Shapes and layout
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -80,6 +81,22 @@ class Bitcast:
             content = _bytes(physical.reshape(-1))
             physical = _from_bytes(content, shape.element_type)[: prod(sizes)].reshape(sizes)
         return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
+
+    @staticmethod
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[[Array], Array] | None:
+        """A reshape between transposes, where all that changes is sizes and the order of dimensions."""
+        (source,) = operand_shapes
+        if source.element_type is not shape.element_type or shape.dynamic_dimensions or source.dynamic_dimensions:
+            return None
+        plan = _plan(source, shape)
+        if not plan.is_whole or plan.tiling.splits or plan.result_tiling.splits:
+            return None
+        order, sizes, axes = plan.major_to_minor, plan.result_tiling.sizes, plan.result_axes
+        if sizes == plan.tiling.sizes:
+            return methodcaller("transpose", tuple(order[axis] for axis in axes))
+        if all(map(_is_row_major, (source, shape))):
+            return Reshape.bind(shape=shape, operand_shapes=operand_shapes)
+        return lambda operand: reshaped(operand.transpose(order), sizes).transpose(axes)
 
     @staticmethod
     def memory_order(order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> MemoryOrder:

@@ -32,6 +32,9 @@ def _bitcast(operand: Any, source: ArrayShape, result: ArrayShape) -> Any:
     value = Bitcast.evaluate(operand, shape=result, operand_shapes=(source,))
     assert value.shape == result.dimensions
     assert value.dtype == result.element_type.storage
+    bound = Bitcast.bind(shape=result, operand_shapes=(source,))
+    if bound is not None:
+        np.testing.assert_array_equal(bound(operand), value, strict=True)
     return value
 
 
