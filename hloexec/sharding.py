@@ -22,6 +22,7 @@ from hloexec.ir import (
     ArrayShape,
     BufferShape,
     Computation,
+    Instruction,
     Module,
     NamedSharding,
     Shape,
@@ -32,6 +33,7 @@ from hloexec.ir import (
     TupleSharding,
     leaf_shapes,
 )
+from hloexec.operations import operation_name
 from hloexec.plan.trees import fits
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.text.attributes.shardings import parse_sharding
@@ -61,7 +63,7 @@ def shard_inputs(
     same array, and so do all replicas. An array that already has the parameter's shape, or has no sharding, goes to
     every device as a whole; a module that has not been partitioned yet therefore receives whole arrays on every device.
     `before` is the same module before it was partitioned, whose parameters have the shardings that `module`'s lack (XLA
-    leaves them out since jaxlib 0.12).
+    leaves them out since jaxlib 0.12), or are taken by a `Sharding` that has one.
 
     Raises InputError if the shards do not have the parameter's shape, the sharding is for another number of partitions,
     or `before` has other parameters.
@@ -81,12 +83,21 @@ def shard_inputs(
         raise InputError(f"the module has {len(values)} parameters, but {len(wholes)} before partitioning")
     for number, (parameter, whole, value) in enumerate(zip(module.entry.parameters, wholes, values, strict=True)):
         what = f"parameter {number} ({parameter.name})"
-        sharding = whole.sharding if parameter.sharding is None else parameter.sharding
+        sharding = parameter.sharding or whole.sharding
+        if sharding is None and before is not None:
+            sharding = _asked_sharding(before.entry, whole)
         shardings = iter(leaf_shardings(sharding, parameter.shape, what))
         # Each leaf becomes the list of its shards.
         tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
         columns.append([_entry_of(tree, partition) for partition in range(topology.partitions)])
     return [[column[topology.partition_of(device)] for column in columns] for device in range(topology.count)]
+
+
+def _asked_sharding(entry: Computation, parameter: Instruction) -> Sharding | None:
+    """The sharding that a parameter is brought to wherever it is brought to one: XLA gives it to the parameter."""
+    annotations = [each for each in entry if parameter.name in each.operands and operation_name(each) == "Sharding"]
+    found = {each.sharding for each in annotations}
+    return found.pop() if len(found) == 1 else None
 
 
 def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) -> Callable[[Any, _Leaf], list[Any]]:

@@ -125,6 +125,14 @@ def test_the_module_before_partitioning_has_the_shardings_that_are_missing() -> 
     own = hloexec.parse(after.format(", sharding={devices=[2,1]1,0}"))
     for shards, wanted in zip(hloexec.shard_inputs(own, [a], before=whole), (a[2:], a[:2]), strict=True):
         np.testing.assert_array_equal(shards[0], wanted)
+    # Where the parameter has none in either, it is that of the Sharding that takes it.
+    asked = hloexec.parse(
+        "HloModule m, num_partitions=2\n\nENTRY e {\n  p = f32[4,4] parameter(0)\n"
+        '  s = f32[4,4] custom-call(p), custom_call_target="Sharding", sharding={devices=[2,1]1,0}\n'
+        "  ROOT r = f32[4,4] negate(s)\n}\n"
+    )
+    for shards, wanted in zip(hloexec.shard_inputs(bare, [a], before=asked), (a[2:], a[:2]), strict=True):
+        np.testing.assert_array_equal(shards[0], wanted)
     with pytest.raises(hloexec.InputError, match="1 parameters, but 0 before"):
         hloexec.shard_inputs(
             bare, [a], before=hloexec.parse("HloModule m\n\nENTRY e {\n  ROOT c = f32[] constant(1)\n}\n")
