@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 import attrs
 import numpy as np
@@ -15,7 +15,7 @@ from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.columns import Operands
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
-from hloexec.ir import Instruction, Module, leaf_shapes
+from hloexec.ir import Computation, Instruction, Module, leaf_shapes, parts_of
 from hloexec.operations import exchanges
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.values import Array, Value, flat
@@ -68,6 +68,8 @@ class GraphRecorder:
         self._scopes: dict[tuple[str, int], _Scope] = {}
         self._devices: set[int] = set()
         self._living: dict[int, _Living] = {}
+        self._starts: dict[tuple[str, str], list[int]] = {}
+        """By computation and tuple, where each element begins among its arrays."""
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
@@ -143,9 +145,18 @@ class GraphRecorder:
         nodes = [node for part in self._operands(event, scope, device) for node in part]
         if role is not Role.GET_TUPLE_ELEMENT:
             return nodes
-        place = instruction.attributes.index
-        leaves = leaf_shapes(event.computation.by_name[instruction.operands[0]].shape)
-        return nodes[sum(leaf.is_array for index, leaf in leaves if index[0] < place) :]
+        return nodes[self._first_array(event.computation, instruction) :]
+
+    def _first_array(self, computation: Computation, element: Instruction) -> int:
+        """The number of arrays that a tuple has before the element that an instruction takes."""
+        tuple_name = element.operands[0]
+        starts = self._starts.get((computation.name, tuple_name))
+        if starts is None:
+            elements = parts_of(computation.by_name[tuple_name].shape)
+            counts = (sum(leaf.is_array for _, leaf in leaf_shapes(part)) for part in elements)
+            starts = self._starts[computation.name, tuple_name] = list(accumulate(counts, initial=0))
+        place: int = element.attributes.index
+        return starts[place]
 
     def _known(self, array: Array, event: Event, scope: _Scope, device: int, given: int | None) -> int:
         """The node of an array: the one that is given, if it is its; a copy of an array may share its memory."""

@@ -118,8 +118,9 @@ class Replay:
             if is_pending:
                 self._take(state, number)
             arrays = given(instance, state)
+            made_of = self._made_of(state, number) if arrays else frozenset[int]()
             for node, array in arrays.items():
-                self._settle(state, self.graph.node(node), own(array), NO_CHAIN)
+                self._settle(state, self.graph.node(node), own(array), NO_CHAIN, made_of)
             if not arrays and not is_pending:
                 continue
             for node, was in zip(nodes, was_recorded, strict=True):
@@ -144,8 +145,13 @@ class Replay:
         if found is None:
             found = [node.held for node in nodes]
         carried = worst(self._carried(state, node) for node in inputs)
+        made_of = self._made_of(state, number)
         for node, held in zip(nodes, found, strict=True):
-            self._settle(state, node, self._recorded(node, held), carried.then(self._own_chains.of(node)))
+            self._settle(state, node, self._recorded(node, held), carried.then(self._own_chains.of(node)), made_of)
+
+    def _made_of(self, state: State, instance: int) -> frozenset[int]:
+        """The digests of what an instance's results are made of."""
+        return frozenset(map(state.values.in_any_order, self.graph.columns.inputs(instance)))
 
     def _computed(self, state: State, instance: Instance) -> Sequence[Held] | None:
         """What an instance gives on the values that hold; None where it cannot be computed again."""
@@ -229,11 +235,10 @@ class Replay:
         """What has rounded on the way to a node of `before` itself, since values that both sides have."""
         return path_chain(counterpart, state.matched, self.index.chains)
 
-    def _settle(self, state: State, node: Node, held: Held, chain: Chain) -> None:
+    def _settle(self, state: State, node: Node, held: Held, chain: Chain, made_of: frozenset[int]) -> None:
         number = node.number
         if not (self.is_recorded(state.raw, number) and isinstance(held, Kept)):
             state.changed[number] = True
-        made_of = frozenset(map(state.values.in_any_order, self.graph.inputs_of(number)))
         state.raw[number] = held
         state.chains[number] = chain
         state.bounds.pop(number, None)
