@@ -113,6 +113,9 @@ class Limits:
     rerun_steps: int = 400
     """More steps than this before a value on each device are not computed again under the other module's names."""
 
+    notes_on_precision: int = 5
+    """So many values that are not rounded as before are named."""
+
     # Regions.
 
     region_steps: int = 40
