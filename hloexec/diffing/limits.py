@@ -108,6 +108,10 @@ class Limits:
     """The operands of instructions with more than this are not exchanged."""
     permuted_dimensions: int = 5
     """The orders of more dimensions than this are not tried."""
+    twins: int = 4
+    """So many other values with the numbers of a suspect are tried: they may be meant as well."""
+    steps_between: int = 1000
+    """So many steps are looked at to see whether one of two values is computed from the other."""
     missing_steps: int = 12
     """Behind more values than this no step is looked for that is missing, or one too many."""
     rerun_steps: int = 400

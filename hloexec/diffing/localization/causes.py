@@ -163,6 +163,9 @@ class Causes:
             return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
         if not different:
+            if self._relations.unknown_operands(pair.ours, pair.theirs):
+                # The cause may lie behind an operand without a counterpart.
+                return self._restructured(pair)
             return self._alone(pair, operands)
         if any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
@@ -218,8 +221,10 @@ class Causes:
         if moved is not None:
             mover, operand = moved
             return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
-        if rearranged:
-            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
+        # In other dimensions, to blame is what moves or takes them as if they were not.
+        is_right = self._relations.is_only_rearranged(pair.ours, pair.theirs)
+        if rearranged or is_right:
+            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair, has_wrong_operands=is_right))
         return _Explanation((Suspect(pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
