@@ -70,8 +70,8 @@ class Finding:
     """What the instruction gives on `before`'s operands, compared with what `before` gives; its tolerance is for what
     was computed since values that both have. None where there is no counterpart."""
     is_certain: bool
-    """Whether the result is right once this instruction's value is replaced by its counterpart's, and nothing that was
-    tried shows that another instruction may be meant."""
+    """Whether this instruction gives a wrong value on right operands, the results are right once its value is replaced
+    by its counterpart's, and nothing that was tried shows that another instruction may be meant."""
     reason: str = ""
     """What distinguishes it, in a few words."""
     region: tuple[InstructionRun, ...] = ()

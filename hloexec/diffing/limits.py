@@ -108,10 +108,17 @@ class Limits:
     """The operands of instructions with more than this are not exchanged."""
     permuted_dimensions: int = 5
     """The orders of more dimensions than this are not tried."""
+    twins: int = 4
+    """So many other values with the numbers of a suspect are tried: they may be meant as well."""
+    steps_between: int = 1000
+    """So many steps are looked at to see whether one of two values is computed from the other."""
     missing_steps: int = 12
     """Behind more values than this no step is looked for that is missing, or one too many."""
     rerun_steps: int = 400
     """More steps than this before a value on each device are not computed again under the other module's names."""
+
+    notes_on_precision: int = 5
+    """So many values that are not rounded as before are named."""
 
     # Regions.
 

@@ -23,7 +23,9 @@ from hloexec.diffing.extracting.pair import ExtractedPair
 from hloexec.diffing.extracting.region import region_graph
 from hloexec.diffing.findings import Diff, Finding, Verdict
 from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blame, Blamed
+from hloexec.diffing.localization.precision import lost_roundings
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
 from hloexec.diffing.partitioned.pairing import TiledIndex
@@ -201,8 +203,8 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, st
         # What has not been replayed is unmatched, and proves nothing.
         blamed = []
         notes.append("not every instruction was replayed; that rounding explains the results is all that is known")
-    if comparison.agrees and all(entry.is_more_precise for entry in blamed):
-        notes += map(_more_precise, blamed)
+    if comparison.agrees and replay.is_complete and all(entry.is_more_precise for entry in blamed):
+        notes += _excess_precision(replay, state, blamed)
         blamed = []
     match_through_rounding(replay.graph, state)
     findings, nearest = [_finding(entry, state) for entry in blamed], []
@@ -359,9 +361,17 @@ def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
     return blamed.is_proven and (finding.comparison is None or not finding.comparison.agrees)
 
 
-def _more_precise(blamed: Blamed) -> str:
-    """A note on a value that keeps more bits."""
-    return f"%{blamed.node.instance.instruction.name}: {blamed.reason}; the results do not show it"
+def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:
+    """Notes on values that keep more bits than in `before`, if not on more than a few."""
+    found = [(node, reason) for node, reason in lost_roundings(replay, state)] or [
+        (entry.node, entry.reason) for entry in blamed
+    ]
+    notes = [
+        f"%{node.instance.instruction.name}: {reason}; the results do not show it"
+        for node, reason in found[: LIMITS.notes_on_precision]
+    ]
+    left = len(found) - len(notes)
+    return notes + ([f"{left} more values are not rounded as before rounds them"] if left else [])
 
 
 def _other_shape(blamed: Blamed) -> str:

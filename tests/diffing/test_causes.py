@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -136,6 +137,38 @@ ENTRY main {
     found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [x])
     assert (found.verdict, found.findings) == ("rounding only", ())
     assert any("rounds it to bf16, and after does not" in note for note in found.notes)
+
+
+_NARROW = """HloModule m
+ENTRY main {
+  x = bf16[16,8] parameter(0)
+  w = bf16[8,8] parameter(1)
+  product = bf16[16,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT again = bf16[16,8] dot(product, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+_WIDE = """HloModule m
+ENTRY main {
+  x = bf16[16,8] parameter(0)
+  w = bf16[8,8] parameter(1)
+  wide_x = f32[16,8] convert(x)
+  wide_w = f32[8,8] convert(w)
+  product = f32[16,8] dot(wide_x, wide_w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  half = bf16[16,8] convert(product)
+  whole = f32[16,8] convert(half)
+  again = f32[16,8] dot(VALUE, wide_w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = bf16[16,8] convert(again)
+}
+"""
+
+
+def test_a_value_that_is_used_before_it_is_rounded_is_named_where_results_do_not_show_it() -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.normal(size=sizes).astype(ml_dtypes.bfloat16) for sizes in ((16, 8), (8, 8)))
+    found = hloexec.diff(hloexec.parse(_NARROW), hloexec.parse(_WIDE.replace("VALUE", "product")), [x, w])
+    assert found.verdict == "rounding only"
+    assert found.notes == ("%product: before rounds it to bf16, and after does not; the results do not show it",)
+    assert not hloexec.diff(hloexec.parse(_NARROW), hloexec.parse(_WIDE.replace("VALUE", "whole")), [x, w]).notes
 
 
 def test_the_search_ends_with_its_budget_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,14 +92,21 @@ class Blame:
         try:
             if self._replay.was_interrupted:
                 raise KeyboardInterrupt
-            self._find(state, top, found)
-            found = self._only_one(state, found) or found
+            doubted = self._find(state, top, found)
+            found = self._only_one(state, found) or [
+                attrs.evolve(entry, is_certain=entry.is_certain and not is_doubted)
+                for entry, is_doubted in zip(found, doubted, strict=True)
+            ]
         except KeyboardInterrupt:
             self.end = "the search was interrupted; this is the best that it had found"
         return sorted(found, key=lambda entry: entry.node.number)
 
-    def _find(self, state: State, top: int, found: list[Blamed]) -> None:
+    def _find(self, state: State, top: int, found: list[Blamed]) -> list[bool]:
+        """Add what is to blame to `found`; whether each of it may be so because of what else was found or is wrong."""
         corrected: set[tuple[int, int]] = set()
+        behind: list[frozenset[int]] = []
+        doubted: list[bool] = []
+        is_assumed = False
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state, bool(found))):
             known = {entry.node.instance.static for entry in found}
             suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
@@ -107,10 +114,19 @@ class Blame:
                 break
             if suspect.pair.ours.instance.static not in known:
                 found.append(self._blamed(state, suspect, patch, wrong))
+                start = suspect.trial or suspect.pair
+                behind.append(self._between(state, [start]) - {start.ours.number})
+                doubted.append(is_assumed)
             if patch is None or patch.pair.numbers in corrected:
                 break
             corrected.add(patch.pair.numbers)
+            is_assumed |= not patch.is_proof
             state = self._replay.adopt(patch.after)
+        left = self._between(state, self._wrong(state, bool(found)))
+        for place, own in enumerate(behind):
+            # One step behind it may explain other results that are wrong, too.
+            doubted[place] |= not own.isdisjoint(left.union(*behind[:place], *behind[place + 1 :]))
+        return doubted
 
     def _only_one(self, start: State, found: Sequence[Blamed]) -> list[Blamed]:
         """The first one that puts all right alone; none where it takes several, or there is one anyway."""
@@ -119,8 +135,8 @@ class Blame:
         self._replay.adopt(start)
         wrong, relations = self._wrong(start), Relations(self._replay, start)
         for entry in sorted(found, key=lambda entry: entry.node.number):
-            if entry.counterpart is not None and not self.is_over():
-                pair = NodePair(entry.node, entry.counterpart)
+            counterpart = None if entry.counterpart is None else NodePair(entry.node, entry.counterpart)
+            if (pair := entry.compared or counterpart) is not None and not self.is_over():
                 operands = relations.operand_pairs(pair.ours, pair.theirs) or []
                 if any(relations.differ(operand.ours, operand.theirs) for operand in operands):
                     continue

@@ -25,6 +25,7 @@ from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
 from hloexec.diffing.localization.paired_runs import PairedRuns
+from hloexec.diffing.localization.precision import is_only_unrounded, reason_of_lost, type_rounded_to
 from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
@@ -34,10 +35,8 @@ from hloexec.diffing.localization.relations import (
     transparent_chain,
 )
 from hloexec.diffing.localization.suspects import Suspect
-from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
-from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes"]
 
@@ -164,6 +163,9 @@ class Causes:
             return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
         if not different:
+            if self._relations.unknown_operands(pair.ours, pair.theirs):
+                # The cause may lie behind an operand without a counterpart.
+                return self._restructured(pair)
             return self._alone(pair, operands)
         if any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
@@ -219,8 +221,10 @@ class Causes:
         if moved is not None:
             mover, operand = moved
             return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
-        if rearranged:
-            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
+        # In other dimensions, to blame is what moves or takes them as if they were not.
+        is_right = self._relations.is_only_rearranged(pair.ours, pair.theirs)
+        if rearranged or is_right:
+            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair, has_wrong_operands=is_right))
         return _Explanation((Suspect(pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
@@ -238,6 +242,11 @@ class Causes:
             if self._misuses.is_evident(source, other):
                 return _Explanation((misplaced,), tuple(causes), Suspect(pair, has_wrong_operands=True))
             return _Explanation(causes=tuple(causes), otherwise=misplaced)
+        rounded = type_rounded_to(ours, theirs)
+        if rounded is not None and is_only_unrounded(
+            self._relations.state.raw[pair.ours.number], pair.theirs.value, rounded
+        ):
+            return _Explanation((Suspect(pair, reason_of_lost(rounded), is_more_precise=True),))
         moved = next((node for node in reversed(ours) if self._is_shuffled(node, theirs)), source.ours)
         if relation is Relation.REARRANGED and moved is not source.ours:
             # Before it, elements are where they should be, if with dimensions permuted.
@@ -246,8 +255,8 @@ class Causes:
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
                 guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
                 return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
-        if (lost := _lost_rounding(ours, theirs)) is not None:
-            return _Explanation((Suspect(pair, lost, is_more_precise=True),))
+        if rounded is not None:
+            return _Explanation((Suspect(pair, reason_of_lost(rounded), is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
         moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
         moving = moving if len(moving) <= LIMITS.largest_region else ()
@@ -341,14 +350,3 @@ def _unrepeated(node: Node) -> Node:
             break
         node = node.instance.inputs[0]
     return node
-
-
-def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:
-    """What `before` does with a value that `after` leaves out, where that only rounds."""
-    types = [[element_type_of(node.dtype) for node in chain] for chain in (ours, theirs)]
-    if not all(entry.is_floating for side in types for entry in side):
-        return None
-    coarsest = [max(side, key=unit_roundoff) for side in types]
-    if unit_roundoff(coarsest[0]) >= unit_roundoff(coarsest[1]):
-        return None
-    return f"before rounds it to {coarsest[1].name}, and after does not"

@@ -7,6 +7,8 @@ only one: no change of another step makes the value right as well.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from hloexec.diffing.agreement import arranged, is_near
@@ -19,7 +21,7 @@ from hloexec.diffing.localization.repairs import Repairs, tells_something
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
-from hloexec.operations import traits_of
+from hloexec.operations import exchanges, traits_of
 
 __all__ = ["Guilt"]
 
@@ -69,38 +71,115 @@ class Guilt:
         """Whether what computes a value is innocent, or what it moves may have lain wrong before."""
         return self.is_innocent(pair) or self.may_inherit(pair)
 
-    def judged(self, suspect: Suspect, patch: Patch | None) -> Suspect:
-        """A suspect, with whether it is certain, and with what else may be meant."""
+    def judged(self, suspect: Suspect, patch: Patch | None, corrects: Callable[[NodePair], bool]) -> Suspect:
+        """A suspect, with whether it is certain, and with what else may be meant; `corrects` says whether the results
+        come right if one value alone is replaced by what it should be."""
+        found = self._by_itself(suspect, patch)
+        if not found.is_certain or patch is None or patch.pair.ours is not suspect.pair.ours:
+            return found
+        twins = [node for node in self._twins(patch.pair.ours) if corrects(NodePair(node, patch.pair.theirs))]
+        if not twins:
+            return found
+        region = sorted([suspect.pair.ours, *twins], key=lambda node: node.number)
+        return attrs.evolve(found, is_certain=False, region=tuple(region[: LIMITS.largest_region]))
+
+    def _twins(self, node: Node) -> list[Node]:
+        """What gave the same numbers on its device, and is neither computed from it nor the other way round: it may be
+        meant as well."""
+        found = [
+            entry
+            for entry in self._replay.graph.has_digest(node.digest)
+            if entry.instance.static != node.instance.static
+            and entry.device == node.device
+            and entry.shape == node.shape
+            and entry.instance.iterations == node.instance.iterations
+            and not (_is_computed_from(entry, node) or _is_computed_from(node, entry))
+        ]
+        return found[: LIMITS.twins]
+
+    def _by_itself(self, suspect: Suspect, patch: Patch | None) -> Suspect:
+        """The same, whether or not other values are like its own."""
         pair = suspect.pair
         is_proven = patch is not None and patch.is_proof and not suspect.is_end
-        if suspect.is_certain or not is_proven or suspect.decision is not None or suspect.place is not None:
+        if suspect.is_certain or not is_proven or suspect.place is not None:
             is_certain = suspect.is_certain or is_proven
             return attrs.evolve(suspect, is_certain=is_certain, is_proven=is_certain)
+        # What decides how a loop runs counts alike in all of them: if it takes what it should give, that is evidence.
+        is_decision = suspect.decision is not None
+        is_right = self._relations.is_confirmed(pair.ours) and not (is_decision and self._takes_its_own(pair))
+        if is_right and is_decision:
+            # Loops or conditionals that are not the same ones may have been compared.
+            return attrs.evolve(suspect, is_proven=True)
         if self._relations.starts_alike(pair.ours):
             # A loop may hand its operands on exchanged.
             return suspect
-        if self._is_wrong(pair):
+        if not suspect.is_restructured and self._is_wrong(pair):
             return attrs.evolve(suspect, is_certain=True, is_proven=True)
-        if self._relations.is_confirmed(pair.ours):
-            # It is right, and used in the wrong place.
+        if is_right:
+            # It is used in the wrong place.
             return suspect
         region = suspect.region or self._alternatives(suspect)
         # What takes another value would be right on the one that it should take; what computes otherwise would not.
         is_guilty = tells_something(pair.theirs) if suspect.reason else not self.may_be_innocent(pair)
+        is_guilty |= is_decision and not suspect.is_restructured
+        is_certain = is_guilty and len(region) <= 1 and self._nothing_else_is_wrong(suspect)
+        if not is_certain and len(region) <= 1:
+            region = self._movements(pair)
         shown = region if len(region) <= LIMITS.largest_region else ()
-        return attrs.evolve(suspect, region=shown, is_certain=is_guilty and len(region) <= 1, is_proven=is_guilty)
+        return attrs.evolve(suspect, region=shown, is_certain=is_certain, is_proven=is_guilty)
+
+    def _nothing_else_is_wrong(self, suspect: Suspect) -> bool:
+        """Whether all that a suspect takes is right, but for the one value that it should not take."""
+        if suspect.is_repair:
+            return True
+        if not suspect.reason or suspect.is_restructured:
+            is_right = self._relations.is_only_rearranged(suspect.pair.ours, suspect.pair.theirs)
+            return self._knows_operands(suspect.pair) and not is_right
+        pair = suspect.trial or suspect.pair
+        if self._takes_its_own(pair):
+            return True
+        operands = self._relations.operand_pairs(pair.ours, pair.theirs) or []
+        different = [each for each in operands if self._relations.of(each.ours, each.theirs) is not Relation.EQUAL]
+        return len(different) <= 1
+
+    def _movements(self, pair: NodePair) -> tuple[Node, ...]:
+        """A node, and what moves its operands that may lie otherwise than it takes them."""
+        pairs = self._relations.operand_pairs(pair.ours, pair.theirs) or []
+        placed = {each.ours.number for each in pairs if self._relations.of(each.ours, each.theirs) is Relation.EQUAL}
+        operands = [entry for entry in pair.ours.instance.inputs if entry.number not in placed and not is_filled(entry)]
+        found = {node.number: node for entry in operands for node in transparent_chain(entry)[:-1]}
+        return (*(found[number] for number in sorted(found)), pair.ours) if found else ()
+
+    def _takes_its_own(self, pair: NodePair) -> bool:
+        """Whether an operand is what an instruction should give."""
+        return any(self._relations.of(entry, pair.theirs) is Relation.EQUAL for entry in pair.ours.instance.inputs)
 
     def _is_wrong(self, pair: NodePair) -> bool:
         """Whether one opcode gives something else on the same operands, but for constants; or takes what it should
         give."""
+        if self._relations.is_only_rearranged(pair.ours, pair.theirs) or self.may_inherit(pair):
+            return False
         if any(self._relations.is_computed_alike(entry, pair.theirs) for entry in pair.ours.instance.inputs):
             return True
         operands = self._relations.operand_pairs(pair.ours, pair.theirs)
-        return operands is not None and all(
-            (is_filled(each.ours) and is_filled(each.theirs))
-            or self._relations.of(each.ours, each.theirs) is Relation.EQUAL
-            for each in operands
+        return (
+            operands is not None
+            and self._knows_operands(pair)
+            and all(
+                (is_filled(each.ours) and is_filled(each.theirs))
+                or self._relations.of(each.ours, each.theirs) is Relation.EQUAL
+                for each in operands
+            )
         )
+
+    def _knows_operands(self, pair: NodePair) -> bool:
+        """Whether `before` has all that an instruction takes, in an order of dimensions that was found, and it takes
+        all that its counterpart does."""
+        if _takes_a_part(pair):
+            return False
+        pairs = self._relations.operand_pairs(pair.ours, pair.theirs) or []
+        is_ordered = all(self._relations.of(each.ours, each.theirs) is not Relation.SHUFFLED for each in pairs)
+        return is_ordered and not self._relations.unknown_operands(pair.ours, pair.theirs)
 
     def _alternatives(self, suspect: Suspect) -> tuple[Node, ...]:
         """What is suspected, and the steps of which a change makes the value right as well; nothing if none does."""
@@ -109,3 +188,24 @@ class Guilt:
         repair = self._repairs.of(pair, steps[: LIMITS.missing_steps], others)
         found = {each.number: each for each in (node, *(() if repair is None else repair.alike))}
         return tuple(found[number] for number in sorted(found)) if len(found) > 1 else ()
+
+
+def _is_computed_from(node: Node, other: Node) -> bool:
+    """Whether one value is computed from another; it counts as such if that is far to see."""
+    pending = {node.number: node}
+    for _ in range(LIMITS.steps_between):
+        if not pending:
+            return False
+        current = pending.pop(max(pending))
+        if current.number == other.number:
+            return True
+        pending |= {entry.number: entry for entry in current.instance.inputs if entry.number >= other.number}
+    return True
+
+
+def _takes_a_part(pair: NodePair) -> bool:
+    """Whether what moves elements, on one device, takes fewer of them than its counterpart."""
+    ours, theirs = pair.ours.instance, pair.theirs.instance
+    if traits_of(ours.instruction).moves is None or exchanges(ours.instruction) or not (ours.inputs and theirs.inputs):
+        return False
+    return ours.inputs[0].digest.count < theirs.inputs[0].digest.count

@@ -16,7 +16,7 @@ from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
-__all__ = ["Patch", "patched", "replaced"]
+__all__ = ["Patch", "corrects_alone", "patched", "replaced"]
 
 
 @attrs.frozen(eq=False)
@@ -48,6 +48,18 @@ def patched(
             if after is not None:
                 return Patch(pair, value, after)
     return None
+
+
+def corrects_alone(
+    replay: Replay, state: State, pair: NodePair, wrong: Sequence[NodePair], is_over: Callable[[], bool]
+) -> bool:
+    """Whether the replacement of one node, and of nothing like it, corrects the results."""
+    for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
+        repair = _Repair(replay, pair.ours, pair.theirs, value)
+        repair.guesses = False
+        if _tried(replay, state, repair, wrong, is_over) is not None:
+            return True
+    return False
 
 
 def replaced(replay: Replay, state: State, pair: NodePair, value: Array, is_over: Callable[[], bool]) -> State | None:

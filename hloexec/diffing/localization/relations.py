@@ -19,7 +19,7 @@ from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
-from hloexec.operations import traits_of
+from hloexec.operations import exchanges, traits_of
 
 __all__ = [
     "NodePair",
@@ -86,6 +86,13 @@ class Relations:
     def differ(self, ours: Node, theirs: Node) -> bool:
         """Whether the numbers are others."""
         return self.of(ours, theirs) is Relation.DIFFERENT
+
+    def is_only_rearranged(self, ours: Node, theirs: Node) -> bool:
+        """Whether an instruction computes the right numbers in other dimensions, as before and after layout assignment:
+        then it is not wrong in itself. What only moves them may be."""
+        sizes = [[size for size in node.shape if size != 1] for node in (ours, theirs)]
+        is_computed = not ours.instance.is_movement
+        return is_computed and sizes[0] != sizes[1] and self.of(ours, theirs) is Relation.REARRANGED
 
     def runs_before(self, node: Node) -> list[Instance]:
         """The last few runs, before it, of what computed a value of either side, in the same loops on its device; the
@@ -174,6 +181,23 @@ class Relations:
             if len(first) == 3:
                 first[0], second[0] = _without_negation(first[0], second[0])
         return [NodePair(*entry) for entry in zip(first, second, strict=True)]
+
+    def unknown_operands(self, ours: Node, theirs: Node) -> list[Node]:
+        """The operands of a value of which nothing says that they are right: those without counterparts or, if operands
+        do not pair up, those that `before` does not have.
+
+        What moves elements between devices, or out of a larger part, is paired with what it takes in several steps.
+        """
+        pairs, instruction = self.operand_pairs(ours, theirs), ours.instance.instruction
+        if pairs is not None and (exchanges(instruction) or traits_of(instruction).moves is not None):
+            return []
+        known = None if pairs is None else {pair.ours.number for pair in pairs}
+        return [
+            entry
+            for entry in ours.instance.inputs
+            if not (entry.instance.is_source or is_filled(entry))
+            and not (self.state.has(entry) if known is None else entry.number in known)
+        ]
 
     def _is_crossed(self, ours: Node, theirs: Node) -> bool:
         """Whether more of the last two operands are those of the other side where these change places; in a loop that

@@ -37,3 +37,5 @@ class Suspect:
     """Whether it was found among steps that do not correspond."""
     is_end: bool = False
     """Whether it may be any of the steps before it as well, too many to list."""
+    is_repair: bool = False
+    """Whether a change of it was found that makes the value right."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 
 import attrs
 
@@ -15,7 +16,7 @@ from hloexec.diffing.localization.causes import Causes
 from hloexec.diffing.localization.guilt import Guilt
 from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.misuses import Misuses
-from hloexec.diffing.localization.patches import Patch, patched, replaced
+from hloexec.diffing.localization.patches import Patch, corrects_alone, patched, replaced
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
@@ -99,7 +100,9 @@ class Trials:
         suspect, patch = self._next()
         if suspect is None:
             return None, None
-        return self._guilt.judged(suspect, patch), patch if suspect.decision is None else None
+        wrong = self._wrong if suspect.decision is None else [suspect.decision]
+        corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
+        return self._guilt.judged(suspect, patch, corrects), patch if suspect.decision is None else None
 
     def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
@@ -191,8 +194,9 @@ class Trials:
             is_behind = end is None or pair.ours.number < end.ours.number
             if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
                 continue
-            if self._relations.is_another(pair.ours, pair.theirs) is not None:
-                # It is right in itself, and only used in the wrong place.
+            is_another = self._relations.is_another(pair.ours, pair.theirs) is not None
+            if is_another or self._relations.is_only_rearranged(pair.ours, pair.theirs):
+                # It is right in itself, and only used in the wrong place or order.
                 continue
             if self._left == 0 or self._is_over():
                 break
@@ -235,7 +239,7 @@ class Trials:
             reason = f"it hands on %{ours} where before hands on %{theirs}"
             return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
         region = repair.alike if len(repair.alike) <= LIMITS.largest_region else ()
-        return Suspect(where, repair.text, pair, region, decision=decision)
+        return Suspect(where, repair.text, pair, region, decision=decision, is_repair=True)
 
     def _repaired(self, pair: NodePair) -> Repair | None:
         """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the

@@ -1,0 +1,105 @@
+"""What diff calls certain: an instruction that is wrong on right operands, and the only one that can be meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import hloexec
+
+_RANDOM = np.random.default_rng(0)
+
+
+def _found(before: str, after: str, *inputs: Any) -> hloexec.Diff:
+    return hloexec.diff(hloexec.parse(before), hloexec.parse(after), list(inputs))
+
+
+def _floats(*dimensions: int) -> np.ndarray:
+    return _RANDOM.normal(size=dimensions).astype(np.float32)
+
+
+_DIAGONAL = """HloModule m
+ENTRY main {
+  x = f32[6,6] parameter(0)
+  count = s32[6] iota(), iota_dimension=0
+  rows = s32[6,6] broadcast(count), dimensions={0}
+  columns = s32[6,6] broadcast(count), dimensions={1}
+  here = pred[6,6] compare(rows, columns), direction=EQ
+  zero = f32[] constant(0)
+  zeros = f32[6,6] broadcast(zero), dimensions={}
+  ROOT r = f32[6,6] select(here, x, zeros)
+}
+"""
+
+
+def test_of_two_equal_values_of_which_either_may_be_meant_neither_is_certain() -> None:
+    """Rows in the place of columns, where the comparison has its operands exchanged."""
+    after = _DIAGONAL.replace("broadcast(count), dimensions={0}", "broadcast(count), dimensions={1}")
+    after = after.replace("compare(rows, columns)", "compare(columns, rows)")
+    first = _found(_DIAGONAL, after, _floats(6, 6)).findings[0]
+    assert not first.is_certain
+    assert {run.instruction for run in first.region} == {"rows", "columns"}
+
+
+_TAKEN = """HloModule m
+ENTRY main {
+  x = s32[3,4,64] parameter(0)
+  places = s32[64,1] constant(PLACES)
+  RESULT
+  size = s32[3,4,64] abs(g)
+  total = s32[] constant(0)
+  ROOT r = s32[3,4] reduce(size, total), dimensions={2}, to_apply=sum
+}
+"""
+
+
+def test_what_gives_the_right_numbers_in_other_dimensions_is_not_to_blame() -> None:
+    """To blame is the reshape, where it should be a transpose."""
+    places = "{" + ", ".join(f"{{{number}}}" for number in _RANDOM.integers(0, 64, 64)) + "}"
+    text = _TAKEN.replace("PLACES", places).replace(
+        "ENTRY", "sum {\n  a = s32[] parameter(0)\n  b = s32[] parameter(1)\n  ROOT s = s32[] add(a, b)\n}\nENTRY"
+    )
+    before = text.replace(
+        "RESULT",
+        "g = s32[3,4,64] gather(x, places), offset_dims={0,1}, collapsed_slice_dims={2}, start_index_map={2}, "
+        "index_vector_dim=1, slice_sizes={3,4,1}",
+    )
+    after = text.replace(
+        "RESULT",
+        "taken = s32[64,3,4,1] gather(x, places), offset_dims={1,2,3}, collapsed_slice_dims={}, start_index_map={2}, "
+        "index_vector_dim=1, slice_sizes={3,4,1}\n  flat = s32[64,3,4] reshape(taken)\n  g = s32[3,4,64] reshape(flat)",
+    )
+    first = _found(before, after, _RANDOM.integers(-99, 99, (3, 4, 64), dtype=np.int32)).findings[0]
+    assert first.after.instruction == "g"
+
+
+_SUM = """HloModule m
+ENTRY main {
+  x = f32[6,8] parameter(0)
+  y = f32[6,8] parameter(1)
+  s = f32[8] parameter(2)
+  first = f32[6,8] sine(x)
+  second = f32[6,8] cosine(y)
+  opposite = f32[8] negate(s)
+  scaled = f32[8] SCALED
+  third = f32[6,8] broadcast(scaled), dimensions={1}
+  fourth = f32[6,8] multiply(x, y)
+  ADDED
+  ROOT r = f32[6,8] multiply(sum, y)
+}
+"""
+
+
+def test_what_is_found_once_something_is_assumed_to_be_right_is_not_certain() -> None:
+    """A term is wrong, and the sum is taken in another order: each of its steps would be right if another one were."""
+    before = _SUM.replace("SCALED", "multiply(opposite, s)").replace(
+        "ADDED",
+        "a = f32[6,8] add(first, third)\n  b = f32[6,8] add(second, a)\n  sum = f32[6,8] add(b, fourth)",
+    )
+    after = _SUM.replace("SCALED", "copy(opposite)").replace(
+        "ADDED",
+        "a = f32[6,8] add(third, fourth)\n  b = f32[6,8] add(second, first)\n  sum = f32[6,8] add(a, b)",
+    )
+    found = _found(before, after, _floats(6, 8), _floats(6, 8), _floats(8))
+    assert all(not finding.is_certain for finding in found.findings if finding.after.instruction in ("a", "b", "sum"))
