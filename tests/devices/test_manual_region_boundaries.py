@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.sharding import result_shardings
+from tests.drawing import examples
 
 pytestmark = pytest.mark.timeout(60)
-settings = hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+settings = hypothesis.settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 NAMES = "abcd"
 
 

@@ -17,6 +17,7 @@ from hloexec.exec import machine, plan_of, run, run_devices, watching
 from hloexec.exec.code import compiling
 from hloexec.plan.steps import While
 from hloexec.plan.trees import NO_SLOT
+from tests.drawing import examples
 from tests.exec.programs import flat, parsed
 from tests.text.cases import ACCEPTED
 
@@ -260,7 +261,7 @@ ENTRY e {{
 """
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(programs(), st.booleans())
 def test_random_programs_give_the_same_bits_either_way(text, choice):
     module = parsed(text)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
+from tests.drawing import examples
 
 xla: Any = pytest.importorskip("conformance.xla")
 jax: Any = pytest.importorskip("jax")
@@ -46,7 +47,7 @@ _SEEDS = st.integers(0, 2**31 - 1)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", ["normal", "uniform"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(shape=_SHAPES, seed=_SEEDS)
 def test_draws_of_any_shape_have_the_bits_of_xla(name: str, kind: str, shape: tuple[int, ...], seed: int) -> None:
     actual, expected = _both(DRAWS[name](shape), kind, seed)

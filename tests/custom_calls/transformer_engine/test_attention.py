@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from tests.custom_calls.by_jax import with_gradients_by_jax
 from tests.custom_calls.calls import HALF_ULP, U32, refusal, run_call, shape_text, within
+from tests.drawing import examples
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
 jnp = pytest.importorskip("jax.numpy")
@@ -298,7 +299,7 @@ def test_packed_sequences_attend_to_themselves_alone(layout, by_tokens, mask):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.data())
 def test_any_lengths_masks_and_windows(data):
     """More queries than keys and the other way round, empty sequences, windows that hide everything."""

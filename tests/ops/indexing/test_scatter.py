@@ -16,6 +16,7 @@ from hloexec.ir import ArrayShape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.indexing.scatter import Scatter, ScatterAttributes
 from hloexec.ops.registry import ProgramShape
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
@@ -25,7 +26,7 @@ TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and nam
 ARITHMETIC = ["s4", "s8", "s32", "s64", "u4", "u16", "u32", "u64", "f16", "bf16", "f32", "f64"]
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _combiner(name: str, element: str, body: str) -> str:

@@ -26,6 +26,7 @@ from hloexec.ops.movement.strided import (
     Transpose,
     TransposeAttributes,
 )
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array
 from tests.ops.evaluation import evaluate
 
@@ -39,7 +40,9 @@ sizes = st.sampled_from([0, 1, 1, 2, 3, 4, 5])
 dimensions = st.lists(sizes, max_size=5).map(tuple)
 types = st.sampled_from(TYPES)
 few = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
 

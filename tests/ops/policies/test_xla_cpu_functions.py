@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec.dtypes import element_type
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS, multiply_add
+from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
 
@@ -105,7 +106,7 @@ def _is_nearest(result: np.floating[Any], exact: Fraction) -> bool:
 _NUMBERS = st.floats(2.0**-40, 2.0**40, width=32).flatmap(lambda value: st.sampled_from([value, -value]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_NUMBERS, _NUMBERS, _NUMBERS)
 def test_multiply_add_rounds_once(factor: float, other: float, addend: float) -> None:
     operands = [np.array([value], _F32) for value in (factor, other, addend)]
