@@ -41,7 +41,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow.
+    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow; `slow_cases(...)` names them.
 
     Files with tests that may take longest come first: what is started last, the other workers wait for.
     """
@@ -53,6 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if counts[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             counts[test] += 1
+        marker = item.get_closest_marker("slow_cases")
+        if marker is not None and isinstance(item, pytest.Function) and item.callspec.id in marker.args:
+            item.add_marker(pytest.mark.slow)
     long = {item.path for item in items if any(m.args[0] > _LONG for m in item.iter_markers("timeout"))}
     items.sort(key=lambda item: item.path not in long)
 

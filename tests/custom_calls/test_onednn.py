@@ -56,6 +56,7 @@ def test_addends_come_in_the_order_of_the_operations():
     assert (matmul(LHS, RHS, BIAS, fused_ops=["BIAS"], bias_broadcast=True) == LHS @ RHS + BIAS).all()
 
 
+@pytest.mark.slow_cases("GELU_TANH", "GELU_ERF")
 @pytest.mark.parametrize("name", ["TANH", "SIGMOID", "RELU6", "RELU", "GELU_TANH", "GELU_ERF"])
 def test_activations_are_jaxs(name):
     """A few operations of 4 ULPs at most each."""
@@ -107,6 +108,7 @@ def test_operands_that_do_not_fit_a_product_are_refused():
         matmul(LHS, RHS, whole(7), fusions={"ops": ["BIAS"]})
 
 
+@pytest.mark.slow_cases("0", "1", "2")
 @pytest.mark.parametrize("axis", [0, 1, 2, None])
 def test_softmax_is_jaxs(axis):
     jax = pytest.importorskip("jax")

@@ -113,6 +113,7 @@ def test_gather_clamps_out_of_range_indices_as_xla_does(cases: list[Case]) -> No
     assert_same_as_xla(cases)
 
 
+@pytest.mark.slow
 def test_gather_of_every_element_type_is_that_of_xla() -> None:
     indices = np.array([[1], [5], [-2], [0]], np.int32)
     row = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"

@@ -105,6 +105,7 @@ def test_scatter_is_that_of_xla(drawn: list[tuple[Case, tuple[str, str]]]) -> No
 ROWS = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 
 
+@pytest.mark.slow_cases("add", "first")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("body", list(BODIES))
 def test_many_updates_of_one_row_round_step_by_step_as_in_xla(body: str) -> None:
@@ -121,6 +122,7 @@ def test_many_updates_of_one_row_round_step_by_step_as_in_xla(body: str) -> None
     assert_same_as_xla(cases, _computations(keys))
 
 
+@pytest.mark.slow_cases("add-1", "minimum-3", "second-1", "subtract-3")
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("row", [1, 3, 20])
 @pytest.mark.parametrize("body", [body for body in BODIES if body != "mix"])

@@ -191,6 +191,7 @@ def test_iota_of_every_element_type_wraps_and_rounds_as_in_xla() -> None:
     assert_same_as_xla([Case("iota", [], f"{name}[600,2]", "iota_dimension=0") for name in IOTA_TYPES])
 
 
+@pytest.mark.slow
 def test_iota_beyond_the_exact_integers_of_f32_rounds_as_in_xla() -> None:
     size = 2**24 + 40
     text = f"HloModule m\nENTRY e {{\n i = NAME[{size}] iota(), iota_dimension=0\n ROOT s = NAME[60] slice(i), slice={{[{size - 60}:{size}]}}\n}}"

@@ -48,6 +48,7 @@ def _agree(opcode: str, dtype: str, operand: Any) -> None:
     )
 
 
+@pytest.mark.slow_cases("erf", "log")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("opcode", XLA_CPU_FUNCTIONS)
 def test_functions_of_f32_have_the_bits_of_xla(opcode: str) -> None:

@@ -174,6 +174,7 @@ def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operat
         assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
+@pytest.mark.slow_cases("f32", "bf16")
 @pytest.mark.parametrize("name", ["f32", "bf16", "s32", "pred", "c64"])
 def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
     entry = ELEMENT_TYPES[name]

@@ -110,6 +110,7 @@ _MOVES = {
 }
 
 
+@pytest.mark.slow_cases("transpose-False", "transpose-True")
 @pytest.mark.parametrize("is_optimized", [False, True])
 @pytest.mark.parametrize("name", _MOVES)
 def test_products_are_contracted_wherever_their_elements_are_moved(name: str, is_optimized: bool) -> None:
