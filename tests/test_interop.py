@@ -124,6 +124,7 @@ def test_the_device_assignment_of_a_proto_gives_the_device_counts(proto: bytes) 
     assert (module.replica_count, module.num_partitions) == (2, 3)
 
 
+@pytest.mark.slow_cases("bytecode", "artifact")
 @pytest.mark.parametrize("form", ["text", "bytecode", "artifact", "generic"])
 def test_stablehlo_is_the_module_xla_makes_of_it(lowered: Any, proto: bytes, form: str) -> None:
     from jaxlib import _jax

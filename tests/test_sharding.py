@@ -30,6 +30,7 @@ def identity(shape: str, sharding: str, header: str = "num_partitions=8", entry:
 # What XLA does
 
 
+@pytest.mark.slow_cases("expert_parallel-gspmd", "data_parallel-shardy", "uneven-gspmd")
 @pytest.mark.sampled(3)
 @EIGHT
 @pytest.mark.timeout(180)

@@ -87,6 +87,7 @@ def test_a_loop_copies_its_carried_buffer_once(update, options, monkeypatch):
     np.testing.assert_array_equal(x, np.ones((16, 8)))
 
 
+@pytest.mark.slow_cases("scatter")
 @counts_references
 @pytest.mark.parametrize("update", UPDATES)
 def test_an_iteration_costs_a_row_however_large_the_buffer_is(update):

@@ -79,6 +79,7 @@ def _special(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow_cases("bf16-infinity", "f8e4m3-infinity", "f8e4m3fnuz-denormal")
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "special"), [(name, special) for name in FLOATS for special in _special(name)])
 def test_arrays_hold_specials(name: str, special: str) -> None:
