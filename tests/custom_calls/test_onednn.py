@@ -56,7 +56,6 @@ def test_addends_come_in_the_order_of_the_operations():
     assert (matmul(LHS, RHS, BIAS, fused_ops=["BIAS"], bias_broadcast=True) == LHS @ RHS + BIAS).all()
 
 
-@pytest.mark.slow_cases("GELU_TANH", "GELU_ERF")
 @pytest.mark.parametrize("name", ["TANH", "SIGMOID", "RELU6", "RELU", "GELU_TANH", "GELU_ERF"])
 def test_activations_are_jaxs(name):
     """A few operations of 4 ULPs at most each."""

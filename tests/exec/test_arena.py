@@ -194,7 +194,6 @@ def test_programs_of_all_kinds_have_the_same_bits_with_every_array_in_an_arena(
     assert not differences(program, runs=18)
 
 
-@pytest.mark.slow
 def test_memory_is_given_back_on_request_and_with_the_module() -> None:
     module, inputs = _model(), _inputs(7)
     total, *_ = hloexec.run(module, *inputs)
