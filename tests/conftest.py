@@ -1,7 +1,7 @@
-"""How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
-pass over a plan is checked, which cases of long tables are slow, that tests which may take long come first, that those
-which need JAX are skipped where it is not installed, and that Python does not search for garbage while it collects the
-tests.
+"""How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
+third of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
+slow, that tests which may take long come first, that those which need JAX are skipped where it is not installed, and
+that Python does not search for garbage while it collects the tests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ import pytest
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("first third", derandomize=True, max_examples=34)
 hypothesis.settings.register_profile("explore", print_blob=True)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 _LONG = 300
 """Seconds that a test may take unless it asks for more."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -36,7 +41,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow.
+    """`sampled(n)`: each nth case of a test's table runs every time, the others are slow; `slow_cases(...)` names them.
 
     Files with tests that may take longest come first: what is started last, the other workers wait for.
     """
@@ -48,6 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if counts[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             counts[test] += 1
+        marker = item.get_closest_marker("slow_cases")
+        if marker is not None and isinstance(item, pytest.Function) and item.callspec.id in marker.args:
+            item.add_marker(pytest.mark.slow)
     long = {item.path for item in items if any(m.args[0] > _LONG for m in item.iter_markers("timeout"))}
     items.sort(key=lambda item: item.path not in long)
 

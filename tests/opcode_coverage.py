@@ -124,10 +124,10 @@ class Recorder:
 
     def watch(self) -> None:
         """From now on, see what `run`, `run_devices`, `tests.ops.evaluation` and the command line do."""
-        run_on, execute, evaluate = running._run_on, cli._execute, evaluation._Evaluator.run
+        run, execute, evaluate = running._run, cli._execute, evaluation._Evaluator.run
 
         def noted_run(module: Module, *arguments: Any, **options: Any) -> Any:
-            outputs = run_on(module, *arguments, **options)
+            outputs = run(module, *arguments, **options)
             if self.is_on:
                 self._saw_run(module, options["computation"] or module.entry_name)
             return outputs
@@ -144,7 +144,7 @@ class Recorder:
                 self._saw_run(evaluator.module, computation.name)
             return value
 
-        running._run_on, cli._execute = noted_run, noted_command
+        running._run, cli._execute = noted_run, noted_command
         evaluation._Evaluator.run = noted_evaluation
 
     def _saw_run(self, module: Module, entry: str) -> None:

@@ -23,6 +23,7 @@ from hloexec.interop import load_bytes, load_recorded
 from hloexec.interop.literals import literal_value
 from hloexec.interop.lowering import from_jax
 from hloexec.interop.wire import read
+from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
 jax = pytest.importorskip("jax")
@@ -123,6 +124,7 @@ def test_the_device_assignment_of_a_proto_gives_the_device_counts(proto: bytes) 
     assert (module.replica_count, module.num_partitions) == (2, 3)
 
 
+@pytest.mark.slow_cases("bytecode", "artifact")
 @pytest.mark.parametrize("form", ["text", "bytecode", "artifact", "generic"])
 def test_stablehlo_is_the_module_xla_makes_of_it(lowered: Any, proto: bytes, form: str) -> None:
     from jaxlib import _jax
@@ -387,7 +389,7 @@ def test_what_is_no_module_is_refused_with_a_reason(data: bytes, message: str) -
         load_bytes(data, "file")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_a_damaged_proto_is_refused_or_read_but_nothing_else(proto: bytes, data: Any) -> None:
     damaged = bytearray(proto)
@@ -406,7 +408,7 @@ def test_bytecode_that_crashes_its_reader_is_refused(lowered: Any, monkeypatch: 
         load_bytes(b"ML\xefR")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=60))
 @example(field(1, field(2, 11) + field(3, varint(2**62) * 4)))
 @example(field(1, field(2, 4) + field(3, varint(-1))))
@@ -434,7 +436,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(monkeypatch: pytest.Monkey
         load_bytes(gzip.compress(bytes(1 << 23), mtime=0), "bomb.gz")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2**29 - 1), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=9)))))
 def test_messages_are_split_into_their_fields(fields: list[tuple[int, int | bytes]]) -> None:
     message = read(b"".join(field(number, payload) for number, payload in fields))
@@ -448,7 +450,7 @@ def test_messages_are_split_into_their_fields(fields: list[tuple[int, int | byte
     assert found == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20))
 def test_packed_numbers_are_decoded(values: list[int]) -> None:
     assert read(field(1, b"".join(map(varint, values)))).varints(1).tolist() == values

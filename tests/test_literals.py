@@ -22,6 +22,7 @@ from hloexec.dtypes import ELEMENT_TYPES, element_type
 from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.values import TOKEN, Value
+from tests.drawing import examples
 
 ARRAY_TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]
 
@@ -88,7 +89,7 @@ values = st.recursive(
 
 
 @given(value=values)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_nested_tuples_tokens_and_empty_tuples_survive(value: Value, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("values") / "x.npz"
     literals.save(path, value)
@@ -286,7 +287,7 @@ def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @given(position=st.integers(0, 10**6), byte=st.integers(0, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_changed_byte_never_gives_another_error(
     position: int, byte: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

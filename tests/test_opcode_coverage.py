@@ -8,10 +8,12 @@ import pytest
 
 import hloexec
 from hloexec import cli
+from hloexec.exec import running
 from hloexec.ops.registry import OPCODES
 from tests.docs import PAGES, ROOT, commands_of
 from tests.families import Family, family_of
 from tests.opcode_coverage import COMMAND, OPCODE, PAGE, Recorder, accepted, main, missing, own_types
+from tests.ops import evaluation
 
 ALL = {(OPCODE, f"{opcode} {one.name}") for opcode in OPCODES for one in accepted(opcode)}
 ALL |= {(OPCODE, opcode) for opcode in OPCODES}
@@ -48,6 +50,26 @@ def test_called_computations_count_and_dead_code_does_not() -> None:
     opcodes = {name for _, name in recorder.found}
     assert {"negate s4", "fusion s4", "parameter s4"} <= opcodes
     assert not opcodes & {"not", "call", "not s4", "call s4"}
+
+
+def test_what_runs_through_the_api_or_the_evaluator_or_as_a_command_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for owner, name in [(running, "_run"), (cli, "_execute"), (evaluation._Evaluator, "run")]:
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back at the end
+    recorder = Recorder()
+    recorder.watch()
+    recorder.is_on = True
+    text = "ENTRY e { ROOT c = s4[] constant(1) }"
+    hloexec.run(hloexec.parse(text))
+    assert recorder.found == {(OPCODE, "constant"), (OPCODE, "constant s4")}
+    evaluation.evaluate(text.replace("s4", "u8"))
+    assert (OPCODE, "constant u8") in recorder.found
+    file = tmp_path / "m.hlo"
+    file.write_text("ENTRY e { ROOT c = s8[] constant(1) }")
+    cli.main(["run", str(file)])
+    assert "1" in capsys.readouterr().out
+    assert {(COMMAND, "run"), (OPCODE, "constant s8")} <= recorder.found
 
 
 def test_a_family_of_which_nothing_ran_is_missing_and_no_other() -> None:

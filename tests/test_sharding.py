@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from tests.devices.programs import PROGRAMS, jax
+from tests.drawing import examples
 
 conformance = pytest.importorskip("conformance.xla")
 
@@ -29,6 +30,7 @@ def identity(shape: str, sharding: str, header: str = "num_partitions=8", entry:
 # What XLA does
 
 
+@pytest.mark.slow_cases("expert_parallel-gspmd", "data_parallel-shardy", "uneven-gspmd")
 @pytest.mark.sampled(3)
 @EIGHT
 @pytest.mark.timeout(180)
@@ -156,7 +158,7 @@ def tilings(draw: Any) -> tuple[str, tuple[int, ...], list[tuple[int, ...]]]:
     return text + (" last_tile_dim_replicate}" if copies > 1 else "}"), counts, tiles
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tiling=tilings(), data=st.data())
 def test_each_device_has_its_tile_and_the_tiles_make_up_the_array(tiling: Any, data: Any) -> None:
     text, counts, tiles = tiling

@@ -84,6 +84,7 @@ def test_policies_are_timed_beside_reference() -> None:
     assert row[0].strip() == "norm-softmax" and all(float(cell) > 0 for cell in row[1:])
 
 
+@pytest.mark.slow
 def test_modules_too_large_to_be_there_twice_are_run_one_after_the_other() -> None:
     done = CliRunner().invoke(main, ["apart", "newton", "--scale", "0.1"])
     assert done.exit_code == 0, done.output

@@ -62,6 +62,7 @@ def test_a_contestant_that_does_not_answer_is_ended(tmp_path: Path, inputs: Path
         Contestant("hloexec", tmp_path / "m.hlo", inputs, timeout=0.001)
 
 
+@pytest.mark.slow
 def test_a_measurement_has_every_figure() -> None:
     found = against_xla("newton", scale=0.01, turns=2, cold_turns=1)
     assert found["agreement"]["holds"]

@@ -210,6 +210,7 @@ def test_calls_may_nest_thousands_deep() -> None:
     assert set(spans(usage_of(callees + entry, "HloModule m\n"))) == {"a", "c"}
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("is_scheduled", [False, True])
 def test_every_module_that_xla_accepts_has_a_memory_usage_or_does_not_verify(is_scheduled: bool) -> None:
     for text in ACCEPTED.values():

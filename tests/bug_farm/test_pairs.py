@@ -68,6 +68,12 @@ def test_there_are_enough_pairs() -> None:
     assert len({case.name for case in FAULTY}) == len(FAULTY)
 
 
+@pytest.mark.slow_cases(
+    "subtraction the other way round (attention)",
+    "heads off by one in a slice (attention.optimized)",
+    "TF32 in attention (attention)",
+    "loop starts at one (ring_attention)",
+)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", FAULTY, ids=str)
 def test_fault_changes_results_beyond_rounding(case: Case) -> None:
@@ -82,6 +88,9 @@ def test_fault_changes_results_beyond_rounding(case: Case) -> None:
         assert "different" in _verdicts(case, results)
 
 
+@pytest.mark.slow_cases(
+    "divided by a constant as multiplied by its inverse (attention)", "sums from the other end (markov_chain)"
+)
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", CLEAN, ids=str)
 def test_pair_without_a_fault_agrees_but_for_rounding(case: Case) -> None:
@@ -90,6 +99,7 @@ def test_pair_without_a_fault_agrees_but_for_rounding(case: Case) -> None:
     assert verdicts <= {"equal", "rounding only"}
 
 
+@pytest.mark.slow_cases("attention", "rnn_scan", "power_iteration")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_disguise_keeps_every_bit(name: str) -> None:

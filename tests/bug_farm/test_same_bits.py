@@ -18,6 +18,9 @@ class _Watching:
         """Nothing: that it is called is enough for a run that is watched."""
 
 
+@pytest.mark.slow_cases(
+    "layer_norm_mlp", "associative_scan", "event_machine", "lattice_boltzmann", "sparse_least_squares"
+)
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.devices == 1])
 def test_programs_have_the_same_bits_in_every_way(name: str) -> None:

@@ -56,6 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work"
 
 
+@pytest.mark.slow_cases("run")
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_every_command_has_examples_that_run(names: tuple[str, ...], folder: Path) -> None:

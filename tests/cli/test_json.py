@@ -56,6 +56,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> A
     return read_record(capsys.readouterr().out)
 
 
+@pytest.mark.slow_cases("ops --types-ops-0")
 @pytest.mark.parametrize(
     ("line", "schema", "code"),
     [

@@ -218,6 +218,7 @@ def test_a_file_that_cannot_grow_is_an_error_and_leaves_all_as_it_was(command: s
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.hlo", "old.golden"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="folders change names one after the other on this system")
 def test_a_golden_that_is_recorded_again_is_there_at_every_moment(tmp_path: Path) -> None:
     """The process is killed when the folder is about to go."""

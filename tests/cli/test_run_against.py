@@ -47,6 +47,7 @@ def against(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> A
     return read_record(capsys.readouterr().out)["comparison"]
 
 
+@pytest.mark.slow
 def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
     pytest.importorskip("jax")
     module = hloexec.parse(TUPLE)

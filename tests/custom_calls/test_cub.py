@@ -14,6 +14,7 @@ import hloexec
 from conformance.xla import run_hlo
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import HloError, UnsupportedError
+from tests.drawing import examples
 
 KEYS = ("bf16", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
 SORTS = (
@@ -103,7 +104,7 @@ def test_pairs_and_keys_are_sorted_as_xla_sorts_them(name, descending, shape):
     np.testing.assert_array_equal(bits(call("xla.gpu.ext.cub_sort_keys", keys, config=config)[0]), bits(expected[0]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(0, 2**16 - 1), max_size=40), st.booleans())
 def test_any_bits_of_bf16_are_ordered_by_sign_and_magnitude(patterns, descending):
     """The order of the bits, the upper half turned around: exact arithmetic on integers of Python."""

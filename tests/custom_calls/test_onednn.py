@@ -107,6 +107,7 @@ def test_operands_that_do_not_fit_a_product_are_refused():
         matmul(LHS, RHS, whole(7), fusions={"ops": ["BIAS"]})
 
 
+@pytest.mark.slow_cases("0", "1", "2")
 @pytest.mark.parametrize("axis", [0, 1, 2, None])
 def test_softmax_is_jaxs(axis):
     jax = pytest.importorskip("jax")

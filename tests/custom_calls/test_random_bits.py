@@ -54,6 +54,7 @@ def test_every_spelling_gives_jaxs_bits(target, shape):
         np.testing.assert_array_equal(found[0], expected[0])
 
 
+@pytest.mark.slow
 def test_random_numbers_of_jax_for_a_gpu_are_those_for_a_cpu():
     jax = pytest.importorskip("jax")
     from jax._src import config

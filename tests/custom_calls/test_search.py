@@ -172,6 +172,7 @@ def resize(target: str, x: Any, height: int, width: int, config: str) -> Any:
     return run("", line, x)
 
 
+@pytest.mark.slow_cases("7-3", "10-12", "1-1", "2-11")
 @pytest.mark.parametrize(("height", "width"), [(7, 3), (10, 12), (5, 6), (1, 1), (2, 11)])
 def test_bilinear_resizing_with_half_pixel_centers_is_jax_images(height, width):
     x = values(2, 5, 6, 3)

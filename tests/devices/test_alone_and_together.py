@@ -48,6 +48,7 @@ ENTRY e { x = f32[300,400] parameter(0)
 """
 
 
+@pytest.mark.slow_cases("1", "2")
 @pytest.mark.parametrize("seed", range(4))
 def test_large_values_of_each_device_live_as_long_as_they_are_needed(seed: int) -> None:
     """Kernels that run once per device free a device's part of an operand that dies before they are done."""

@@ -12,13 +12,16 @@ import pytest
 import hloexec
 from tests.devices import drawing
 from tests.devices.comparing import assert_same
+from tests.drawing import examples
 
 pytestmark = pytest.mark.timeout(60)
-settings = hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+settings = hypothesis.settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 
 
 @pytest.mark.parametrize("step", drawing.STEPS)
-@hypothesis.settings(settings, max_examples=15)
+@hypothesis.settings(settings, max_examples=examples(15))
 @hypothesis.given(hypothesis.strategies.data())
 def test_collective_agrees_with_model(step: str, data: hypothesis.strategies.DataObject) -> None:
     program = data.draw(drawing.programs(steps=[step]))
@@ -70,14 +73,14 @@ ENTRY main {{
         np.testing.assert_array_equal(found, [2, 0, 1])
 
 
-@hypothesis.settings(settings, max_examples=30)
+@hypothesis.settings(settings, max_examples=examples(30))
 @hypothesis.given(drawing.programs())
 def test_fresh_buffers_change_nothing(program: drawing.Program) -> None:
     outputs = hloexec.run_devices(hloexec.parse(program.text), program.inputs_per_device, planner=False)
     assert_same(outputs, program.expected, program.text)
 
 
-@hypothesis.settings(settings, max_examples=30)
+@hypothesis.settings(settings, max_examples=examples(30))
 @hypothesis.given(drawing.programs())
 def test_observers_see_every_value_once_on_every_device(program: drawing.Program) -> None:
     recorder = Recorder()

@@ -16,6 +16,7 @@ from conformance import xla
 from tests.devices import collectives_model as model
 from tests.devices import drawing
 from tests.devices.comparing import assert_same
+from tests.drawing import examples
 
 pytestmark = [pytest.mark.skipif(not xla.available(), reason="needs jaxlib"), pytest.mark.timeout(120)]
 
@@ -43,7 +44,9 @@ replicated = drawing.programs(
     modes=(model.CROSS_REPLICA,),
     **POSSIBLE,
 )
-settings = hypothesis.settings(max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+settings = hypothesis.settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 
 
 @pytest.mark.slow

@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.sharding import result_shardings
+from tests.drawing import examples
 
 pytestmark = pytest.mark.timeout(60)
-settings = hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+settings = hypothesis.settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 NAMES = "abcd"
 
 
@@ -181,6 +184,7 @@ def _values(layout: Layout, dimensions: list[int]) -> list[Any]:
     return [np.arange(size, dtype=np.int32).reshape(dimensions) + 10_000 * device for device in range(layout.count)]
 
 
+@pytest.mark.slow_cases("named", "gspmd")
 @pytest.mark.parametrize("notation", ["shardy", "named", "gspmd"])
 @settings
 @hypothesis.given(st.data())
@@ -193,6 +197,7 @@ def test_a_region_begins_with_each_devices_block(notation: str, data: st.DataObj
         np.testing.assert_array_equal(output, values[device][layout.slices(device)], err_msg=f"device {device}\n{text}")
 
 
+@pytest.mark.slow_cases("shardy", "named")
 @pytest.mark.parametrize("notation", ["shardy", "named", "gspmd"])
 @settings
 @hypothesis.given(st.data())

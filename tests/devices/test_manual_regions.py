@@ -14,6 +14,7 @@ from hloexec.devices.topology import Topology, device_counts
 from hloexec.exec.plans import plan_of
 from hloexec.plan.spread import spread_of
 from tests.devices.programs import jax
+from tests.drawing import examples
 
 EIGHT = pytest.mark.skipif(len(jax.devices()) < 8, reason="JAX was started with fewer than eight devices")
 MESH = '{mesh = #sdy.mesh<["x"=2, "y"=4]>}'
@@ -88,7 +89,7 @@ def regions(draw: Any) -> dict[str, Any]:
 @EIGHT
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitioner", ["shardy", "gspmd"])
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(region=regions())
 def test_every_device_cuts_and_puts_together_what_it_does_on_xla(partitioner: str, region: dict[str, Any]) -> None:
     """Copies differ on purpose: each device adds a number of its own."""

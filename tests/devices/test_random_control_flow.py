@@ -17,6 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
+from tests.drawing import examples
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -326,7 +327,7 @@ def _distinct(nodes: list[Node]) -> list[Node]:
     return [tuple(_distinct(part) if isinstance(part, list) else part for part in [*node]) for node in nodes]
 
 
-@hypothesis.settings(max_examples=120, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=examples(120), deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(blocks, st.integers(2, 6))
 def test_random_control_flow_agrees_with_coroutines(nodes: list[Node], devices: int) -> None:
     nodes = _distinct(nodes)

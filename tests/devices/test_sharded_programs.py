@@ -113,6 +113,7 @@ def _leaves(output: Any) -> list[Any]:
     return list(output) if isinstance(output, tuple) else [output]
 
 
+@pytest.mark.slow_cases("tensor_parallel-shardy", "convergence-shardy")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("name", "partitioner"),
@@ -135,6 +136,7 @@ def test_partitioned_module_gives_every_devices_shards(name: str, partitioner: s
             bounds(name).assert_close(leaf, got, place, f"hloexec's {where}")
 
 
+@pytest.mark.slow_cases("ring_attention-shardy", "collectives-shardy", "rearrangements-shardy")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != UNLIKE])
@@ -161,6 +163,7 @@ def test_copies_that_differ_stay_different_before_partitioning(partitioner: str)
         np.testing.assert_array_equal(gathered, rows)
 
 
+@pytest.mark.slow_cases("uneven")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in MANUAL])
 def test_module_without_manual_regions_runs_on_one_device(name: str) -> None:
@@ -179,6 +182,16 @@ def test_number_of_devices_is_found_in_the_module(name: str, partitioner: str) -
     assert len(hloexec.run_devices(program.before, [program.whole])) == 8
 
 
+@pytest.mark.slow_cases(
+    "fsdp-shardy",
+    "pipeline-shardy",
+    "pipeline-gspmd",
+    "expert_parallel-shardy",
+    "expert_parallel-gspmd",
+    "ring_attention-gspmd",
+    "transformer-shardy",
+    "transformer-gspmd",
+)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_text_before_partitioning_round_trips(name: str, partitioner: str) -> None:

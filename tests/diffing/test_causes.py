@@ -94,6 +94,10 @@ def test_a_value_that_equals_another_one_by_accident_does_not_stop_the_search() 
     assert _first(found) == "kept"
 
 
+@pytest.mark.slow_cases(
+    "ROOT go = pred[] and(below, any)-ROOT go = pred[] or(below, any)-go",
+    "half = f32[] constant(0.5)-half = f32[] constant(0.9)-w",
+)
 @pytest.mark.parametrize(
     ("right", "wrong", "instruction"),
     [
@@ -236,6 +240,7 @@ _IN_BLOCKS = """blocks = f32[4,4,4] reshape(x)
   ROOT r = f32[4,16] reshape(sums)"""
 
 
+@pytest.mark.slow_cases("add(inner, all)-subtract(inner, all)-sums-add(%inner, %all)")
 @pytest.mark.parametrize(
     ("right", "wrong", "name", "remedy"),
     [

@@ -25,6 +25,7 @@ def _planted(file: str, right: str, wrong: str) -> tuple[hloexec.Diff, str]:
     return found, found.findings[0].after.instruction
 
 
+@pytest.mark.slow_cases("attention.hlo-iota.11), direction=GE-iota.11), direction=GT-ge.1")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "instruction"),
@@ -52,6 +53,7 @@ def test_few_numbers_in_another_order_are_others(shape: str, right: str, wrong: 
     assert [finding.after.instruction for finding in found.findings] == ["k"]
 
 
+@pytest.mark.slow_cases("hloexec.diffing.localization.trials-tries")
 @pytest.mark.parametrize(("module", "limit"), [(trials, "tries"), (patches, "patience")])
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +63,7 @@ def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     assert found.outputs.leaves[0].mismatches
 
 
+@pytest.mark.slow_cases("attention", "rnn_scan")
 @pytest.mark.parametrize("file", ["attention", "rnn_scan", "data_parallel_step", "mlp_train_step"])
 def test_diff_of_a_module_and_itself_agrees_in_every_value(file: str) -> None:
     module = hloexec.load(EXAMPLES / f"{file}.hlo")
@@ -68,6 +71,7 @@ def test_diff_of_a_module_and_itself_agrees_in_every_value(file: str) -> None:
     assert (found.verdict, found.findings, found.matched_share) == ("agree", (), 1.0)
 
 
+@pytest.mark.slow_cases("names0")
 @pytest.mark.parametrize("names", [("attention", "attention.optimized"), ("attention.optimized", "attention")])
 def test_diff_finds_only_rounding_between_a_module_and_what_xla_made_of_it(names: tuple[str, str]) -> None:
     before, after = (hloexec.load(EXAMPLES / f"{name}.hlo") for name in names)

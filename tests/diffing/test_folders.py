@@ -74,6 +74,7 @@ def test_passes_of_xla_raise_no_alarm(dump: Path) -> None:
     assert [module.name.rpartition(".")[2] for module in found.modules] == ["jit_attend", "jit_step"]
 
 
+@pytest.mark.slow_cases("fusion")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("stage_name", ["algsimp", "dce", "fusion", "layout-assignment"])
 def test_a_pass_whose_output_is_altered_is_named(stage_name: str, dump: Path, tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def test_random_graphs_have_the_same_bits_in_every_run(seed: int) -> None:
     assert all(bits(found) == expected for found, expected in results)
 
 
+@pytest.mark.slow_cases("0", "8", "12")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_programs_of_all_kinds_have_the_same_bits_with_every_array_in_an_arena(

@@ -18,6 +18,7 @@ from hloexec.exec.code.code import sources
 from hloexec.exec.code.compiling import code_of
 from hloexec.exec.statistics import Statistics
 from hloexec.ops import registry
+from tests.drawing import examples
 
 X = np.array([1, 2, 3, 4], np.float32)
 
@@ -262,7 +263,7 @@ OPERATIONS = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=examples(60), deadline=None)
 @hypothesis.given(OPERATIONS, st.integers(0, 9), st.integers(0, 9), st.integers(0, 90))
 def test_random_loops(operations: list[tuple[str, int, int]], first: int, second: int, trips: int) -> None:
     """Each operation takes two of the values before it: x, y, an update of x, and the results of the operations."""

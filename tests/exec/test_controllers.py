@@ -134,6 +134,7 @@ ENTRY e { start = (s32[], f32[]) parameter(0)
     assert hloexec.run(module, start, observers=[Replace("w[1]:body/i", np.int32(3).reshape(()))]) == 2**3
 
 
+@pytest.mark.slow_cases("12", "48")
 @pytest.mark.parametrize("seed", (0, 6, 12, 24, 36, 48))
 def test_a_controller_that_replaces_nothing_changes_no_bit(seed: int) -> None:
     program = random_program(seed)

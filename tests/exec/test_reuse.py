@@ -17,6 +17,7 @@ from hloexec.exec import machine, plan_of, run, run_devices, watching
 from hloexec.exec.code import compiling
 from hloexec.plan.steps import While
 from hloexec.plan.trees import NO_SLOT
+from tests.drawing import examples
 from tests.exec.programs import flat, parsed
 from tests.text.cases import ACCEPTED
 
@@ -86,6 +87,7 @@ def test_a_loop_copies_its_carried_buffer_once(update, options, monkeypatch):
     np.testing.assert_array_equal(x, np.ones((16, 8)))
 
 
+@pytest.mark.slow_cases("scatter")
 @counts_references
 @pytest.mark.parametrize("update", UPDATES)
 def test_an_iteration_costs_a_row_however_large_the_buffer_is(update):
@@ -260,7 +262,7 @@ ENTRY e {{
 """
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(programs(), st.booleans())
 def test_random_programs_give_the_same_bits_either_way(text, choice):
     module = parsed(text)

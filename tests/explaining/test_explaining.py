@@ -38,6 +38,7 @@ def _one_process() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.mark.slow_cases("products/bf16x6")
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("_one_process")
 @pytest.mark.parametrize("name", CASES)
@@ -60,6 +61,7 @@ def test_equal_bits_need_no_explanation(attention: tuple[hloexec.Module, list[An
     assert str(found) == "equal"
 
 
+@pytest.mark.slow
 def test_other_roundings_are_rounding_alone(attention: tuple[hloexec.Module, list[Any]]) -> None:
     module, inputs = attention
     result = np.asarray(hloexec.run(module, *inputs))
@@ -104,6 +106,7 @@ def test_values_of_instructions_show_the_first_that_nothing_explains(
     assert named.keys() == {"dot"}
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer(attention: tuple[hloexec.Module, list[Any]]) -> None:
     module, inputs = attention
     expected = hloexec.run(module, *inputs, numerics="reference,dot_general.6=bf16")

@@ -76,6 +76,7 @@ def _expected(inputs: list[Any], *, is_in_bf16: bool) -> Any:
     return np.exp((dot * np.float32(0.001)).astype(np.float64)).astype(np.float32) + dot
 
 
+@pytest.mark.slow_cases("False")
 @pytest.mark.parametrize("is_in_bf16", [False, True])
 def test_a_function_that_rounding_hides_is_named_beside_what_shows(is_in_bf16: bool) -> None:
     module, inputs = hloexec.parse(TEXT), _inputs()
@@ -133,6 +134,7 @@ def test_a_few_elements_that_are_far_off_do_not_end_the_search_early() -> None:
     assert found.best.mismatches == 8
 
 
+@pytest.mark.slow_cases("0", "2")
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_of_a_product_are_no_effect_of_its_policy_where_others_are_narrow(seed: int) -> None:
     """NumPy adds the products one after the other, as ours need not. That is no reason to name `bf16x6` for them."""

@@ -58,6 +58,7 @@ def _expected(inputs: list[Any], policies: tuple[str, str, str], skip: float = 1
     return _product(h2, w, policies[2])
 
 
+@pytest.mark.slow_cases("tf32--bf16")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "policies",

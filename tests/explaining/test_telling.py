@@ -61,6 +61,7 @@ def _expected(inputs: list[Any], *in_tf32: int) -> Any:
     return total
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("number", [1, 2])
 def test_one_of_two_products_of_a_single_number_is_named_alone(module: hloexec.Module, number: int) -> None:
     inputs = _inputs()

@@ -11,6 +11,20 @@ TABLES = (lax_table, numpy_table, science_table, linear_algebra_table)
 CASES = [case for table in TABLES for case in table.CASES]
 
 
+@pytest.mark.slow_cases(
+    "lax.pow-bf16",
+    "lax.cumlogsumexp-f32",
+    "lax.conv_dilated-bf16",
+    "jax.checkpoint-bf16",
+    "jnp.mean-f32",
+    "jnp.cov-f32",
+    "jnp.roll-f32",
+    "nn.relu-bf16",
+    "nn.mish-bf16",
+    "nn.standardize-bf16",
+    "nn.max_pool-f32",
+    "linalg.lstsq-f32",
+)
 @pytest.mark.sampled(32)
 @pytest.mark.parametrize(
     ("case", "type_name"),

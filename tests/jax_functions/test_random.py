@@ -73,6 +73,7 @@ def _both(function: Any, kind: str) -> tuple[Any, Any]:
     return hloexec.run(hloexec.from_jax(lowered), np.asarray(random.key_data(key))), expected
 
 
+@pytest.mark.slow_cases("bits-threefry2x32", "categorical-threefry2x32")
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("name", "kind"),
@@ -85,6 +86,7 @@ def test_draws_have_the_bits_of_xla(name: str, kind: str) -> None:
     assert actual.tobytes() == expected.tobytes(), f"{actual}\nXLA:\n{expected}"
 
 
+@pytest.mark.slow_cases("dirichlet-threefry2x32")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "kind"), [*((name, "threefry2x32") for name in CLOSE), ("normal", "rbg")])
 def test_transformed_draws_agree(name: str, kind: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
+from tests.drawing import examples
 
 xla: Any = pytest.importorskip("conformance.xla")
 jax: Any = pytest.importorskip("jax")
@@ -46,7 +47,7 @@ _SEEDS = st.integers(0, 2**31 - 1)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", ["normal", "uniform"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(shape=_SHAPES, seed=_SEEDS)
 def test_draws_of_any_shape_have_the_bits_of_xla(name: str, kind: str, shape: tuple[int, ...], seed: int) -> None:
     actual, expected = _both(DRAWS[name](shape), kind, seed)
@@ -55,6 +56,7 @@ def test_draws_of_any_shape_have_the_bits_of_xla(name: str, kind: str, shape: tu
     assert actual.tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow_cases("normal-threefry2x32", "gumbel-threefry2x32", "logistic-rbg")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("name", DRAWS)
@@ -69,6 +71,7 @@ def test_transformed_draws_have_the_bits_of_xla(name: str, kind: str) -> None:
     assert actual.tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow_cases("rbg")
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_draws_outside_of_jit_have_the_bits_of_xla(kind: str) -> None:
     """JAX compiles one function of its library at a time; hloexec runs the whole."""
@@ -78,6 +81,7 @@ def test_draws_outside_of_jit_have_the_bits_of_xla(kind: str) -> None:
     assert actual.tobytes() == np.asarray(function(key)).tobytes()
 
 
+@pytest.mark.slow_cases("normal", "truncated_normal", "gumbel")
 @pytest.mark.parametrize("name", ["normal", "uniform", "truncated_normal", "gumbel"])
 def test_optimized_draws_have_the_bits_of_xla(name: str) -> None:
     """What XLA:CPU makes of the program, with constants it has merged and fusions it has chosen, is the same again."""

@@ -166,6 +166,7 @@ def test_scheduled_instructions_stay_behind_their_operands() -> None:
         seen.add(instruction.name)
 
 
+@pytest.mark.slow_cases("chain-bf16", "chain-f16", "chain-f8e4m3fn", "chain-f8e5m2")
 @pytest.mark.parametrize("to", ["bf16", "f16", "f8e4m3fn", "f8e5m2"])
 @pytest.mark.parametrize("text", [CHAIN, LOOP], ids=["chain", "loop"])
 def test_xla_computes_what_hloexec_does_for_narrowed_modules(text: str, to: str) -> None:

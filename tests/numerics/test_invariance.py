@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec.golden.checking import check_golden
 from hloexec.golden.recording import record_golden
+from tests.drawing import examples
 
 ROWS, COLUMNS = 12, 24
 ADD = "add { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b) }\n"
@@ -81,7 +82,7 @@ def said_of(leaf, row):
 CASES = {"seed": st.integers(0, 1000), "row": st.integers(0, ROWS - 1), "column": st.integers(0, COLUMNS - 1)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(lines=programs(), **CASES)
 def test_a_fault_in_an_element_is_seen_whatever_the_other_rows_are(lines, seed, row, column):
     module = module_of(lines)
@@ -100,7 +101,7 @@ def test_a_fault_in_an_element_is_seen_whatever_the_other_rows_are(lines, seed, 
     assert said[0] == ("different", 1, {(row, column)}, "equal")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(lines=programs(), seed=st.integers(0, 1000), row=st.integers(0, ROWS - 1), data=st.data())
 def test_a_wrong_instruction_is_found_whatever_the_other_rows_are(lines, seed, row, data):
     swappable = [n for n, line in enumerate(lines) for old in SWAPS if f" {old}(" in line]

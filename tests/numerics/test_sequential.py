@@ -80,6 +80,7 @@ def test_stages_show_what_as_many_samples_show_at_once(sums):
         assert np.array_equal(spread.means(places), other.means(places))
 
 
+@pytest.mark.slow_cases("row", "element", "nan")
 @pytest.mark.parametrize("fault", ["row", "element", "nan", "small"])
 def test_faults_take_no_more_runs(sums, seeds, fault):
     module, x, forwards, _ = sums

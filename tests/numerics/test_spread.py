@@ -237,6 +237,7 @@ def one_after_the_other(x, w, r):
     return total, sums
 
 
+@pytest.mark.slow_cases("1.0", "1000000000000.0")
 @pytest.mark.parametrize("outlier", [1.0, 1e12, 1e30])
 def test_another_order_of_sums_is_rounding_and_a_fault_is_not(outlier):
     module, inputs = hloexec.parse(MODULE), layer_inputs(outlier)
@@ -337,6 +338,7 @@ ENTRY e { a = f32[512] parameter(0)
 """
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("seed", range(2))
 def test_fused_multiply_adds_are_rounding_where_nothing_but_errors_is_left(seed):
     """Of numbers that are 0 but for errors, some are 0 in all samples, and others where a product is not rounded."""

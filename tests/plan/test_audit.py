@@ -13,6 +13,7 @@ from tests.plan.ways import Values
 POLICIES = ("reference", "reference", "xla-cpu", "ftz", "tf32", "exact")
 
 
+@pytest.mark.slow_cases("10100", "10120", "10140")
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(10_000, 10_200))
 def test_what_observers_see_is_what_the_text_says(seed):

@@ -13,6 +13,7 @@ from hloexec.dtypes import element_type
 from hloexec.errors import UnsupportedError
 from hloexec.exec.plans import plan_of
 from hloexec.plan.callee import PlanCallee
+from tests.drawing import examples
 from tests.exec.programs import parsed, run_text
 
 
@@ -147,7 +148,7 @@ def iterate(n: int):
         n = 3 * n + 1 if n % 2 else n // 2
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=20))
 def test_loops_turn_as_often_as_each_element_wants(numbers):
     result = callee(COLLATZ)(np.array(numbers, np.int32))

@@ -92,6 +92,7 @@ def test_a_region_that_fails_takes_its_steps_one_by_one(monkeypatch: pytest.Monk
     _require_warning_and_same_bits()
 
 
+@pytest.mark.slow_cases("Writer")
 @pytest.mark.parametrize("what", ["LoopWriter", "Writer"])
 def test_plans_that_cannot_be_written_are_walked(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_writer if what == "LoopWriter" else writer, what, _broken)

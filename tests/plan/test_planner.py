@@ -80,6 +80,7 @@ ENTRY e {{ x = f32[4] parameter(0)
     assert len(first.plan.steps) == 3000
 
 
+@pytest.mark.slow
 def test_inlining_cannot_blow_up():
     parts = ["f0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
     parts += [

@@ -19,6 +19,7 @@ def _inputs(seed: int) -> list[np.ndarray]:
     return [random.standard_normal((SIDE, SIDE), dtype=np.float32) for _ in range(INPUT_COUNT)]
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_have_the_bits_of_their_plain_evaluation(seed: int) -> None:

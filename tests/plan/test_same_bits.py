@@ -12,6 +12,7 @@ from tests.plan.ways import bits, differences
 POLICIES = ("reference", "xla-cpu", "ftz", "tf32", "bf16", "exact", "excess")
 
 
+@pytest.mark.slow_cases("0", "40", "60", "80")
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(120))
 def test_random_programs_have_the_same_bits_in_every_way(seed: int) -> None:

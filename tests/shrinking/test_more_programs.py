@@ -37,6 +37,7 @@ def shrunken(program: Program, large: Any, small: Any) -> Any:
     return hloexec.shrink(large, dims={size: changed[size] for size in changed if size in present}, keep=kept & present)
 
 
+@pytest.mark.slow_cases("beam_search-False")
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("optimized", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MORE_PROGRAMS)

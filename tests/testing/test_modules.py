@@ -15,6 +15,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError
 from hloexec.ir import leaf_shapes
 from hloexec.testing.modules import _steps
+from tests.drawing import examples
 from tests.plan.ways import bits
 
 FINDING = settings(max_examples=2000, deadline=None, database=None, suppress_health_check=[*HealthCheck])
@@ -38,19 +39,19 @@ def _required_by_all(module: hloexec.Module, data: st.DataObject) -> None:
         assert bits(hloexec.run(module, *inputs)) == bits(hloexec.run(module, *inputs, planner=False))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(testing.modules(), st.data())
 def test_modules_verify_print_and_run(module: hloexec.Module, data: st.DataObject) -> None:
     _required_by_all(module, data)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(testing.modules(min_instructions=8, max_instructions=24, min_size=3, max_size=8, max_elements=60), st.data())
 def test_longer_modules_of_larger_arrays_do_so_too(module: hloexec.Module, data: st.DataObject) -> None:
     _required_by_all(module, data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(testing.modules(min_size=0, max_size=3, max_depth=2), st.data())
 def test_modules_with_empty_arrays_and_nested_calls_do_so_too(module: hloexec.Module, data: st.DataObject) -> None:
     _required_by_all(module, data)
@@ -68,7 +69,7 @@ def test_every_element_type_comes_when_it_is_asked_for(name: str) -> None:
     assert {leaf.element_type.name for i in module.entry for _, leaf in leaf_shapes(i.shape)} == {name}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(testing.modules(["add", "reduce"], ["f32", "bf16"], max_instructions=3, max_rank=2, max_size=4))
 def test_modules_keep_to_what_is_asked_for(module: hloexec.Module) -> None:
     written = [instruction for instruction in module.entry if instruction.opcode in ("add", "reduce")]

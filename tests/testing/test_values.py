@@ -17,6 +17,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import widen
 from hloexec.precision import largest_number, part_type, smallest_normal
+from tests.drawing import examples
 
 FINDING = settings(max_examples=2000, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 ANY = settings(FINDING, phases=[Phase.generate])
@@ -53,7 +54,7 @@ def test_shapes_shrink_to_scalars_of_the_first_type() -> None:
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_arrays_are_of_every_element_type(name: str) -> None:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     @given(testing.arrays(f"{name}[2,3]"), testing.arrays(f"{name}[100]"), testing.arrays(name, max_rank=1))
     def test(small: Any, large: Any, any_size: Any) -> None:
         storage = ELEMENT_TYPES[name].storage
@@ -78,6 +79,7 @@ def _special(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow_cases("bf16-infinity", "f8e4m3-infinity", "f8e4m3fnuz-denormal")
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "special"), [(name, special) for name in FLOATS for special in _special(name)])
 def test_arrays_hold_specials(name: str, special: str) -> None:
@@ -95,7 +97,7 @@ def test_specials_can_be_left_out(name: str) -> None:
     entry = part_type(ELEMENT_TYPES[name])
     flags = ("allow_nan", "allow_infinity", "allow_subnormal", "allow_negative_zero")
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     @given(testing.arrays(f"{name}[20]", **dict.fromkeys(flags, False)))
     def test(array: Any) -> None:
         parts = _parts(array)
@@ -107,7 +109,7 @@ def test_specials_can_be_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ARRAYS if name not in ("pred", "s1", "u1", "s2", "f8e8m0fnu")])
 def test_elements_keep_to_their_bounds(name: str) -> None:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     @given(testing.arrays(f"{name}[10]", min_value=1, max_value=3), testing.arrays(f"{name}[99]", min_value=2))
     def test(few: Any, many: Any) -> None:
         assert (_parts(few) >= 1).all() and (_parts(few) <= 3).all() and (_parts(many) >= 2).all()
@@ -166,7 +168,7 @@ ENTRY e {
 """)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(testing.inputs(LOOKUP))
 def test_inputs_suit_their_use(values: list[Any]) -> None:
     table, rows, scale, many, (bytes_, token) = values
@@ -179,7 +181,7 @@ def test_inputs_hold_specials_unless_told_otherwise() -> None:
     for is_there in (lambda v: np.isnan(v[0]).any(), lambda v: np.isinf(v[0]).any(), lambda v: (v[4][0] == -128).any()):
         find(testing.inputs(LOOKUP), is_there, settings=ANY)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(testing.inputs(LOOKUP, specials=False))
     def test(values: list[Any]) -> None:
         assert (np.abs(values[0]) < 5).all() and (np.abs(widen(values[3])) < 5).all()
@@ -219,7 +221,7 @@ def test_inputs_that_cannot_be_made_are_refused() -> None:
         testing.inputs("text")  # type: ignore[arg-type]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_inputs_of_other_computations(data: st.DataObject) -> None:
     module = hloexec.parse(

@@ -13,6 +13,7 @@ from hloexec.ir.buffer_assignment import BufferAssignment, Position, Use
 from hloexec.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
 from hloexec.text.dumps.buffer_assignment_printer import format_buffer_assignment
 from tests.buffers.dumps import seed_dump, xla_dumps
+from tests.drawing import examples
 
 WHOLE = """BufferAssignment:
 allocation 0: size 64, parameter 0, shape |f32[16]| at ShapeIndex {}, maybe-live-out:
@@ -169,7 +170,7 @@ def test_what_is_wrong_is_said_at_its_place(was: str, becomes: str, place: tuple
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hloexec.errors.HloWarning")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(start=st.integers(0, len(WHOLE)), length=st.integers(1, 60), put=st.text(max_size=4))
 def test_a_damaged_text_is_read_whole_or_refused_with_a_place(start: int, length: int, put: str) -> None:
     text = WHOLE[:start] + put + WHOLE[start + length :]

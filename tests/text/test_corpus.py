@@ -13,6 +13,22 @@ pytest.importorskip("jax", reason="JAX lowers the programs, and XLA reads them")
 corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")
 
 
+@pytest.mark.slow_cases(
+    "arg_reduction.before",
+    "collectives.before.short",
+    "conditional.before",
+    "elementwise.before.short",
+    "indexing.before.short",
+    "integers.before",
+    "linear_algebra.before.short",
+    "mapped_tree.before.short",
+    "nested_scan.before",
+    "pads.before",
+    "partitioned.before.short",
+    "random_bits.before.short",
+    "scatters.before",
+    "sorting.before.short",
+)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", corpus.names())
 def test_program_survives_printing(name: str) -> None:

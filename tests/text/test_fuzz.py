@@ -112,6 +112,7 @@ def corrupted(text: str, rng: random.Random) -> str:
     return text
 
 
+@pytest.mark.slow_cases("swap", "insert", "delete_line")
 @pytest.mark.parametrize("corruption", _CORRUPTIONS, ids=lambda function: function.__name__.strip("_"))
 def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callable[[str, random.Random], str]) -> None:
     rng = random.Random(corruption.__name__)
@@ -150,6 +151,7 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
         check(corrupted(piece or " ", rng))
 
 
+@pytest.mark.slow_cases("attention.hlo")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
@@ -239,6 +241,7 @@ DEEP = {
 }
 
 
+@pytest.mark.slow_cases("tuple shapes", "unknown attribute")
 @pytest.mark.sampled(5)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", DEEP)
@@ -267,6 +270,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow_cases("one name", "one comment")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LONG)
 def test_very_long_lines_raise_nothing_but_hlo_errors(name: str) -> None:

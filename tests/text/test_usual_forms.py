@@ -48,6 +48,7 @@ def _meaning(text: str) -> str | None:
             return None
 
 
+@pytest.mark.slow
 def test_mutants_are_read_or_refused_alike_with_comments_between_tokens() -> None:
     rng = random.Random(5)
     texts = [text for text in (*ACCEPTED.values(), *_EXAMPLES.values()) if len(text) < 4000]

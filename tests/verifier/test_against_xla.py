@@ -208,6 +208,7 @@ INVALID = {
 } | CALLERS  # fmt: skip
 
 
+@pytest.mark.slow_cases("rng-bit-generator")
 @pytest.mark.parametrize("text", VALID.values(), ids=VALID.keys())
 def test_what_xla_runs_is_accepted(text: str) -> None:
     pytest.importorskip("conformance.xla").compile_hlo(text)

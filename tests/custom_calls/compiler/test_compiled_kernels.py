@@ -56,6 +56,7 @@ def test_partitioning_by_python_functions_is_refused_before_running():
         hloexec.run(hloexec.parse(text_of("CustomSPMDPartitioning")), np.zeros(3, np.float32))
 
 
+@pytest.mark.slow_cases("mosaic_gpu_add_one", "mosaic_matmul")
 @pytest.mark.parametrize("name", ["triton_add_one", "mosaic_gpu_add_one", "mosaic_matmul"])
 def test_modules_with_pallas_kernels_are_read_and_their_kernels_named(name, tmp_path):
     pytest.importorskip("jax")

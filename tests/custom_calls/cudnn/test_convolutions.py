@@ -83,6 +83,7 @@ def forward_and_gradient(name: str, seed: int) -> tuple[Any, Any, Any]:
     return whole(*sizes[3], seed=seed), whole(*sizes[4], seed=seed + 1), whole(*sizes[5], seed=seed + 2)
 
 
+@pytest.mark.slow_cases("1-dilated", "1-turned")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("position", [0, 1])

@@ -124,6 +124,7 @@ def agree(name: str, ours: list[Any], theirs: list[Any], inputs: list[Any]) -> N
                 np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow_cases("cuda_cholesky_solver_potrf", "cuda_tridiagonal_solve")
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FILES)
 def test_results_are_those_that_a_gpu_gave(name, tmp_path):
@@ -184,6 +185,7 @@ SAME = {
 }
 
 
+@pytest.mark.slow_cases("cholesky-cuda")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("name", SAME)
@@ -215,6 +217,7 @@ def test_eigenvectors_diagonalize_the_triangle_that_is_read(algorithm, lower, pl
         assert (np.diff(w) >= 0).all()
 
 
+@pytest.mark.slow_cases("True-shape0-cuda", "True-shape4-cuda")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("shape", [(2, 7, 5), (2, 5, 7), (40, 36), (36, 40), (6, 6)])
@@ -238,6 +241,7 @@ def test_singular_vectors_give_the_matrix_back_by_every_algorithm(shape, full, p
             close(hloexec.run(alone, a), s)
 
 
+@pytest.mark.slow_cases("float32")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_symmetric_products_and_updates_are_jaxs(dtype):
     a, c = matrices(dtype, 2, 7, 5), hermitian(dtype, 2, 7, 7)
@@ -403,6 +407,7 @@ def test_older_batched_triangular_solve_takes_vendors_numbers(dtype):
         close(adjoint(a) @ x, b)
 
 
+@pytest.mark.slow_cases("float32", "float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_geev_packs_the_vectors_of_a_real_matrix_as_jax_unpacks_them(dtype):
     a = matrices(dtype, 2, 7, 7)

@@ -94,6 +94,7 @@ def test_products_are_those_of_dense_matrices(kind, dtype, columns):
             np.testing.assert_array_equal(found, matrix @ rhs)
 
 
+@pytest.mark.slow_cases("float32-csr", "complex64-coo")
 @pytest.mark.parametrize("kind", ["csr", "coo"])
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
 def test_conversions_are_jaxs(kind, dtype):

@@ -115,6 +115,7 @@ def test_lu_is_what_a_tpu_gave():
     assert permutation.tolist() == [2, 0, 1]
 
 
+@pytest.mark.slow_cases("shape0-float32", "shape0-complex128")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3, 12, 7), (7, 12)])
@@ -169,6 +170,7 @@ ENTRY e {{
     return hloexec.run(hloexec.parse(text), pivots)
 
 
+@pytest.mark.slow_cases("float32", "float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_singular_tridiagonal_systems_have_the_solution_that_xla_gives(dtype):
     """Both take the same steps; sums of products may be fused on one side, so a few ULPs of the largest element."""

@@ -193,6 +193,7 @@ def test_solutions_of_many_small_systems_fulfil_them(dtype, options):
     assert (np.abs(product(applied, x.astype(np.clongdouble)) - b) <= bound).all()
 
 
+@pytest.mark.slow_cases("solve", "svd", "qr")
 @pytest.mark.parametrize("name", ["solve", "eigh", "svd", "qr"])
 def test_modules_that_xla_has_optimized_run_too(name):
     """LAPACK's results are the same; what surrounds them may be fused. 64 ULPs of the largest element, well conditioned."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from tests.custom_calls.by_jax import with_gradients_by_jax
 from tests.custom_calls.calls import HALF_ULP, U32, refusal, run_call, shape_text, within
+from tests.drawing import examples
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
 jnp = pytest.importorskip("jax.numpy")
@@ -201,6 +202,9 @@ def test_forward_and_backward_follow_each_mask(mask, name):
     check(case, name, (q, k, v), tail, f"f32[{b},{h},{s},1]", mask_type=MASKS[mask])
 
 
+@pytest.mark.slow_cases(
+    "none--1-1", "padding-1-2", "causal-2-0", "causal-1-2", "padding causal-2-0", "padding causal bottom-1-2"
+)
 @pytest.mark.parametrize(("left", "right"), [(2, 0), (0, -1), (1, 2), (-1, 1)])
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_window_bounds_the_keys_on_both_sides(mask, left, right):
@@ -223,6 +227,7 @@ def test_queries_keys_and_values_may_lie_in_one_array(layout, groups):
     check(case, "bf16", packed(q, k, v, layout), tail, f"f32[{b},{h},{s},1]", qkv_layout=layout)
 
 
+@pytest.mark.slow_cases("dims3-False")
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("dims", [(1, 1), (1, 4), (2, 1), (2, 4)])
 def test_a_bias_is_added_before_or_after_the_scale_and_broadcast(first, dims):
@@ -298,7 +303,7 @@ def test_packed_sequences_attend_to_themselves_alone(layout, by_tokens, mask):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.data())
 def test_any_lengths_masks_and_windows(data):
     """More queries than keys and the other way round, empty sequences, windows that hide everything."""
@@ -413,6 +418,7 @@ def test_lengths_that_do_not_fit_are_refused():
         assert "running sums" in message or "takes elements" in message
 
 
+@pytest.mark.slow_cases("f32")
 @pytest.mark.parametrize("name", ["f32", "bf16"])
 def test_the_exact_policy_rounds_once(name):
     """f64 leaves 10⁻¹³ of scores and values of a few units."""

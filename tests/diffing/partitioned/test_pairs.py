@@ -132,6 +132,7 @@ def test_the_wrong_instruction_is_named(right: str, wrong: str, instruction: str
     assert found.findings[0].after.instruction == instruction
 
 
+@pytest.mark.slow_cases("constant({0, 1, 0, 1})-constant({0, 0, 1, 1})")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("constant({0, 1, 0, 1})", "constant({0, 0, 1, 1})"), ("constant({0, 0, 1, 1})", "constant({0, 1, 0, 1})")],

@@ -46,6 +46,13 @@ def test_each_operation_of_a_program_has_an_instruction_of_its_own(name: str) ->
     assert not found.uncovered
 
 
+@pytest.mark.slow_cases(
+    "low_rank_adapter-pair 0=bf16 1=bf16x3",
+    "column_statistics-pair 0=narrow-sums 4=tf32",
+    "horner-excess",
+    "weighted_votes-pair 0=narrow-sums 3=bf16x3",
+    "compositing-excess",
+)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -65,6 +72,7 @@ def test_truth_is_nearer_to_its_policy_than_to_any_simpler_one(name: str, kind: 
     assert 10 * off < min(_distance(each, case.expected) for each in (case.right, *case.simpler))
 
 
+@pytest.mark.slow_cases("filter_bank-fault taps_reversed")
 @pytest.mark.parametrize(("name", "kind"), [("smoother", "fault one_late"), ("filter_bank", "fault taps_reversed")])
 def test_fault_changes_the_truth_and_has_no_policy(name: str, kind: str) -> None:
     case = made(name, kind)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape
 from hloexec.ops.contraction.dot import Dot, DotAttributes
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
 from tests.ops.contraction.products import MATMUL_TEXT, dot, normal
 
@@ -114,7 +115,7 @@ def test_nan_and_infinity_reach_exactly_their_row_and_column():
 sizes = st.sampled_from([0, 1, 1, 2, 3, 5])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_dimension_numbers_and_strides_give_the_sum_of_the_definition(data):
     """Small whole numbers, for which f32 is exact, against einsum in int64."""

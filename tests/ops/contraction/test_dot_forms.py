@@ -148,6 +148,7 @@ def test_few_rows_times_a_transposed_matrix_give_the_exact_sums_in_row_major_ord
     assert value.flags.c_contiguous
 
 
+@pytest.mark.slow_cases("16-False", "16-True", "30-False", "30-True", "31-False", "31-True")
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize("rows", [2, 16, 30, 31])
 def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_transposed):
@@ -181,6 +182,7 @@ def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transp
         assert value.flags.c_contiguous
 
 
+@pytest.mark.slow_cases("True-False-sizes2")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", [(512, 256, 128), (1000, 33, 700), (5, 1 << 21, 3), (1024, 256, 300), (0, 4, 3)])
 @pytest.mark.parametrize("is_in_place", [False, True])

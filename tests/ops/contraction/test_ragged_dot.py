@@ -14,6 +14,14 @@ from hloexec.ops.contraction.scaled_dot import ScaledDot
 from tests.ops.contraction.products import MATMUL
 
 
+@pytest.mark.slow_cases(
+    "lhs0-rhs0-group_sizes0-1 1 - - 0 0",
+    "lhs3-rhs3-group_sizes3-2 2 0 0 1 1",
+    "lhs4-rhs4-group_sizes4-2 2 0 0 1 1",
+    "lhs5-rhs5-group_sizes5-2 1 - - 1 0",
+    "lhs7-rhs7-group_sizes7-2 1 0 0 2 -",
+    "lhs8-rhs8-group_sizes8-1,2 0,1 - - 2 -",
+)
 @pytest.mark.parametrize(
     ("lhs", "rhs", "group_sizes", "numbers"),
     [

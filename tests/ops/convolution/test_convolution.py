@@ -23,6 +23,7 @@ from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.windows import output_size
 from hloexec.text import parse
 from hloexec.verifier import verify
+from tests.drawing import examples
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
@@ -150,7 +151,7 @@ def compare(element_type: str, text: str, products: int) -> None:
 
 
 @needs_xla
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(convolutions())
 def test_convolution_agrees_with_xla(convolution: tuple[str, str, int]) -> None:
     compare(*convolution)

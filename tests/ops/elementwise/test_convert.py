@@ -14,6 +14,7 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import converted_into, narrow, round_to_odd, widen
 from hloexec.ops.elementwise.convert import convert
+from tests.drawing import examples
 from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import COMPLEXES, FLOATS, INTEGERS, elements
@@ -67,7 +68,7 @@ def test_f64_rounds_to_the_nearest_narrow_float_once(name: str) -> None:
     assert (narrow(representable, entry).astype(np.float64) == representable).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_rounding_to_odd_is_exact_or_the_odd_neighbour(value: float) -> None:
     result = round_to_odd(np.array([value]))
@@ -125,7 +126,7 @@ def test_conversion_to_the_same_type_is_the_operand(name: str) -> None:
     assert convert(values, ELEMENT_TYPES[name]) is values
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sampled_from(_NARROW), st.integers(0, 2**32))
 def test_widening_and_narrowing_again_changes_nothing(name: str, seed: int) -> None:
     entry = ELEMENT_TYPES[name]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloexec.dtypes import ELEMENT_TYPES
+from tests.drawing import examples
 from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import INTEGERS, crossed, elements
@@ -75,7 +76,7 @@ def test_one_bit_integers_wrap(name: str) -> None:
         assert _evaluated(opcode, f"{name}[4]", lhs, rhs) == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(INTEGERS), st.integers(0, 2**32))
 def test_mulhi_is_the_upper_half_of_the_product(name: str, seed: int) -> None:
     values = elements(name, seed=seed)
@@ -84,7 +85,7 @@ def test_mulhi_is_the_upper_half_of_the_product(name: str, seed: int) -> None:
     assert _evaluated("mulhi", f"{name}[{lhs.size}]", lhs, rhs) == expected
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(INTEGERS), st.integers(0, 2**32))
 def test_power_wraps_for_exponents_of_any_size(name: str, seed: int) -> None:
     values = elements(name, seed=seed)

@@ -15,6 +15,7 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, shape_text
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
@@ -23,7 +24,7 @@ TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and nam
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
 types = st.sampled_from(TYPES)
-few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _text(name: str, shape: Any) -> str:
@@ -76,7 +77,7 @@ def test_dynamic_slices_clamp_as_in_xla(cases: list[Case]) -> None:
     assert_same_as_xla(cases)
 
 
-@settings(few, max_examples=60)
+@settings(few, max_examples=examples(60))
 @given(st.one_of(_dynamic_slices(), _dynamic_update_slices()), st.booleans())
 def test_kernels_bound_to_shapes_give_what_others_do(case: Case, is_vector: bool) -> None:
     operands = case.operands
@@ -106,12 +107,13 @@ def assert_same_array(actual: Any, expected: Any) -> None:
 
 
 @pytest.mark.usefixtures("newer_emitters")
-@settings(few, max_examples=20)
+@settings(few, max_examples=examples(20))
 @given(st.lists(_gathers(), min_size=6, max_size=14))
 def test_gather_clamps_out_of_range_indices_as_xla_does(cases: list[Case]) -> None:
     assert_same_as_xla(cases)
 
 
+@pytest.mark.slow
 def test_gather_of_every_element_type_is_that_of_xla() -> None:
     indices = np.array([[1], [5], [-2], [0]], np.int32)
     row = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"

@@ -16,6 +16,7 @@ from hloexec.ir import ArrayShape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.indexing.scatter import Scatter, ScatterAttributes
 from hloexec.ops.registry import ProgramShape
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
@@ -25,7 +26,7 @@ TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and nam
 ARITHMETIC = ["s4", "s8", "s32", "s64", "u4", "u16", "u32", "u64", "f16", "bf16", "f32", "f64"]
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _combiner(name: str, element: str, body: str) -> str:
@@ -104,6 +105,7 @@ def test_scatter_is_that_of_xla(drawn: list[tuple[Case, tuple[str, str]]]) -> No
 ROWS = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 
 
+@pytest.mark.slow_cases("add", "first")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("body", list(BODIES))
 def test_many_updates_of_one_row_round_step_by_step_as_in_xla(body: str) -> None:
@@ -120,6 +122,7 @@ def test_many_updates_of_one_row_round_step_by_step_as_in_xla(body: str) -> None
     assert_same_as_xla(cases, _computations(keys))
 
 
+@pytest.mark.slow_cases("add-1", "minimum-3", "second-1", "subtract-3")
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("row", [1, 3, 20])
 @pytest.mark.parametrize("body", [body for body in BODIES if body != "mix"])

@@ -60,6 +60,7 @@ def random_complex(dimensions: tuple[int, ...]) -> np.ndarray:
     return generator.standard_normal(dimensions) + 1j * generator.standard_normal(dimensions)
 
 
+@pytest.mark.slow_cases("dimensions9-2-c64")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("element_type", ["c64", "c128"])
 @pytest.mark.parametrize(("dimensions", "rank"), CASES)
@@ -73,6 +74,7 @@ def test_fft_and_its_inverse_are_the_sums_of_their_definition(
     assert_close(evaluate(fft("IFFT", shape, shape, lengths), values), inverse, rank)
 
 
+@pytest.mark.slow_cases("dimensions9-2-f32")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("element_type", ["f32", "f64"])
 @pytest.mark.parametrize(("dimensions", "rank"), CASES)

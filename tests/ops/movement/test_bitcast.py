@@ -16,6 +16,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Layout
 from hloexec.ops.movement.bitcast import Bitcast, BitcastConvert
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
 
 S32, F32 = ELEMENT_TYPES["s32"], ELEMENT_TYPES["f32"]
@@ -127,7 +128,7 @@ def _bitcasts(draw: Any) -> tuple[ArrayShape, ArrayShape]:
     return source_shape, result_shape
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_bitcasts(), st.integers(0, 3))
 def test_bitcast_keeps_the_physical_position_of_every_element(
     shapes: tuple[ArrayShape, ArrayShape], manner: int
@@ -137,7 +138,7 @@ def test_bitcast_keeps_the_physical_position_of_every_element(
     np.testing.assert_array_equal(_bitcast(operand, source, result), _expected(operand, source, result))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(sizes, min_size=2, max_size=3),
     st.sampled_from([((8, 4),), ((2, 2),), ((4, 4), (2, 1)), ((-1, 4),), ((4,),)]),

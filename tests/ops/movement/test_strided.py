@@ -26,6 +26,7 @@ from hloexec.ops.movement.strided import (
     Transpose,
     TransposeAttributes,
 )
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array
 from tests.ops.evaluation import evaluate
 
@@ -39,7 +40,9 @@ sizes = st.sampled_from([0, 1, 1, 2, 3, 4, 5])
 dimensions = st.lists(sizes, max_size=5).map(tuple)
 types = st.sampled_from(TYPES)
 few = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
 
@@ -188,6 +191,7 @@ def test_iota_of_every_element_type_wraps_and_rounds_as_in_xla() -> None:
     assert_same_as_xla([Case("iota", [], f"{name}[600,2]", "iota_dimension=0") for name in IOTA_TYPES])
 
 
+@pytest.mark.slow
 def test_iota_beyond_the_exact_integers_of_f32_rounds_as_in_xla() -> None:
     size = 2**24 + 40
     text = f"HloModule m\nENTRY e {{\n i = NAME[{size}] iota(), iota_dimension=0\n ROOT s = NAME[60] slice(i), slice={{[{size - 60}:{size}]}}\n}}"

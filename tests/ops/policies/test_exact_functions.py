@@ -95,6 +95,7 @@ def _expected(name: str, arguments: Any) -> list[Any]:
     return [to_fraction(function(_mp.mpf(float(x)))) for x in arguments]
 
 
+@pytest.mark.slow_cases("cosine", "sine", "tan")
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_functions_of_f32_are_rounded_as_if_from_the_exact_value(name: str) -> None:
     arguments = _arguments(name, "f32", 300)
@@ -108,6 +109,7 @@ def test_functions_of_f64_are_within_an_ulp(name: str) -> None:
     assert largest_error(evaluate_exactly(name, arguments), _expected(name, arguments)) <= 0.6
 
 
+@pytest.mark.slow_cases("sine-f16")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),

@@ -32,6 +32,7 @@ def _normal(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
+@pytest.mark.slow_cases("f16-f16-1500")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("length", [1, 3, 300, 1500])
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def test_dot_of_f64_is_within_an_ulp() -> None:
     assert _dot_error(_normal(2, 8, 700), _normal(3, 700, 8), "f64") <= 0.51
 
 
+@pytest.mark.slow_cases("40", "80")
 @pytest.mark.parametrize("spread", [5, 40, 80])
 def test_dot_of_numbers_of_very_different_size_is_rounded_once(spread: float) -> None:
     sizes = np.exp(np.random.default_rng(4).uniform(-spread, spread, (8, 600)))

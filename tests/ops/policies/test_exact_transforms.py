@@ -45,6 +45,7 @@ def _flat(array: Any) -> Any:
 LENGTHS = (1, 2, 3, 4, 8, 12, 35, 64, 101, 2 * 67)
 
 
+@pytest.mark.slow_cases("complex64-101", "complex64-134", "complex128-101", "complex128-134")
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_transforms_are_rounded_once(length: int, dtype: Any) -> None:

@@ -114,6 +114,7 @@ ENTRY e {{ x = bf16[{sizes}] parameter(0)
 """
 
 
+@pytest.mark.slow_cases("1000,6-0")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sizes", "dimension"), [("6,32", 1), ("6,33", 1), ("1000,6", 0), ("6,1500", 1)])
 def test_narrow_sums_have_the_bits_of_xla_cpu(sizes: str, dimension: int) -> None:
@@ -169,6 +170,7 @@ def test_observers_see_values_of_the_declared_type_under_excess_precision() -> N
     assert seen == dict.fromkeys(("x", "y", "m", "n", "s"), "bfloat16")
 
 
+@pytest.mark.slow
 def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     from hloexec.interop.xla_cpu import run_on_xla_cpu

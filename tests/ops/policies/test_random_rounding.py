@@ -103,6 +103,7 @@ def test_sums_that_round_nothing_stay_as_they_are(name):
     np.testing.assert_array_equal(samples(text, lhs, seeds=5), [lhs.astype(np.float64).sum(axis=1)] * 5)
 
 
+@pytest.mark.slow_cases("0.0")
 @pytest.mark.parametrize("offset", [0.0, 3.0])
 def test_the_spread_of_sums_is_what_adding_one_after_the_other_does(offset):
     """Of a sum S of n terms t in random order, Σ sₖ² over the partial sums is n S²/3 + n Σt²/6 in the mean (a random
@@ -351,6 +352,7 @@ def test_devices_that_hold_the_same_round_alike():
     assert len({run[0].tobytes() for run in runs}) > 1
 
 
+@pytest.mark.slow_cases("f32-1-", "bf16-2-tf32+")
 @pytest.mark.parametrize("policy", ["", "tf32+"])
 @pytest.mark.parametrize("kind, count", [("f32", 1), ("bf16", 2)])
 def test_one_plan_serves_all_seeds(kind, count, policy, monkeypatch):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec.dtypes import element_type
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS, multiply_add
+from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
 
@@ -47,6 +48,7 @@ def _agree(opcode: str, dtype: str, operand: Any) -> None:
     )
 
 
+@pytest.mark.slow_cases("erf", "log")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("opcode", XLA_CPU_FUNCTIONS)
 def test_functions_of_f32_have_the_bits_of_xla(opcode: str) -> None:
@@ -105,7 +107,7 @@ def _is_nearest(result: np.floating[Any], exact: Fraction) -> bool:
 _NUMBERS = st.floats(2.0**-40, 2.0**40, width=32).flatmap(lambda value: st.sampled_from([value, -value]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_NUMBERS, _NUMBERS, _NUMBERS)
 def test_multiply_add_rounds_once(factor: float, other: float, addend: float) -> None:
     operands = [np.array([value], _F32) for value in (factor, other, addend)]

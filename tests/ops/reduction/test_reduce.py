@@ -23,6 +23,7 @@ from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
 from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
 from hloexec.ops.reduction.window_reductions import reduce_windows_known
 from hloexec.ops.registry import ProgramShape
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
 from tests.ops.evaluation import evaluate
 
@@ -100,7 +101,7 @@ def test_minimum_and_maximum_of_floats_are_xlas_bit_for_bit(name):
     assert_reductions_are_xlas(ORDERED, name, array, windows=name in ("f32", "bf16"))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_dimensions_and_strides_reduce_to_the_definition(data):
     shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), max_size=5))
@@ -173,6 +174,7 @@ def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operat
         assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
+@pytest.mark.slow_cases("f32", "bf16")
 @pytest.mark.parametrize("name", ["f32", "bf16", "s32", "pred", "c64"])
 def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
     entry = ELEMENT_TYPES[name]
@@ -270,7 +272,7 @@ def test_no_elements_give_the_initial_value(operation):
 # Windows against the definition
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     extent=st.integers(1, 9),
     size=st.integers(1, 40),

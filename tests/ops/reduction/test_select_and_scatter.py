@@ -20,6 +20,7 @@ from hloexec.ir import WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.reduction import pooling_gradient
 from hloexec.ops.windows import output_size
+from tests.drawing import examples
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
@@ -74,7 +75,7 @@ def scatters(draw: st.DrawFn) -> tuple[str, str, tuple[int, ...], tuple[int, ...
 
 
 @needs_xla
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(scatters(), st.integers(0, 2**32 - 1))
 def test_select_and_scatter_agrees_with_xla(
     scatter: tuple[str, str, tuple[int, ...], tuple[int, ...]], seed: int

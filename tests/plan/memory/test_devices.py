@@ -106,6 +106,7 @@ def test_what_one_device_has_done_counts_while_another_goes_on():
     assert statistics.device_peak_bytes == 3 * MB + 4
 
 
+@pytest.mark.slow_cases("600647")
 @pytest.mark.parametrize("seed", [600066, 600297, 600647, 610043, 610745, 610759, 610926, 611071, 611104])
 def test_nothing_is_counted_as_held_once_a_run_is_over(seed):
     """Among these programs' loops are some that hand constants of their bodies on, which count as nobody's."""

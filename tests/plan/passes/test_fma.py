@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
+from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
 
@@ -90,7 +91,7 @@ def _programs(draw: st.DrawFn) -> str:
     return _module(*lines)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_programs(), st.booleans())
 def test_programs_that_use_each_value_once_have_the_bits_of_xla(text: str, is_optimized: bool) -> None:
     expected, actual = _results(text, is_optimized=is_optimized)
@@ -109,6 +110,7 @@ _MOVES = {
 }
 
 
+@pytest.mark.slow_cases("transpose-False", "transpose-True")
 @pytest.mark.parametrize("is_optimized", [False, True])
 @pytest.mark.parametrize("name", _MOVES)
 def test_products_are_contracted_wherever_their_elements_are_moved(name: str, is_optimized: bool) -> None:

@@ -65,6 +65,7 @@ def _bits(results: Any) -> list[bytes]:
     return [leaf.tobytes() for leaf in results]
 
 
+@pytest.mark.slow_cases("text1")
 @pytest.mark.parametrize("text", [GAP, CUT])
 def test_packed_arrays_hold_the_same_bits_as_results_of_earlier_runs_are_kept(text: str) -> None:
     module = hloexec.parse(text)

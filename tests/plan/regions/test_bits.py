@@ -217,6 +217,13 @@ def _inputs(text: str) -> list[np.ndarray]:
     return values
 
 
+@pytest.mark.slow_cases(
+    "parts of complex numbers that are read after others were computed",
+    "short rows, column by column",
+    "a number for each of many long rows, and a row for all",
+    "what formulas of several steps write",
+    "paddings and neighbours, one of them large",
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
     text = _text(name)

@@ -55,6 +55,7 @@ def test_scratch_of_values_that_double_is_that_of_the_last_two() -> None:
     assert places.packed(places.buffers)[1] == 4 * ((1 << 11) + (1 << 10))
 
 
+@pytest.mark.slow_cases("f16")
 @pytest.mark.parametrize("name", ["s32", "u64", "s8", "f32", "f16", "bf16", "c64"])
 def test_an_iota_of_one_dimension_never_exists_as_a_whole(name: str) -> None:
     count = 600_000

@@ -19,6 +19,7 @@ from hloexec.plan import pipeline
 from hloexec.plan.passes import fuse
 from hloexec.plan.regions import block_program, blocks
 from hloexec.plan.regions.region import Region, RegionKernel
+from tests.drawing import examples
 from tests.exec.programs import flat
 
 _FLOATS = ("f32", "bf16", "f16")
@@ -243,7 +244,7 @@ def _programs(draw: st.DrawFn) -> tuple[str, list[Any]]:
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_programs())
 def test_random_programs_have_the_same_bits_by_rows(program: tuple[str, list[Any]]) -> None:
     text, inputs = program

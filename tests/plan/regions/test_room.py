@@ -95,6 +95,7 @@ def test_results_are_the_same_bits(name: str) -> None:
     assert all(bits(each) == expected for each in found)
 
 
+@pytest.mark.slow
 def test_an_output_with_room_for_scratch_is_all_that_a_run_takes() -> None:
     rows, columns = 13_000, 1024
     module = hloexec.parse(f"""HloModule m

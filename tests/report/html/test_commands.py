@@ -42,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow_cases("memory m.hlo-0-are alive at once", "compare a.npz b.npz-1-different")
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

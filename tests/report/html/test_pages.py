@@ -231,6 +231,7 @@ ENTRY e {
     assert len(_rows(_read(path))) == 5
 
 
+@pytest.mark.slow_cases("1.7e+308", "5e-324", "1.0")
 @pytest.mark.parametrize("size", [1.7e308, 5e-324, 1.0, 0.0])
 def test_the_largest_and_the_smallest_numbers_break_no_page(size: float, tmp_path: Path) -> None:
     module = hloexec.parse("""HloModule m

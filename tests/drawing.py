@@ -1,0 +1,15 @@
+"""How many examples Hypothesis draws."""
+
+from __future__ import annotations
+
+import hypothesis
+
+__all__ = ["examples"]
+
+
+def examples(count: int) -> int:
+    """`count` in a run of all tests, and a third of it, the first ones, where slow tests are left out.
+
+    `tests/conftest.py` has the profile whose examples, of 100, say which part of them it is.
+    """
+    return -(-count * hypothesis.settings.default.max_examples // 100)
