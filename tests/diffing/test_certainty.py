@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import hloexec
+from tests.diffing.partitioned.test_pairs import AFTER, BEFORE
 
 _RANDOM = np.random.default_rng(0)
 
@@ -103,3 +104,12 @@ def test_what_is_found_once_something_is_assumed_to_be_right_is_not_certain() ->
     )
     found = _found(before, after, _floats(6, 8), _floats(6, 8), _floats(8))
     assert all(not finding.is_certain for finding in found.findings if finding.after.instruction in ("a", "b", "sum"))
+
+
+def test_what_takes_elements_from_a_place_of_which_nothing_is_known_is_not_certain() -> None:
+    """A wrong table of the shards' places, which `before` does not have."""
+    right, wrong = "place = s32[4] constant({0, 0, 1, 1})", "place = s32[4] constant({0, 1, 0, 1})"
+    assert right in AFTER
+    found = hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER.replace(right, wrong))).findings[0]
+    assert found.after.instruction == "cut"
+    assert not found.is_certain

@@ -106,7 +106,7 @@ class Blame:
         corrected: set[tuple[int, int]] = set()
         behind: list[frozenset[int]] = []
         doubted: list[bool] = []
-        is_assumed = False
+        is_assumed = is_decided = False
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state, bool(found))):
             known = {entry.node.instance.static for entry in found}
             suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
@@ -117,12 +117,14 @@ class Blame:
                 start = suspect.trial or suspect.pair
                 behind.append(self._between(state, [start]) - {start.ours.number})
                 doubted.append(is_assumed)
+            # What decides how a loop runs is not corrected, and all else that is wrong may follow from it.
+            is_decided = suspect.decision is not None
             if patch is None or patch.pair.numbers in corrected:
                 break
             corrected.add(patch.pair.numbers)
             is_assumed |= not patch.is_proof
             state = self._replay.adopt(patch.after)
-        left = self._between(state, self._wrong(state, bool(found)))
+        left = frozenset[int]() if is_decided else self._between(state, self._wrong(state, bool(found)))
         for place, own in enumerate(behind):
             # One step behind it may explain other results that are wrong, too.
             doubted[place] |= not own.isdisjoint(left.union(*behind[:place], *behind[place + 1 :]))

@@ -186,17 +186,23 @@ class Relations:
         """The operands of a value of which nothing says that they are right: those without counterparts or, if operands
         do not pair up, those that `before` does not have.
 
-        What moves elements between devices, or out of a larger part, is paired with what it takes in several steps.
+        What moves elements between devices, or out of a larger part, is paired with what it takes in several steps; of
+        its operands, those count that say where the elements lie.
         """
         pairs, instruction = self.operand_pairs(ours, theirs), ours.instance.instruction
-        if pairs is not None and (exchanges(instruction) or traits_of(instruction).moves is not None):
+        inputs, moves = ours.instance.inputs, traits_of(instruction).moves
+        if pairs is None:
+            known = {entry.number for entry in inputs if self.state.has(entry)}
+        elif exchanges(instruction):
             return []
-        known = None if pairs is None else {pair.ours.number for pair in pairs}
+        elif moves is not None:
+            places = [part for number, part in enumerate(ours.instance.operands) if number not in moves]
+            inputs = tuple(entry for part in places for entry in part)
+            known = {entry.number for entry in inputs if self.state.has(entry)}
+        else:
+            known = {pair.ours.number for pair in pairs}
         return [
-            entry
-            for entry in ours.instance.inputs
-            if not (entry.instance.is_source or is_filled(entry))
-            and not (self.state.has(entry) if known is None else entry.number in known)
+            entry for entry in inputs if not (entry.instance.is_source or is_filled(entry) or entry.number in known)
         ]
 
     def _is_crossed(self, ours: Node, theirs: Node) -> bool:
