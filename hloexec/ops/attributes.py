@@ -87,7 +87,7 @@ class AttributeField:
     is_open: bool
     """Whether another word than the choices may be kept, with a warning: no value depends on it."""
     formerly: tuple[str, ...]
-    """The names that the text of older XLA has for it."""
+    """The names that the text of older XLA, or its canonical text, has for it."""
     lately: Mapping[str, Mapping[str, object]]
     """The names that the text of newer XLA has for it, each with what its words are called here."""
     always_printed: bool
@@ -115,7 +115,8 @@ def attribute(
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
     enumeration, `any_case` says that their case does not matter, and `is_open` that others of another XLA are kept,
-    since no value depends on them. `formerly` are names that older XLA wrote; they are read, and printed as `name`.
+    since no value depends on them. `formerly` are names that older XLA or its canonical text has; they are read, and
+    printed as `name`.
     `lately` are names that newer XLA writes, each with the values that its words stand for; they are printed as `name`,
     too, which both read.
     `always_printed`: the printer states it even where it is the default.

@@ -53,6 +53,38 @@ def test_gather_is_read_by_its_earlier_names() -> None:
         parse(texts[1].replace("{1,3}", "{1,3}, window_bounds={1,3}"))
 
 
+_SCAN = "p = f32[2] parameter(0) q = f32[2] parameter(1) s = f32[2] add(p, q) ROOT t = (f32[2], f32[2]) tuple(s, s)"
+_ADD = "p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        op(
+            f"f32[1,2] reduce-scatter(a), dimensions={{0}}, replica_groups={{{{0,1,2,3}}}}, to_apply={{ {_ADD} }}",
+            a="f32[4,2]",
+        ),
+        op(
+            f"(f32[4,2], f32[2]) scan(a, b), dimensions={{0}}, num_carries=1, to_apply={{ {_SCAN} }}",
+            a="f32[4,2]",
+            b=_F2,
+        ),
+    ],
+    ids=["reduce-scatter", "scan"],
+)
+def test_bodies_in_canonical_text_may_be_calls(text: str) -> None:
+    """XLA writes so, and does not read it."""
+    hlo = pytest.importorskip("jaxlib._hlo")
+    options = hlo.HloPrintOptions.canonical()
+    canonical = hlo.hlo_module_from_text(text).to_string(options)
+    assert "calls=\n" in canonical
+    found = parse(canonical)
+    again = hlo.hlo_module_from_text(format_module(found)).to_string(options)
+    assert again[again.index("ENTRY") :] == canonical[canonical.index("ENTRY") :]
+    with pytest.raises(ParseError, match="calls"):
+        parse(canonical, strict=True)
+
+
 def test_kinds_of_fusion_that_are_not_known_are_kept_with_a_warning() -> None:
     text = op("f32[2] fusion(a), kind=kSomething, calls={ p = f32[2] parameter(0) ROOT n = f32[2] negate(p) }", a=_F2)
     with pytest.warns(HloWarning, match="kSomething"):

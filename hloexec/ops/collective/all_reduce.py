@@ -83,7 +83,7 @@ class AllReduceAttributes(_FoldAttributes):
 @attrs.frozen
 class ReduceScatterAttributes(_FoldAttributes):
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
-    to_apply: str = attribute(Grammar.COMPUTATION)
+    to_apply: str = attribute(Grammar.COMPUTATION, formerly=("calls",))
 
 
 @collective("all-gather", attributes=AllGatherAttributes, gives_same=True, moves=(0,), crosses_devices=True)

@@ -32,7 +32,7 @@ class ScanAttributes:
     num_carries: int = attribute(Grammar.INT)
     is_reverse: bool = attribute(Grammar.BOOL, default=False)
     is_associative: bool = attribute(Grammar.BOOL, default=False)
-    to_apply: str = attribute(Grammar.COMPUTATION)
+    to_apply: str = attribute(Grammar.COMPUTATION, formerly=("calls",))
 
 
 @opcode("scan", operands=(1, ANY), attributes=ScanAttributes, rounding=Rounding.NONE)
