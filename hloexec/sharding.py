@@ -40,7 +40,7 @@ from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
 from hloexec.values import Array, Inputs, Nested, Value, mapped, rebuilt
 
-__all__ = ["leaf_shardings", "result_shardings", "shard_inputs", "unshard_outputs"]
+__all__ = ["leaf_shardings", "parameter_sharding", "result_shardings", "shard_inputs", "unshard_outputs"]
 
 _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape
@@ -60,13 +60,13 @@ def shard_inputs(
 
     An array that is larger than its parameter is split according to the parameter's sharding. If a dimension does not
     divide evenly, it is padded with zeros at its end first, as XLA does. Devices that hold the same shard receive the
-    same array, and so do all replicas. An array that already has the parameter's shape, or has no sharding, goes to
-    every device as a whole; a module that has not been partitioned yet therefore receives whole arrays on every device.
+    same array, and so do all replicas. An array that already has the parameter's shape goes to every device as a whole;
+    a module that has not been partitioned yet therefore receives whole arrays on every device.
     `before` is the same module before it was partitioned, whose parameters have the shardings that `module`'s lack (XLA
     leaves them out since jaxlib 0.12), or are taken by a `Sharding` that has one.
 
-    Raises InputError if the shards do not have the parameter's shape, the sharding is for another number of partitions,
-    or `before` has other parameters.
+    Raises InputError if the shards do not have the parameter's shape, nothing says how an array is divided, the
+    sharding is for another number of partitions, or `before` has other parameters.
     """
     require_module(module)
     if before is not None:
@@ -83,9 +83,9 @@ def shard_inputs(
         raise InputError(f"the module has {len(values)} parameters, but {len(wholes)} before partitioning")
     for number, (parameter, whole, value) in enumerate(zip(module.entry.parameters, wholes, values, strict=True)):
         what = f"parameter {number} ({parameter.name})"
-        sharding = parameter.sharding or whole.sharding
+        sharding = parameter.sharding
         if sharding is None and before is not None:
-            sharding = _asked_sharding(before.entry, whole)
+            sharding = parameter_sharding(before.entry, whole)
         shardings = iter(leaf_shardings(sharding, parameter.shape, what))
         # Each leaf becomes the list of its shards.
         tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
@@ -93,21 +93,19 @@ def shard_inputs(
     return [[column[topology.partition_of(device)] for column in columns] for device in range(topology.count)]
 
 
-def _asked_sharding(entry: Computation, parameter: Instruction) -> Sharding | None:
-    """The sharding that a parameter is brought to wherever it is brought to one: XLA gives it to the parameter."""
-    annotations = [each for each in entry if parameter.name in each.operands and operation_name(each) == "Sharding"]
-    found = {each.sharding for each in annotations}
-    return found.pop() if len(found) == 1 else None
-
-
 def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) -> Callable[[Any, _Leaf], list[Any]]:
     def cut(value: object, shape: _Leaf) -> list[Any]:
         sharding = next(shardings)
-        if sharding is None or not isinstance(value, np.ndarray) or not isinstance(shape, ArrayShape):
+        if not isinstance(value, np.ndarray) or not isinstance(shape, ArrayShape):
             return [value] * topology.partitions
         if value.shape == shape.dimensions or any(shape.dynamic_dimensions or ()):
             return [value] * topology.partitions
-        return _shards(value, shape, sharding, what, topology)
+        if sharding is None and topology.partitions > 1:
+            raise InputError(
+                f"{what} is {shape} on each device, and nothing says how the array {list(value.shape)} that was given "
+                "is divided; give the module before partitioning, too"
+            )
+        return [value] if sharding is None else _shards(value, shape, sharding, what, topology)
 
     return cut
 
@@ -275,6 +273,15 @@ def result_shardings(computation: Computation) -> list[_LeafSharding]:
             for leaf in leaf_shardings(sharding_of(computation, operand), operand.shape, "the result")
         ]
     return leaf_shardings(root.sharding, root.shape, "the result")
+
+
+def parameter_sharding(computation: Computation, parameter: Instruction) -> Sharding | None:
+    """A parameter's sharding; XLA gives one that has none that of the `Sharding` calls that take it, if they agree."""
+    if parameter.sharding is not None:
+        return parameter.sharding
+    takers = [each for each in computation if parameter.name in each.operands]
+    found = {each.sharding for each in takers if operation_name(each) == "Sharding"}
+    return found.pop() if len(found) == 1 else None
 
 
 def leaf_shardings(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:

@@ -135,6 +135,8 @@ def test_the_module_before_partitioning_has_the_shardings_that_are_missing() -> 
     )
     for shards, wanted in zip(hloexec.shard_inputs(bare, [a], before=asked), (a[2:], a[:2]), strict=True):
         np.testing.assert_array_equal(shards[0], wanted)
+    with pytest.raises(hloexec.InputError, match=r"nothing says how the array \[4, 4\] that was given is divided"):
+        hloexec.shard_inputs(bare, [a])
     with pytest.raises(hloexec.InputError, match="1 parameters, but 0 before"):
         hloexec.shard_inputs(
             bare, [a], before=hloexec.parse("HloModule m\n\nENTRY e {\n  ROOT c = f32[] constant(1)\n}\n")

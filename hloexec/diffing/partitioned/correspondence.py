@@ -28,7 +28,7 @@ from hloexec.diffing.partitioned.tiles import Tiles
 from hloexec.diffing.replaying.evaluation import Evaluator
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, NamedSharding, Shape, TileSharding, leaf_shapes
-from hloexec.sharding import leaf_shardings, result_shardings
+from hloexec.sharding import leaf_shardings, parameter_sharding, result_shardings
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.values import TOKEN, Array, Value, flat
 
@@ -178,7 +178,8 @@ def _shardings_of(module: Module) -> list[_Sharding]:
     """The shardings of the arrays among the parameters."""
     found = []
     for parameter in module.entry.parameters:
-        shardings = leaf_shardings(parameter.sharding, parameter.shape, parameter.name)
+        sharding = parameter_sharding(module.entry, parameter)
+        shardings = leaf_shardings(sharding, parameter.shape, parameter.name)
         leaves = [leaf for _, leaf in leaf_shapes(parameter.shape)]
         found += [entry for entry, leaf in zip(shardings, leaves, strict=True) if leaf.is_array]
     return found

@@ -180,3 +180,12 @@ def test_what_is_no_shard_is_refused_with_the_reason(pattern: str, replacement: 
     assert count
     with pytest.raises(hloexec.InputError, match=message):
         _diff(before)
+
+
+def test_shardings_are_also_those_of_sharding_calls_on_parameters() -> None:
+    sharding = "sharding={devices=[2,1,2]<=[4] last_tile_dim_replicate}"
+    declared = f"x = f32[8,6] parameter(0), {sharding}\n"
+    assert declared in BEFORE
+    call = f'x = f32[8,6] parameter(0)\n  placed = f32[8,6] custom-call(x), custom_call_target="Sharding", {sharding}\n'
+    before = BEFORE.replace(declared, call).replace("dot(x, up)", "dot(placed, up)")
+    assert hloexec.diff(hloexec.parse(before), hloexec.parse(AFTER)).verdict != "differ"
