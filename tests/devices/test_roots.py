@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import HloError
+from tests.families import of_each_family
 
 _ADD = """add {
   lhs = f32[] parameter(0)
@@ -37,6 +39,30 @@ def test_the_first_device_of_a_group_gets_the_sum_and_others_zeros() -> None:
     module = _module(f"f32[2] collective-reduce(input), {_GROUPS}, has_dynamic_root=false, to_apply=add")
     assert _results(module) == [[3, 10], [0, 0], [0, 0], [7, 50]]
     assert hloexec.parse(hloexec.format(module)) == module
+
+
+_WITH_0_AND_1 = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "f8e8m0fnu")]
+
+
+@pytest.mark.parametrize("name", of_each_family(_WITH_0_AND_1))
+def test_values_of_every_type_are_reduced(name: str) -> None:
+    element_type = ELEMENT_TYPES[name]
+    text = f"""HloModule m, replica_count=4
+
+fold {{
+  lhs = {name}[] parameter(0)
+  rhs = {name}[] parameter(1)
+  ROOT r = {name}[] {"add" if element_type.is_complex else "maximum"}(lhs, rhs)
+}}
+
+ENTRY e {{
+  input = {name}[3] parameter(0)
+  ROOT r = {name}[3] collective-reduce(input), {_GROUPS}, has_dynamic_root=false, to_apply=fold
+}}
+"""
+    inputs = [(np.array(each).astype(element_type.storage),) for each in ([0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0])]
+    found = [result.astype(np.complex128).tolist() for result in hloexec.run_devices(hloexec.parse(text), inputs)]
+    assert found == [[0, 1, 1], [0, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
 @pytest.mark.parametrize("root", [0, 1])

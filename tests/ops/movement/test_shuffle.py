@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import HloError
+from tests.families import of_each_family
 from tests.text.building import op
 
 
@@ -25,6 +27,14 @@ def test_rotations_take_each_element_from_the_place_a_shift_further_on(shape: tu
         found = _shuffled(operand, f"dimensions={{{dimension}}}, mode=rotate, shifts={{{shift}}}")
         places = [(place + shift) % size for place in range(size)]
         assert np.array_equal(found, np.take(operand, places, dimension)), (dimension, shift)
+
+
+@pytest.mark.parametrize("name", of_each_family(name for name, entry in ELEMENT_TYPES.items() if entry.is_array))
+def test_elements_of_every_type_are_moved_as_they_are(name: str) -> None:
+    operand = np.array([0, 1, 1, 0, 1]).astype(ELEMENT_TYPES[name].storage)
+    found = _shuffled(operand, "dimensions={0}, mode=rotate, shifts={2}", name)
+    assert found.dtype == operand.dtype
+    assert found.tobytes() == np.take(operand, [2, 3, 4, 0, 1]).tobytes()
 
 
 def test_rotations_of_several_dimensions_are_slices_put_together_again_as_xla_expands_them() -> None:

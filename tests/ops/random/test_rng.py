@@ -81,6 +81,14 @@ def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> N
         np.testing.assert_array_equal(bits.view(theirs.dtype), theirs)
 
 
+@needs_xla
+def test_narrow_bits_agree_with_xla() -> None:
+    text = generator("rng_three_fry", "u64[2]", "u2[9]", "u4[7,7]")
+    found = [bits.astype(np.uint8) for _, bits in evaluate(text, STATE[:2])]
+    for ours, theirs in zip(found, xla.run_hlo(text, STATE[:2])[1::2], strict=True):
+        np.testing.assert_array_equal(ours, theirs.astype(np.uint8))
+
+
 def test_a_state_of_32_bit_words_is_the_same_state() -> None:
     wide = evaluate(generator("rng_default", "u64[2]", "u32[9]"), STATE[:2])
     narrow = evaluate(generator("rng_default", "u32[4]", "u32[9]"), STATE[:2].view(np.uint32))
