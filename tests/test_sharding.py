@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,36 @@ def test_the_module_before_partitioning_has_the_shardings_that_are_missing() -> 
         hloexec.shard_inputs(
             bare, [a], before=hloexec.parse("HloModule m\n\nENTRY e {\n  ROOT c = f32[] constant(1)\n}\n")
         )
+
+
+_CALLED = """HloModule m, num_partitions=4, allow_spmd_sharding_propagation_to_parameters={true,true}
+
+ENTRY main {
+  a = f32[8,5] parameter(0)
+  b = f32[6] parameter(1)
+  one = f32[8,5] custom-call(a), custom_call_target="Sharding", sharding={devices=[4,1]2,0,3,1}
+  two = f32[8,5] custom-call(a), custom_call_target="Sharding", sharding={devices=[4,1]2,0,3,1}
+  three = f32[6] custom-call(b), custom_call_target="Sharding", sharding={devices=[2,2]<=[4] last_tile_dim_replicate}
+  c = f32[8,5] add(one, two)
+  ROOT r = (f32[8,5], f32[6]) tuple(c, three), sharding={{devices=[4,1]2,0,3,1}, {replicated}}
+}
+"""
+
+
+def test_parameters_are_divided_as_the_calls_of_sharding_on_them_say() -> None:
+    """XLA takes these back to parameters that it may divide as it likes."""
+    before, compiled = hloexec.parse(_CALLED), conformance.compile_hlo(_CALLED, 4, spmd=True)
+    after = hloexec.parse(re.sub(r"(parameter\(\d\)), sharding=\{[^}]*\}", r"\1", compiled.optimized_text))
+    assert [(str(p.shape), p.sharding) for p in after.entry.parameters] == [("f32[2,5]", None), ("f32[3]", None)]
+    a, b = np.arange(40, dtype=np.float32).reshape(8, 5), np.arange(6, dtype=np.float32)
+    shards = hloexec.shard_inputs(after, [a, b], before=before)
+    whole = hloexec.unshard_outputs(after, compiled.run_devices(shards), before=before)
+    np.testing.assert_array_equal(whole[0], 2 * a, strict=True)
+    np.testing.assert_array_equal(whole[1], b, strict=True)
+    # Where calls disagree, nothing says which of them XLA has taken.
+    unclear = hloexec.parse(_CALLED.replace("[4,1]2,0,3,1", "[4,1]0,1,2,3", 1))
+    with pytest.raises(hloexec.InputError, match=r"parameter 0 .* nothing says how .*\[8, 5\].* is divided"):
+        hloexec.shard_inputs(after, [a, b], before=unclear)
 
 
 # Slices
