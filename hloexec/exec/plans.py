@@ -29,8 +29,6 @@ class _Known:
 
     module: weakref.ref[Module]
     is_verified: bool = False
-    may_stay_wide: bool | None = None
-    """Whether an implementation may keep some result wide; None until someone asks."""
     plans: dict[Any, Plan] = attrs.field(factory=dict)
     """By options."""
     usual: dict[Any, Plan] = attrs.field(factory=dict)
@@ -121,9 +119,7 @@ def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int |
     """The plan that was made before, as long as nothing that it was made of has changed; else a new one."""
     module = known.module()
     assert module is not None
-    if options.numerics.rounding_seed is not None:
-        numerics = options.numerics.for_any_seed(odd_is_other=_may_stay_wide(known, module))
-        options = attrs.evolve(options, numerics=numerics)
+    options = attrs.evolve(options, numerics=options.numerics.for_any_seed)
     if not isinstance(options.elided, str):
         return build(module, entry, options, limit)
     key = entry.name, options
@@ -131,14 +127,6 @@ def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int |
     if plan is None or not _is_current(plan):
         plan = known.plans[key] = build(module, entry, options, limit)
     return plan
-
-
-def _may_stay_wide(known: _Known, module: Module) -> bool:
-    if known.may_stay_wide is None:
-        from hloexec.ops.policies.excess import may_stay_wide
-
-        known.may_stay_wide = any(may_stay_wide(home, each) for home in module for each in home)
-    return known.may_stay_wide
 
 
 def _is_current(plan: Plan) -> bool:

@@ -11,6 +11,7 @@ import hloexec
 from hloexec.exec import running
 from hloexec.golden import check_golden, record_golden
 from hloexec.golden.spreads import SPREAD
+from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.numerics.comparison import Verdict
 from hloexec.numerics.sampling import runs
 from hloexec.numerics.sampling.runs import sampled
@@ -488,6 +489,23 @@ def test_a_result_of_the_first_device_is_held_to_what_rounding_does_on_all_of_th
     moved = expected.copy()
     moved[0, 0] *= np.float32(1.001)
     assert hloexec.compare(moved, expected, module=module, inputs=inputs).leaves[0].mismatches == 1
+
+
+@pytest.mark.parametrize("negation", ["", "n = f32[99] negate(d)\n"])
+def test_what_multiply_adds_leave_of_products_that_cancel_is_rounding(negation):
+    """XLA:CPU's a · a − b · b rounds one of the products only: for a = b the result is its rounding error, up to half a
+    unit in its last place. Ten of these are not rounding."""
+    module = hloexec.parse(
+        "HloModule m\nENTRY e { a = f32[99] parameter(0)\n b = f32[99] parameter(1)\n c = f32[99] multiply(a, a)\n"
+        f" d = f32[99] multiply(b, b)\n {negation} ROOT r = f32[99] {'add(n, c)' if negation else 'subtract(c, d)'} }}"
+    )
+    x = RANDOM.standard_normal(99).astype(np.float32)
+    given = hloexec.run(module, x, x)
+    (expected,) = run_on_xla_cpu(module, [x, x])
+    assert np.abs(expected).max() > 0
+    assert hloexec.compare(given, expected, module=module, inputs=[x, x]).verdict is Verdict.ROUNDING
+    wrong = given + 10 * np.spacing(x * x)
+    assert hloexec.compare(wrong, expected, module=module, inputs=[x, x]).leaves[0].mismatches > 90
 
 
 def test_goldens_of_several_devices_have_a_spread(tmp_path):

@@ -12,13 +12,13 @@ the converts alone that have this policy (measured; docs/precision.md).
 
 from __future__ import annotations
 
-from hloexec.dtypes import element_type_of
+from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Shape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import find_opcode
 from hloexec.ops.rounding import Rounding, Sums
 
-__all__ = ["has_excess", "may_stay_wide", "reads_excess", "wide_shape"]
+__all__ = ["has_excess", "reads_excess", "wide_shape", "widest_shape"]
 
 
 def reads_excess(instruction: Instruction) -> bool:
@@ -37,15 +37,21 @@ def has_excess(computation: Computation, instruction: Instruction, numerics: Num
     return any(numerics.of(computation.name, user.name).keeps_excess and reads_excess(user) for user in users)
 
 
-def may_stay_wide(computation: Computation, instruction: Instruction) -> bool:
-    """Whether a bf16 or f16 result of an elementwise instruction is seen by others of that kind only, so that an
-    implementation may keep it in the type that it is computed in. Who rounds to eight bits means it."""
-    users = computation.users[instruction.name]
-    return (
-        _is_half(instruction)
-        and instruction is not computation.root
-        and all(map(_rounds_elements, (instruction, *users)))
-    )
+def widest_shape(computation: Computation, instruction: Instruction) -> Shape:
+    """The shape with the widest type in which an implementation may keep a result until its users have read it.
+
+    A bf16 or f16 result of an elementwise instruction that others of that kind alone see has the type that it is
+    computed in: who rounds to eight bits means it. And an f32 product that sums alone see has f64, which holds it
+    exactly, as it is in a multiply-add: where products cancel, the rounding error of one of them is all that is left.
+    """
+    users, shape = computation.users[instruction.name], instruction.shape
+    if not isinstance(shape, ArrayShape) or instruction is computation.root:
+        return shape
+    if _is_half(instruction) and all(map(_rounds_elements, (instruction, *users))):
+        return wide_shape(shape)
+    if _is_f32_product(instruction) and all(_takes_first(computation, user, instruction) for user in users):
+        return shape.with_element_type(ELEMENT_TYPES["f64"])
+    return shape
 
 
 def wide_shape(shape: Shape) -> Shape:
@@ -58,6 +64,20 @@ def wide_shape(shape: Shape) -> Shape:
 def _is_half(instruction: Instruction) -> bool:
     shape = instruction.shape
     return isinstance(shape, ArrayShape) and shape.element_type.is_floating and shape.element_type.bits == 16
+
+
+def _takes_first(computation: Computation, user: Instruction, product: Instruction) -> bool:
+    """Whether `user` is a sum of which compilers make a multiply-add with this product: if both operands are products,
+    with the first (see `hloexec.plan.passes.fma`)."""
+    names = user.operands
+    if user.opcode not in ("add", "subtract") or names.count(product.name) != 1:
+        return False
+    return names[0] == product.name or not _is_f32_product(computation.by_name[names[0]])
+
+
+def _is_f32_product(instruction: Instruction) -> bool:
+    shape = instruction.shape
+    return instruction.opcode == "multiply" and isinstance(shape, ArrayShape) and shape.element_type.name == "f32"
 
 
 def _computes_elements(instruction: Instruction) -> bool:

@@ -43,7 +43,7 @@ class NumericsPolicy:
     """Whether a dot multiplies as its types say, whatever its `algorithm`, as XLA:CPU does."""
     rounding_seed: int | None = None
     """If set, results are rounded up or down at random: see `hloexec.ops.policies.random_rounding`. Kernels and plans
-    only look at whether it is set and, where odd seeds keep results wide, at whether it is odd: `for_any_seed`."""
+    only look at whether it is set: `for_any_seed`."""
     contraction_passes: int = 1
     """How many products of parts of their operands the contractions add up that `contraction_operand_mantissa_bits`
     is about: 1, 3 or 6, as XLA's dot algorithms x3 and x6 do; see `hloexec.ops.contraction.algorithms`."""
@@ -149,13 +149,11 @@ class NumericsPolicy:
     def _by_name(self) -> dict[str, NumericsPolicy]:
         return dict(self.overrides)
 
-    def for_any_seed(self, *, odd_is_other: bool) -> NumericsPolicy:
-        """What plans are made for: the same of policies that round at random with different seeds or, if odd ones make
-        a difference (`policies.excess`), with different even or different odd ones. A run gives the seed
+    @property
+    def for_any_seed(self) -> NumericsPolicy:
+        """What plans are made for: the same of policies that round at random with different seeds. A run gives the seed
         (`policies.chance.seeded`)."""
-        if self.rounding_seed is None:
-            return self
-        return self.changed(name=RANDOM_ROUNDING, rounding_seed=self.rounding_seed % 2 if odd_is_other else 0)
+        return self if self.rounding_seed is None else self.changed(name=RANDOM_ROUNDING, rounding_seed=0)
 
     def of(self, computation: str, instruction: str) -> NumericsPolicy:
         """The policy of an instruction."""

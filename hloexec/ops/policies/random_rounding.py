@@ -25,7 +25,7 @@ Narrow values may be rounded more often than the text says, or less often. Sums 
 rounding to nearest then has a bias: a term smaller than half a unit in the last place of the partial sum is lost, which
 random errors would not show. And values passed between elementwise instructions may keep the precision in which they
 were computed (XLA's excess precision), which differs from the nearest number where random rounding would almost never
-leave it. Odd seeds do both.
+leave it; so may f32 products on their way to sums (multiply-adds). Odd seeds do all this.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class RandomRounding(RandomSums):
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
     split: OperandSplit | None = None
     """Where formats are kept: what is done to the operands of a contraction first."""
+    even_type: ElementType | None = None
+    """What even seeds round elements to, where odd ones keep those of a wider type: see `excess.widest_shape`."""
 
     def __call__(self, *operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -130,6 +132,8 @@ class RandomRounding(RandomSums):
         """The results, in one dimension."""
         assert isinstance(self.shape, ArrayShape)
         entry = self.shape.element_type
+        if self.even_type is not None and not chance.has_odd_seed():
+            entry = self.even_type
         part = part_type(entry)
         exact = np.asarray(self.kernel(*map(wide, operands)))
         parts = chance.as_parts(exact)
@@ -143,7 +147,7 @@ class RandomRounding(RandomSums):
             return self._moved_doubles(exact, operands)
         if part is not chance.F64:
             parts = chance.of_hashes(parts, part, hashes)
-        return parts.view(entry.storage)
+        return parts.view(entry.storage).astype(self.shape.element_type.storage, copy=False)
 
     def _moved_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array:
         """f64 results, in one dimension. Sums and products leave an error that is a number itself (Knuth; Dekker); of
@@ -209,11 +213,13 @@ def random_rounding(
     operand_shapes: Sequence[Shape],
     summation: Summation | None,
     split: OperandSplit | None = None,
+    widest: Shape | None = None,
 ) -> RandomRounding | None:
     """The kernel of an opcode or library call under the policy; None where nothing rounds.
 
     `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is. `split` is
-    done to the operands of contractions before that.
+    done to the operands of contractions before that. With odd seeds, results of elementwise opcodes may have a type as
+    wide as that of `widest`.
     """
     leaves = parts_of(shape)
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
@@ -235,7 +241,10 @@ def random_rounding(
     kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
     summation = summation or Summation(1.0)
     kernel = partial(evaluate, **given)
-    return RandomRounding(kernel, rounding, shape, summation, name, kept_bits=kept_bits, split=split)
+    found = RandomRounding(kernel, rounding, shape, summation, name, kept_bits=kept_bits, split=split)
+    if widest is None or widest is shape:
+        return found
+    return attrs.evolve(found, shape=widest, even_type=types[0])
 
 
 def _wide(entry: ElementType) -> ElementType:

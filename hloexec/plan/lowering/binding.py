@@ -20,7 +20,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, 
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.movement.extents import cut_to_common_extents
-from hloexec.ops.policies.excess import may_stay_wide, wide_shape
+from hloexec.ops.policies.excess import wide_shape, widest_shape
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import Flushing, flushes
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -189,7 +189,7 @@ def _rounding_at_random(site: Site, entry: Opcode | CustomCall, given: Mapping[s
 
     assert entry.evaluate is not None
     rounding, name, summation, shape = Rounding.UNKNOWN, instruction.opcode, None, instruction.shape
-    split = None
+    split = widest = None
     if numerics.keeps_formats and _is_settled(entry, instruction, numerics):
         return None
     if isinstance(entry, Opcode):
@@ -205,11 +205,11 @@ def _rounding_at_random(site: Site, entry: Opcode | CustomCall, given: Mapping[s
                 rounding = Rounding.UNKNOWN
             if entry.traits.sums is Sums.PRODUCTS:
                 split, given = contraction_split(given, numerics)
-        elif numerics.rounding_seed and may_stay_wide(site.computation, instruction):
-            shape = wide_shape(shape)
+        else:
+            widest = widest_shape(site.computation, instruction)
     else:
         name = entry.target
-    return random_rounding(name, rounding, entry.evaluate, given, shape, site.declared, summation, split)
+    return random_rounding(name, rounding, entry.evaluate, given, shape, site.declared, summation, split, widest)
 
 
 def _is_settled(entry: Opcode | CustomCall, instruction: Instruction, numerics: NumericsPolicy) -> bool:
