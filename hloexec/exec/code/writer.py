@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.exec.code.code import KEY, Code, Line
-from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
+from hloexec.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.exec.ownership import UNSHARED_VARIABLE
 from hloexec.ir import leaf_shapes
 from hloexec.ops.arena import is_own
@@ -196,12 +196,14 @@ class Writer:
         if isinstance(function, Stacking):
             self._stack(values, step, function)
             return True
-        expression = expression_of(step, shapes)
-        if expression is None:
+        operation = operation_of(step, shapes)
+        if operation is None:
             return False
-        found = expression.format(*(self.scalar(values, slot) for slot in step.operands))
+        operands = [self.scalar(values, slot) for slot in step.operands]
+        if not isinstance(operation, str):
+            operation = f"{self.known_as(step.instruction.opcode, operation)}({', '.join(['{}'] * len(operands))})"
         values.scalars[step.result] = name = self.fresh(step.instruction.name)
-        self.write(f"{name} = {found}")
+        self.write(f"{name} = {operation.format(*operands)}")
         return True
 
     def _stack(self, values: Values, step: Step, function: Stacking) -> None:
