@@ -52,7 +52,9 @@ from hloexec.values import Array
 __all__ = ["Reduce"]
 
 _TREE_LENGTH = 16
-"""Shorter extents are not worth finding out whether a reducer is associative, unless there are many."""
+"""Shorter extents take less time one step after the other than along a tree."""
+_CHOOSING_LENGTH = 4
+"""Shorter extents are not worth finding out whether a reducer chooses by order, unless there are many."""
 _MANY_ELEMENTS = 1 << 12
 
 
@@ -258,12 +260,12 @@ def _reduce_by_calling(
     totals: Sequence[Array] = [np.broadcast_to(value, (prod(sizes),)) for value in init_values]
     # One row per kept element, its elements in row-major order of the reduced dimensions.
     rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in arrays]
-    is_long = length >= _TREE_LENGTH or rows[0].size >= _MANY_ELEMENTS
+    is_long = length >= _CHOOSING_LENGTH or rows[0].size >= _MANY_ELEMENTS
     choice = choice_of(callee) if prod(sizes) and length and is_long else None
     if prod(sizes) == 0:
         pass
     elif choice is not None and (chosen := choice.chosen(rows)) is not None:
-        totals = called(callee, *totals, *chosen)
+        totals = chosen if choice.decides(init_values[0], chosen[0]) else called(callee, *totals, *chosen)
     elif choice is not None and choice.is_associative and length >= _TREE_LENGTH:
         totals = called(callee, *totals, *(row[:, 0] for row in _reduce_tree(rows, callee)))
     else:
