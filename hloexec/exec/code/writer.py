@@ -16,7 +16,7 @@ from hloexec.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.exec.ownership import UNSHARED_VARIABLE
 from hloexec.ir import leaf_shapes
 from hloexec.ops.arena import is_own
-from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
+from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter, writeable
 from hloexec.ops.movement.assembly import Stacking
 from hloexec.ops.movement.views import Indexing
 from hloexec.plan.regions.region import RegionKernel
@@ -244,7 +244,7 @@ class Writer:
         index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
         if window.extent == 1 and not window.axis and is_row:
             index = place
-        copy = f"{self.known_as('writeable', function.writeable)}({operand})"
+        copy = f"{self.known_as('writeable', writeable)}({operand})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
             copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
         (name,) = self.targets(values, step)
