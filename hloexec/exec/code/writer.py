@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.dtypes import Kind
 from hloexec.exec.code.code import KEY, Code, Line
 from hloexec.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.exec.ownership import UNSHARED_VARIABLE
@@ -269,8 +270,15 @@ class Writer:
         self.unpack(self.targets(values, step), call)
 
     def _conditional(self, values: Values, step: Step, flow: Conditional) -> None:
-        selector, *operands = (self.value(values, slot) for slot in step.operands)
-        self.write(f"branch = {self.known_as('select', _selection(flow))}({selector})")
+        first, *others = step.operands
+        selector = values.scalars.get(first) or self.value(values, first)
+        if values.plan.slot_shapes[first].array_shape.element_type.kind is Kind.PRED:
+            self.write(f"branch = 0 if {selector} else 1")
+        else:
+            last = len(flow.branches) - 1
+            self.write(f"branch = int({selector})")
+            self.write(f"branch = branch if 0 <= branch < {last} else {last}")
+        operands = [self.value(values, slot) for slot in others]
         for number, branch in enumerate(flow.branches):
             given = ", ".join(operands[branch.start - 1 : branch.stop - 1])
             callee = self._callee(self.code_of(branch.plan))
@@ -374,7 +382,3 @@ class Writer:
             self.write(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {expression}")
         else:
             self.write(expression)
-
-
-def _selection(flow: Conditional) -> Callable[[Any], int]:
-    return lambda selector: flow.branches.index(flow.select(selector))
