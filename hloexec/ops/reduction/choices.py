@@ -71,11 +71,10 @@ class Choice:
         every = np.arange(len(values))
         found = self.place(wide, axis=1)
         taken = values[every, found]
-        if self.takes_last and values.dtype.kind not in "iub":
+        if self.takes_last and values.dtype.kind not in "iub" and not widen(taken).all():
             zeros = np.flatnonzero(widen(taken) == 0)
-            if zeros.size:
-                backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
-                taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
+            backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
+            taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
         return taken, places[every, found]
 
 
