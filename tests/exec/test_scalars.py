@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -71,6 +72,63 @@ def test_integers_wrap(name: str) -> None:
         exact = [int(x) + int(y), int(x) - int(y), int(x) * int(y), -int(x)]
         for result, value in zip(found[:4], exact, strict=True):
             assert int(result) == (value - int(limits.min)) % (1 << width) + int(limits.min)
+
+
+SINGLE = """HloModule m
+ENTRY e {{
+  x = {type}[] parameter(0)
+  y = {type}[] parameter(1)
+  z = {type}[] parameter(2)
+{lines}
+  ROOT t = ({shapes}) tuple({names})
+}}
+"""
+PAIRS = ["maximum", "minimum", "divide", "remainder", "power", "and", "shift-left"]
+PAIRS += ["shift-right-logical", "shift-right-arithmetic", "compare"]
+
+
+def single(name: str) -> str:
+    """A module of what gives single numbers of three of a type."""
+    is_float = name in ("f32", "f64")
+    opcodes = PAIRS[:5] if is_float else PAIRS[:3] + PAIRS[5:6] if name == "pred" else PAIRS
+    found = [(name, f"{opcode}(x, y)") for opcode in opcodes if (name, opcode) != ("pred", "divide")]
+    found = [(shape, f"{text}, direction=GE" if "compare" in text else text) for shape, text in found]
+    found = [("pred" if "compare" in text else shape, text) for shape, text in found]
+    found += [(name, "clamp(x, y, z)"), (name, "select(p, x, y)")]
+    found += [(name, f"{opcode}(x)") for opcode in (("sqrt", "exponential", "floor") if is_float else ("not",))]
+    found += [(name, f"{opcode}(x)") for opcode in ("sign", "abs") if name[0] in "sf"]
+    found += [(other, "convert(x)") for other in ("pred", "s8", "u8", "s32", "u32", "s64", "u64", "f32", "f64")]
+    same_width = {"f32": ("s32", "u32"), "s32": ("u32", "f32"), "u64": ("s64", "f64"), "f64": ("s64",)}
+    found += [(other, "bitcast-convert(x)") for other in same_width.get(name, ())]
+    lines = ["  p = pred[] compare(x, y), direction=NE"]
+    lines += [f"  r{number} = {shape}[] {text}" for number, (shape, text) in enumerate(found)]
+    return SINGLE.format(
+        type=name,
+        lines="\n".join(lines),
+        shapes=", ".join(f"{shape}[]" for shape, _ in found),
+        names=", ".join(f"r{number}" for number in range(len(found))),
+    )
+
+
+@pytest.mark.parametrize("name", ["pred", "s8", "u8", "s32", "u32", "s64", "u64", "f32", "f64"])
+def test_scalars_have_the_bits_of_arrays(name: str) -> None:
+    module = hloexec.parse(single(name))
+    if name == "pred":
+        values = np.array([False, True])
+    elif name[0] == "f":
+        values = np.array(WORDS, np.uint32).view(np.float32).astype(f"f{int(name[1:]) // 8}")
+    else:
+        dtype = np.dtype(f"{'i' if name[0] == 's' else 'u'}{int(name[1:]) // 8}")
+        limits = np.iinfo(dtype)
+        values = np.unique(np.array([limits.min, limits.min // 3, limits.max, 0, 1, 2, 7, limits.max // 3], dtype))
+        values = np.unique(np.append(values, np.array([-1, -2]).astype(dtype)))
+    for _ in range(RUNS):
+        hloexec.run(module, *values[[0, 1, 1]])
+    code = "".join(sources(code_of(plan_of(module))))
+    assert "= maximum(x_2, y_2)" in code and re.search(r"= convert\w*\(x_2\)", code), code
+    for x, y in itertools.product(values, repeat=2):
+        for z in (values[0], y, values[-1]):
+            assert bits(hloexec.run(module, x, y, z)) == bits(hloexec.run(module, x, y, z, planner=False)), (x, y, z)
 
 
 def test_an_operator_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

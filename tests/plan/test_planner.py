@@ -35,6 +35,39 @@ def test_scheduled_modules_keep_their_order_and_lose_what_is_dead():
     assert names(plan_of(parsed(SCHEDULED))) == ["a", "b", "c", "r"]
 
 
+COPIES = """HloModule m
+ENTRY e { x = f32[2,3] parameter(0)
+  turned = f32[2,3]{0,1} copy(x)
+  pair = (f32[2,3]{0,1}, f32[2,3]) tuple(turned, x)
+  both = (f32[2,3]{0,1}, f32[2,3]) copy(pair)
+  first = f32[2,3]{0,1} get-tuple-element(both), index=0
+  zero = s32[] constant(0)
+  row = f32[1,3] slice(x), slice={[1:2], [0:3]}
+  changed = f32[2,3] dynamic-update-slice(first, row, zero, zero)
+  again = f32[2,3] copy(x)
+  ROOT r = f32[2,3] add(changed, again) }
+"""
+
+
+@pytest.mark.parametrize("planner", [True, False])
+def test_copies_take_no_step_and_stay_apart(planner):
+    module = parsed(COPIES)
+    assert not [name for name in names(plan_of(module)) if name in ("turned", "both", "again")]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    seen = {}
+    result = run(module, x, planner=planner, observers=[Seen(seen)])
+    assert seen["turned"].tolist() == seen["again"].tolist() == x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert result.tolist() == [[3, 5, 7], [6, 8, 10]]
+
+
+class Seen:
+    def __init__(self, values):
+        self.values = values
+
+    def on_instruction(self, event):
+        self.values[event.name] = event.value
+
+
 def test_values_die_with_their_last_user():
     plan = plan_of(parsed(SCHEDULED))
     by_name = {step.instruction.name: step for step in plan.steps}

@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import DType
 from hloexec.exec.code.code import Code, Line
-from hloexec.exec.code.scalars import expression_of, is_scalar
+from hloexec.exec.code.scalars import is_scalar, operation_of
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
 from hloexec.ops.arena import empty
@@ -215,7 +215,7 @@ class LoopWriter(Writer):
             read = {
                 slot
                 for step in plan.steps
-                if expression_of(step, plan.slot_shapes) is not None
+                if operation_of(step, plan.slot_shapes) is not None
                 for slot in step.operands
             }
             for leaf, slot in enumerate(plan.parameters):

@@ -19,10 +19,11 @@ from hloexec.dtypes import DType
 from hloexec.ir import ArrayShape
 from hloexec.ops.elementwise.binding import ufunc_of_scalars
 from hloexec.ops.elementwise.choosing import choose
+from hloexec.ops.elementwise.single import OfScalars
 from hloexec.plan.steps import Step
 from hloexec.plan.trees import Leaf
 
-__all__ = ["expression_of", "index_text", "is_scalar"]
+__all__ = ["index_text", "is_scalar", "operation_of"]
 
 _OPERATORS: dict[np.ufunc, tuple[str, Callable[..., Any]]] = {
     np.add: ("{} + {}", operator.add),
@@ -39,6 +40,9 @@ _OPERATORS: dict[np.ufunc, tuple[str, Callable[..., Any]]] = {
     np.bitwise_and: ("{} & {}", operator.and_),
     np.bitwise_or: ("{} | {}", operator.or_),
     np.bitwise_xor: ("{} ^ {}", operator.xor),
+    np.invert: ("~{}", operator.invert),
+    np.left_shift: ("{} << {}", operator.lshift),
+    np.right_shift: ("{} >> {}", operator.rshift),
 }
 """NumPy's functions as operators on its scalars."""
 _COMMUTATIVE = {np.add: ("{1} + {0}", operator.add), np.multiply: ("{1} * {0}", operator.mul)}
@@ -59,22 +63,26 @@ def is_scalar(shape: Leaf) -> bool:
     )
 
 
-def expression_of(step: Step, shapes: list[Leaf]) -> str | None:
-    """What a step computes as an expression of its operands, all of them scalars; None where it is nothing of the kind.
+def operation_of(step: Step, shapes: list[Leaf]) -> str | Callable[..., Any] | None:
+    """What a step computes as an expression of its operands, all of them scalars, or as a function of them; None where
+    it is nothing of the kind.
 
     `shapes` are those of the slots of its plan.
     """
-    ufunc = None if step.function is None else ufunc_of_scalars(step.function)
-    is_choice = step.function is choose
-    if ufunc is None and not is_choice:
+    function = step.function
+    ufunc = None if function is None else ufunc_of_scalars(function)
+    is_choice = function is choose
+    if ufunc is None and not is_choice and not isinstance(function, OfScalars):
         return None
     if not all(is_scalar(shapes[slot]) for slot in (*step.operands, step.result)):
         return None
+    if isinstance(function, OfScalars):
+        return function.of_scalars
     if ufunc is None:
         return "{1} if {0} else {2}"
     shape = shapes[step.operands[0]]
     assert isinstance(shape, ArrayShape)
-    return _expression(ufunc, shape.element_type.storage)
+    return _expression(ufunc, shape.element_type.storage) or ufunc
 
 
 def index_text(index: tuple[Any, ...]) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.dtypes import Kind
 from hloexec.exec.code.code import KEY, Code, Line
-from hloexec.exec.code.scalars import expression_of, index_text, is_scalar
+from hloexec.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.exec.ownership import UNSHARED_VARIABLE
 from hloexec.ir import leaf_shapes
 from hloexec.ops.arena import is_own
-from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
+from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter, writeable
 from hloexec.ops.movement.assembly import Stacking
 from hloexec.ops.movement.views import Indexing
 from hloexec.plan.regions.region import RegionKernel
@@ -196,12 +197,14 @@ class Writer:
         if isinstance(function, Stacking):
             self._stack(values, step, function)
             return True
-        expression = expression_of(step, shapes)
-        if expression is None:
+        operation = operation_of(step, shapes)
+        if operation is None:
             return False
-        found = expression.format(*(self.scalar(values, slot) for slot in step.operands))
+        operands = [self.scalar(values, slot) for slot in step.operands]
+        if not isinstance(operation, str):
+            operation = f"{self.known_as(step.instruction.opcode, operation)}({', '.join(['{}'] * len(operands))})"
         values.scalars[step.result] = name = self.fresh(step.instruction.name)
-        self.write(f"{name} = {found}")
+        self.write(f"{name} = {operation.format(*operands)}")
         return True
 
     def _stack(self, values: Values, step: Step, function: Stacking) -> None:
@@ -242,7 +245,7 @@ class Writer:
         index = f"{':, ' * window.axis}{place}:{place} + {window.extent}"
         if window.extent == 1 and not window.axis and is_row:
             index = place
-        copy = f"{self.known_as('writeable', function.writeable)}({operand})"
+        copy = f"{self.known_as('writeable', writeable)}({operand})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
             copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
         (name,) = self.targets(values, step)
@@ -267,8 +270,15 @@ class Writer:
         self.unpack(self.targets(values, step), call)
 
     def _conditional(self, values: Values, step: Step, flow: Conditional) -> None:
-        selector, *operands = (self.value(values, slot) for slot in step.operands)
-        self.write(f"branch = {self.known_as('select', _selection(flow))}({selector})")
+        first, *others = step.operands
+        selector = values.scalars.get(first) or self.value(values, first)
+        if values.plan.slot_shapes[first].array_shape.element_type.kind is Kind.PRED:
+            self.write(f"branch = 0 if {selector} else 1")
+        else:
+            last = len(flow.branches) - 1
+            self.write(f"branch = int({selector})")
+            self.write(f"branch = branch if 0 <= branch < {last} else {last}")
+        operands = [self.value(values, slot) for slot in others]
         for number, branch in enumerate(flow.branches):
             given = ", ".join(operands[branch.start - 1 : branch.stop - 1])
             callee = self._callee(self.code_of(branch.plan))
@@ -372,7 +382,3 @@ class Writer:
             self.write(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {expression}")
         else:
             self.write(expression)
-
-
-def _selection(flow: Conditional) -> Callable[[Any], int]:
-    return lambda selector: flow.branches.index(flow.select(selector))

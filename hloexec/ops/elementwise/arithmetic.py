@@ -13,6 +13,7 @@ from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, elementwise
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
 from hloexec.ops.elementwise.powers import power
+from hloexec.ops.elementwise.single import larger_scalar, on_scalars, smaller_scalar
 from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Pole, finite_and_not_zero
@@ -24,11 +25,13 @@ _MANY = 1 << 10
 """Fewer numbers are not worth a call of their own."""
 
 
+@on_scalars(larger_scalar)
 def maximum(lhs: Array, rhs: Array) -> Array:
     """The larger one; NaN where either is NaN; max(−0, +0) = +0; complex numbers compare by (real, imag)."""
     return _extremum(lhs, rhs, np.maximum, np.bitwise_and)
 
 
+@on_scalars(smaller_scalar)
 def minimum(lhs: Array, rhs: Array) -> Array:
     """The smaller one; NaN where either is NaN; min(+0, −0) = −0; complex numbers compare by (real, imag)."""
     return _extremum(lhs, rhs, np.minimum, np.bitwise_or)

@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
+from hloexec.ops.elementwise.single import decided_by, form_of
 from hloexec.ops.rows import same
 from hloexec.values import Array
 
@@ -39,7 +40,10 @@ def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequenc
         return _chained(function, types, narrowing)
     function = _chained(formula, types, partial(_narrowed, result))
     is_plain = all(operand.rank for operand in operand_shapes)
-    return function if is_plain else partial(_on_vectors, function, shape.rank == 0)
+    if is_plain:
+        return function
+    function, form = partial(_on_vectors, function, shape.rank == 0), form_of(formula)
+    return function if form is None or shape.rank else decided_by(form, function)
 
 
 def _keeping_arrays(ufunc: np.ufunc) -> Function:

@@ -22,6 +22,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape
+from hloexec.ops.elementwise.single import OfScalars, decided_by
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
@@ -78,9 +79,7 @@ def _fill_converted(operand: Array, out: Array) -> None:
 def _float_to_integer(array: Array, element_type: ElementType) -> Array:
     """f32 or f64 to the compute type of an integer type, truncated, saturated; NaN → 0."""
     dtype = element_type.compute
-    width = element_type.bits - (element_type.kind is Kind.SIGNED)
-    above = array.dtype.type(2.0**width)
-    below = -above if element_type.kind is Kind.SIGNED else array.dtype.type(0)
+    below, above = _range(array.dtype.type, element_type)
     # NaN is neither the smallest nor the largest number, so that no comparison holds where there is one.
     smallest, largest = (array.min(), array.max()) if array.size else (below, below)
     if smallest >= below and largest < above:
@@ -90,8 +89,14 @@ def _float_to_integer(array: Array, element_type: ElementType) -> Array:
         inside[np.isnan(inside)] = 0
     result = inside.astype(dtype)
     if not largest < above:
-        np.copyto(result, np.array((1 << width) - 1, dtype), where=array >= above)
+        np.copyto(result, np.array(int(above) - 1, dtype), where=array >= above)
     return result
+
+
+def _range(number: type[Any], element_type: ElementType) -> tuple[Any, Any]:
+    """The least number of an integer type, and the number beyond its greatest, as floats."""
+    above = number(2.0 ** (element_type.bits - (element_type.kind is Kind.SIGNED)))
+    return (-above if element_type.kind is Kind.SIGNED else number(0)), above
 
 
 def _integer_to_float(array: Array, element_type: ElementType) -> Array:
@@ -181,8 +186,13 @@ class Convert:
     def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
         source, target = operand_shapes[0].element_type, shape.element_type
         if _is_numpys(source, target):
-            return methodcaller("astype", target.storage)
-        return partial(convert, element_type=target)
+            of_arrays = methodcaller("astype", target.storage)
+            return of_arrays if shape.rank else OfScalars(of_arrays, target.storage.type)
+        function = partial(convert, element_type=target)
+        if shape.rank or not (source.is_floating and target.is_integral):
+            return function
+        below, above = _range(source.compute.type, target)
+        return decided_by(lambda x: target.storage.type(x) if below <= x < above else None, function)
 
     @staticmethod
     def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Any:

@@ -110,7 +110,7 @@ def _rounded_away_from_zero(operand: Array) -> Array:
 
 
 def _sign(operand: Array) -> Array:
-    return np.copysign(np.sign(operand), operand) if operand.dtype.kind == "f" else np.sign(operand)
+    return np.copysign(np.sign(operand), operand)
 
 
 def _rsqrt(operand: Array) -> Array:
@@ -310,7 +310,7 @@ elementwise(
 )
 elementwise(
     "sign",
-    ByKind(_sign, complex_=complex_numbers.sign),
+    ByKind(_sign, np.sign, complex_=complex_numbers.sign),
     "−1, 0 or 1; −0 and NaN are kept; of complex numbers x / |x| (XLA: Sign).",
     operands=1,
     kinds=SIGNED_NUMBER,

@@ -14,6 +14,13 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape
 from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
+from hloexec.ops.elementwise.single import (
+    divide_scalars,
+    on_scalars,
+    remainder_scalars,
+    shift_scalar_left,
+    shift_scalar_right,
+)
 from hloexec.ops.intervals import Demand
 from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
@@ -21,6 +28,7 @@ from hloexec.values import Array
 __all__ = ["divide_integers", "integer_power", "remainder_integers"]
 
 
+@on_scalars(divide_scalars)
 def divide_integers(lhs: Array, rhs: Array) -> Array:
     """⌊|lhs / rhs|⌋ with the sign of the quotient; x / 0 = −1 (all ones); INT_MIN / −1 = INT_MIN (it wraps)."""
     divisor, zero = rhs, None
@@ -37,6 +45,7 @@ def divide_integers(lhs: Array, rhs: Array) -> Array:
     return quotient if zero is None else np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
 
 
+@on_scalars(remainder_scalars)
 def remainder_integers(lhs: Array, rhs: Array) -> Array:
     """lhs − rhs · (lhs / rhs), which has the sign of lhs; x rem 0 = x; INT_MIN rem −1 = 0."""
     if np.count_nonzero(rhs) == rhs.size:
@@ -95,11 +104,13 @@ def _shift_right_arithmetic(operand: Array, amount: Array, *, operand_shapes: tu
     return np.right_shift(value, _as_signed(amount)).view(operand.dtype)
 
 
+@on_scalars(shift_scalar_right)
 def _shift_right_logical(operand: Array, amount: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
     shifted = np.right_shift(_bits_of(operand, operand_shapes[0]), _bits_of(amount, operand_shapes[1]))
     return shifted.view(operand.dtype)
 
 
+@on_scalars(shift_scalar_left)
 def _shift_left(operand: Array, amount: Array) -> Array:
     return np.left_shift(_as_unsigned(operand), _as_unsigned(amount)).view(operand.dtype)
 

@@ -18,6 +18,7 @@ from hloexec.ops.elementwise.arithmetic import fill_minimum, maximum, minimum
 from hloexec.ops.elementwise.choosing import choose, choose_by_mask, mask_type
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise, operands_shape
+from hloexec.ops.elementwise.single import clamp_scalars, on_scalars
 from hloexec.ops.intervals import Demand, always
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
@@ -97,6 +98,11 @@ def _infer_clamp(low: Shape, operand: Shape, high: Shape) -> ArrayShape:
     return result
 
 
+@on_scalars(clamp_scalars)
+def _clamp(low: Array, operand: Array, high: Array) -> Array:
+    return minimum(high, maximum(low, operand))
+
+
 elementwise(
     "compare",
     _compare,
@@ -116,7 +122,7 @@ elementwise(
 )
 elementwise(
     "clamp",
-    lambda low, operand, high: minimum(high, maximum(low, operand)),
+    _clamp,
     "min(max(operand, low), high), of operands low, operand, high; the bounds may be scalars; NaN in any gives NaN "
     "(XLA: Clamp).",
     operands=3,

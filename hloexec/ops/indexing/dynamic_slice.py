@@ -25,7 +25,7 @@ from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
 from hloexec.values import Array
 
-__all__ = ["DynamicSliceAttributes", "Moving", "WindowReader", "WindowWriter"]
+__all__ = ["DynamicSliceAttributes", "Moving", "WindowReader", "WindowWriter", "writeable"]
 
 
 @attrs.frozen
@@ -144,7 +144,7 @@ class DynamicUpdateSlice:
         if operand.shape != bound:
             result = completed(operand, bound)
         else:
-            result = operand if operand is out else _writeable(operand)
+            result = operand if operand is out else writeable(operand)
         result[tuple(slice(first, first + size) for first, size in zip(start, update.shape, strict=True))] = update
         if not shape.dynamic_dimensions:
             return result
@@ -186,16 +186,12 @@ class WindowWriter:
     index: Callable[[Sequence[Any]], Any]
 
     def __call__(self, operand: Array, update: Array, *start_indices: Any, out: Array | None = None) -> Array:
-        result = self.writeable(operand) if out is None else out
+        result = writeable(operand) if out is None else out
         result[self.index(start_indices)] = update
         return result
 
-    def writeable(self, operand: Array) -> Array:
-        """A copy of the operand."""
-        return _writeable(operand)
 
-
-def _writeable(operand: Array) -> Array:
+def writeable(operand: Array) -> Array:
     """A copy in the order in which the operand lies, if it does not repeat elements."""
     if operand.flags.c_contiguous:
         result = empty(operand.shape, operand.dtype)

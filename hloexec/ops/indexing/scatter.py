@@ -13,6 +13,7 @@ from math import prod
 import attrs
 import numpy as np
 
+from hloexec.dtypes import Kind
 from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import (
@@ -34,6 +35,7 @@ from hloexec.ops.indexing.index_vectors import (
     start_positions,
     window_dimensions,
 )
+from hloexec.ops.indexing.one_window import OneWindow
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import common_extent, completed, part
@@ -186,6 +188,31 @@ class Scatter:
         if extents != bound:
             results = [part(result, map(slice, extents)) for result in results]
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
+
+    @staticmethod
+    def bind(
+        *,
+        attributes: ScatterAttributes,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: tuple[Callee, ...],
+    ) -> OneWindow | None:
+        """A single window that replaces elements, or is added to them."""
+        if len(operand_shapes) != 3 or attributes.input_batching_dims:
+            return None
+        operand, indices, updates = operand_shapes
+        axes, element_type = attributes.scatter_dims_to_operand_dims, shape.element_type
+        names = recognise_components(computations[0].computation)
+        is_sum = (
+            names == ("add",) and element_type.storage == element_type.compute and element_type.kind is not Kind.PRED
+        )
+        if not (is_sum or names == ("second",)) or indices.element_count != len(axes) or not updates.element_count:
+            return None
+        if not operand.element_type is updates.element_type is element_type:
+            return None
+        window = _window_sizes(attributes, operand.rank, updates.dimensions)
+        moving = tuple((axis, operand.dimensions[axis] - window[axis]) for axis in axes)
+        return OneWindow(window, moving, np.add if is_sum else None)
 
     @staticmethod
     def summed(*, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...]) -> Summation | None:

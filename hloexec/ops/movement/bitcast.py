@@ -20,6 +20,7 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, flags, require, shape_of
+from hloexec.ops.elementwise.single import OfScalars
 from hloexec.ops.movement.copying import reshaped
 from hloexec.ops.movement.extents import completed, part, reshaped_extents
 from hloexec.ops.movement.strided import Reshape
@@ -332,12 +333,24 @@ class BitcastConvert:
         return _from_bytes(_bytes(operand.reshape(-1)), shape.element_type).reshape(sizes)
 
     @staticmethod
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array] | None:
+        view = _view(shape, operand_shapes[0])
+        return view and OfScalars(view, view)
+
+    @staticmethod
     def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
-        source, target = operand_shapes[0].element_type, shape.element_type
-        is_plain = source.bits == target.bits and source.byte_size == target.byte_size
-        if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):
-            return None
-        return RowForm(prefixes(shape.dimensions), lambda _: methodcaller("view", target.storage), is_view=True)
+        view = _view(shape, operand_shapes[0])
+        return None if view is None else RowForm(prefixes(shape.dimensions), lambda _: view, is_view=True)
+
+
+def _view(shape: ArrayShape, operand: ArrayShape) -> Callable[..., Array] | None:
+    """The method that reads the bits of numbers, or of one, as another type of their width; None where there is more
+    to it."""
+    source, target = operand.element_type, shape.element_type
+    is_plain = source.bits == target.bits and source.byte_size == target.byte_size
+    if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):
+        return None
+    return methodcaller("view", target.storage)
 
 
 def _reinterpreted(array: Array, element_type: ElementType) -> Array:

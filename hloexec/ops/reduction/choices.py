@@ -6,7 +6,6 @@ are, in every combination, tell all there is to know: trying them is a proof.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from hloexec.dtypes import ElementType, Kind
 from hloexec.ops.common import array_shape, widen
 from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Callee
+from hloexec.ops.remembering import remembered
 from hloexec.ops.signatures import called
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
@@ -59,6 +59,11 @@ class Choice:
         in_blocks(search, count, max(1, _BLOCK_ELEMENTS // length))
         return None if unsorted else (taken, taken_places)
 
+    def decides(self, init_value: Array, chosen: Array) -> bool:
+        """Whether what is chosen in each row is also chosen after an initial value, which it is beyond."""
+        first, second = (chosen, init_value) if self.place is np.argmax else (init_value, chosen)
+        return bool((widen(first) > widen(second)).all())
+
     def _of_rows(self, values: Array, places: Array) -> tuple[Array, Array]:
         """The same, of rows along which places do rise."""
         assert self.place is not None
@@ -66,11 +71,10 @@ class Choice:
         every = np.arange(len(values))
         found = self.place(wide, axis=1)
         taken = values[every, found]
-        if self.takes_last and values.dtype.kind not in "iub":
+        if self.takes_last and values.dtype.kind not in "iub" and not widen(taken).all():
             zeros = np.flatnonzero(widen(taken) == 0)
-            if zeros.size:
-                backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
-                taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
+            backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
+            taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
         return taken, places[every, found]
 
 
@@ -79,21 +83,11 @@ def _rise(rows: Array) -> bool:
 
 
 _NONE = Choice(False)
-_choices: dict[int, tuple[weakref.ref[Callee], Choice]] = {}
-"""By the callee's identity: what it does is also a matter of the policy that it runs under."""
 
 
+@remembered
 def choice_of(callee: Callee) -> Choice:
-    """What a reducer is as one that chooses by order."""
-    key = id(callee)
-    known = _choices.get(key)
-    if known is None or known[0]() is not callee:
-        forget = weakref.ref(callee, lambda _: _choices.pop(key, None))
-        known = _choices[key] = forget, _found_choice(callee)
-    return known[1]
-
-
-def _found_choice(callee: Callee) -> Choice:
+    """What a reducer is as one that chooses by order; that is also a matter of the policy that it runs under."""
     computation = callee.computation
     count = len(computation.parameters) // 2
     if count > 2 or not chooses_by_order(computation):

@@ -52,7 +52,9 @@ from hloexec.values import Array
 __all__ = ["Reduce"]
 
 _TREE_LENGTH = 16
-"""Shorter extents are not worth finding out whether a reducer is associative, unless there are many."""
+"""Shorter extents take less time one step after the other than along a tree."""
+_CHOOSING_LENGTH = 4
+"""Shorter extents are not worth finding out whether a reducer chooses by order, unless there are many."""
 _MANY_ELEMENTS = 1 << 12
 
 
@@ -255,14 +257,17 @@ def _reduce_by_calling(
     kept = [dimension for dimension in range(arrays[0].ndim) if dimension not in dimensions]
     sizes = [arrays[0].shape[dimension] for dimension in kept]
     length = prod(arrays[0].shape[dimension] for dimension in dimensions)
-    totals: Sequence[Array] = [np.broadcast_to(value, (prod(sizes),)) for value in init_values]
     # One row per kept element, its elements in row-major order of the reduced dimensions.
     rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in arrays]
-    is_long = length >= _TREE_LENGTH or rows[0].size >= _MANY_ELEMENTS
+    is_long = length >= _CHOOSING_LENGTH or rows[0].size >= _MANY_ELEMENTS
     choice = choice_of(callee) if prod(sizes) and length and is_long else None
+    chosen = None if choice is None else choice.chosen(rows)
+    if chosen is not None and choice is not None and choice.decides(init_values[0], chosen[0]):
+        return [total.reshape(sizes) for total in chosen]
+    totals: Sequence[Array] = [np.broadcast_to(value, (prod(sizes),)) for value in init_values]
     if prod(sizes) == 0:
         pass
-    elif choice is not None and (chosen := choice.chosen(rows)) is not None:
+    elif chosen is not None:
         totals = called(callee, *totals, *chosen)
     elif choice is not None and choice.is_associative and length >= _TREE_LENGTH:
         totals = called(callee, *totals, *(row[:, 0] for row in _reduce_tree(rows, callee)))

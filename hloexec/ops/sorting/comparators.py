@@ -22,6 +22,7 @@ from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
+from hloexec.ops.remembering import remembered
 from hloexec.values import Array
 
 __all__ = ["Keys", "keys_of", "order_key"]
@@ -50,6 +51,7 @@ def order_key(array: Array) -> Array:
 Keys = Callable[[Sequence[Array]], list[Array] | None]
 
 
+@remembered
 def keys_of(computation: Computation) -> Keys:
     """Sort keys of operands, the most significant first, whose ascending lexicographic order is a comparator's.
 
@@ -75,9 +77,7 @@ def _keys(analysis: _Analysis, graph: list[_Node], operands: Sequence[Array]) ->
         if number == len(keys):
             keys.append(key)
         number_of_atom.append(number)
-    outcomes = np.array(list(itertools.product(_OUTCOMES, repeat=len(keys))), np.int8).T
-    answers = _answers(graph, [outcomes[number] for number in number_of_atom])
-    order = _lexicographic_order(outcomes, np.broadcast_to(answers, outcomes.shape[1:]))
+    order = analysis.priorities(graph, tuple(number_of_atom))
     return None if order is None else [~keys[number] if descending else keys[number] for number, descending in order]
 
 
@@ -108,6 +108,8 @@ class _Analysis:
         self.atoms: list[_Atom] = []
         self._forms: dict[str, tuple[int | None, int]] = {}
         self._numbers: dict[Any, int] = {}
+        self._priorities: dict[tuple[int, ...], list[tuple[int, bool]] | None] = {}
+        self._needed_of: dict[str, list[Instruction]] = {}
 
     def boolean_graph(self) -> list[_Node] | None:
         """The nodes, operands first, the root last; None for an unknown form."""
@@ -169,6 +171,16 @@ class _Analysis:
         form = self._numbers.setdefault(whole, len(self._numbers))
         return next(iter(sides)) if len(sides) == 1 else -1 if sides else None, form
 
+    def priorities(self, graph: list[_Node], number_of_atom: tuple[int, ...]) -> list[tuple[int, bool]] | None:
+        """The order of the keys that atoms compare, for the number of each atom's key (see `_lexicographic_order`)."""
+        if number_of_atom not in self._priorities:
+            outcomes = np.array(list(itertools.product(_OUTCOMES, repeat=1 + max(number_of_atom))), np.int8).T
+            answers = _answers(graph, [outcomes[number] for number in number_of_atom])
+            self._priorities[number_of_atom] = _lexicographic_order(
+                outcomes, np.broadcast_to(answers, outcomes.shape[1:])
+            )
+        return self._priorities[number_of_atom]
+
     def evaluate(self, quantity: Instruction, operands: Sequence[Array]) -> Array | None:
         """A left quantity on the whole operands; None where an instruction cannot be evaluated elementwise."""
         values: dict[str, Array] = {}
@@ -204,11 +216,13 @@ class _Analysis:
 
     def _needed(self, quantity: Instruction) -> list[Instruction]:
         """The instructions a quantity depends on, in an order in which they can be evaluated."""
-        needed = {quantity.name}
-        for instruction in reversed(self.computation.instructions):
-            if instruction.name in needed:
-                needed.update(instruction.operands)
-        return [instruction for instruction in self.computation if instruction.name in needed]
+        if quantity.name not in self._needed_of:
+            needed = {quantity.name}
+            for instruction in reversed(self.computation.instructions):
+                if instruction.name in needed:
+                    needed.update(instruction.operands)
+            self._needed_of[quantity.name] = [entry for entry in self.computation if entry.name in needed]
+        return self._needed_of[quantity.name]
 
 
 def _answers(graph: list[_Node], outcomes: list[Array]) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, TupleShape, map_shape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, map_shape
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -35,8 +35,8 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     numerics = context.numerics.of(computation.name, instruction.name)
     is_unrounded = numerics.keeps_excess and reads_excess(instruction)
     operands = lowering.unrounded_operands(instruction) if is_unrounded else lowering.operands(instruction)
-    if entry.may_be_view and len(operands) == 1 and isinstance(operands[0], tuple):
-        # A copy of a tuple: its leaves as they are.
+    if _is_copy(entry, instruction.shape, computation.operands_of(instruction)):
+        # No array is written to that something else refers to.
         return lowering.renamed(instruction, operands[0])
     slots = [slot for tree in operands for slot in leaves(tree)]
     is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
@@ -60,6 +60,16 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
         if entry.memory_order is not None:
             _set_order(lowering, site, entry, tree)
     return tree
+
+
+def _is_copy(entry: Opcode, shape: Shape, operands: Sequence[Instruction]) -> bool:
+    """Whether a value is its first operand, element by element, layouts aside."""
+    if not (entry.traits.keeps_all and entry.traits.keeps_order):
+        return False
+    source = operands[0].shape
+    if not isinstance(shape, ArrayShape) or not isinstance(source, ArrayShape):
+        return True
+    return shape.dimensions == source.dimensions and not (shape.is_dynamic or source.is_dynamic)
 
 
 def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:

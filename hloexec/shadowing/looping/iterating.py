@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.ops.indexing.dynamic_slice import WindowWriter
+from hloexec.ops.indexing.dynamic_slice import WindowWriter, writeable
 from hloexec.shadowing.looping.program import LoopProgram, Node, Wrong
 from hloexec.shadowing.looping.recording import Recorder, Recording
 from hloexec.shadowing.store import Shadow, finite_energy_of, wide
@@ -88,7 +88,7 @@ class _Writing:
         """What was there before the last time."""
 
     def __call__(self, operand: Array, update: Array, *starts: Any) -> Array:
-        out = operand if operand is self._own else self._function.writeable(operand)
+        out = operand if operand is self._own else writeable(operand)
         self.replaced = out[self._function.index(starts)].copy()
         self._own = self._function(operand, update, *starts, out=out)
         return self._own

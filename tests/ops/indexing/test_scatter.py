@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, TupleShape
@@ -20,6 +22,7 @@ from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
+from tests.plan.loops import loop
 
 # XLA:CPU takes no arrays of one-bit integers.
 TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
@@ -74,13 +77,15 @@ def _indices(draw: Any, shape: Any) -> Any:
 
 
 @st.composite
-def _scatters(draw: Any) -> tuple[Case, tuple[str, str]]:
+def _scatters(
+    draw: Any, bodies: Sequence[str] = tuple(BODIES), batch_sizes: tuple[int, ...] = (1, 2, 3, 7), most: int = 2
+) -> tuple[Case, tuple[str, str]]:
     name = draw(st.sampled_from(ARITHMETIC))
-    bodies = [body for body in BODIES if body not in LOGICAL or ELEMENT_TYPES[name].is_integral]
+    bodies = [body for body in bodies if body not in LOGICAL or ELEMENT_TYPES[name].is_integral]
     body = draw(st.sampled_from(bodies))
     source = draw(st.lists(sizes, min_size=1, max_size=4))
-    most = min(2, len(source) - 1)
-    windows = draw_windows(draw, source, most_batching=most, least_mapped=1, batch_sizes=(1, 2, 3, 7))
+    most = min(most, len(source) - 1)
+    windows = draw_windows(draw, source, most_batching=most, least_mapped=1, batch_sizes=batch_sizes)
     attributes = (
         f"update_window_dims={braces(windows.window_dims)}, inserted_window_dims={braces(windows.left_out)}, "
         f"scatter_dims_to_operand_dims={braces(windows.mapped)}, input_batching_dims={braces(windows.batching)}, "
@@ -100,6 +105,30 @@ def _scatters(draw: Any) -> tuple[Case, tuple[str, str]]:
 @given(st.lists(_scatters(), min_size=4, max_size=10))
 def test_scatter_is_that_of_xla(drawn: list[tuple[Case, tuple[str, str]]]) -> None:
     assert_same_as_xla([case for case, _ in drawn], _computations([key for _, key in drawn]))
+
+
+@settings(few, max_examples=examples(5))
+@given(st.lists(_scatters(bodies=("add", "second"), batch_sizes=(1,), most=0), min_size=8, max_size=12))
+def test_a_single_window_is_put_where_xla_puts_it(drawn: list[tuple[Case, tuple[str, str]]]) -> None:
+    assert_same_as_xla([case for case, _ in drawn], _computations([key for _, key in drawn]))
+
+
+@pytest.mark.parametrize("body", ["add", "second"])
+def test_a_loop_puts_single_windows_in_place(body: str) -> None:
+    step = """  row = f32[2] dynamic-slice(y, i), dynamic_slice_sizes={2}
+  new = f32[9] scatter(x, i, row), update_window_dims={0}, inserted_window_dims={},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=0, to_apply=COMBINER"""
+    carried, combiner = {"x": "f32[9]", "y": "f32[9]"}, _computations([("f32", body)])
+    step = step.replace("COMBINER", f"{body}_f32")
+    module = hloexec.parse(loop(carried, step, "new, y", first=-3, trips=25, computations=combiner))
+    y = np.arange(2.0, 11.0, dtype=np.float32)
+    expected = np.zeros(9, np.float32)
+    for i in range(8):
+        expected[i : i + 2] = y[i : i + 2] + (expected[i : i + 2] if body == "add" else 0)
+    x = np.zeros(9, np.float32)
+    for planner in (True, False):
+        assert hloexec.run(module, x, y, planner=planner)[0].tolist() == expected.tolist()
+    assert not x.any()
 
 
 ROWS = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"

@@ -86,6 +86,20 @@ def _one_by_one(values: Any, places: Any, direction: str, name: str) -> tuple[An
 
 @pytest.mark.parametrize("name", REDUCERS)
 @pytest.mark.parametrize("direction", ["LT", "GT"])
+@pytest.mark.parametrize(("element_type", "kind"), [("s32", "numbers"), ("f32", "numbers"), ("f32", "all")])
+def test_a_single_short_row_is_chosen_from_after_the_initial_value(
+    element_type: str, kind: str, direction: str, name: str
+) -> None:
+    module = hloexec.parse(_text(element_type, (1, 5), direction, REDUCERS[name]))
+    places = np.arange(5, dtype=np.int32)[None]
+    for row in _values(element_type, (40, 5), kind):
+        found = hloexec.run(module, row[None], places)
+        for ours, theirs in zip(found, _one_by_one(row[None], places, direction, name), strict=True):
+            assert ours.tobytes() == theirs.tobytes(), row
+
+
+@pytest.mark.parametrize("name", REDUCERS)
+@pytest.mark.parametrize("direction", ["LT", "GT"])
 @pytest.mark.parametrize(
     ("element_type", "kind"), [("s32", "numbers"), ("bf16", "all"), ("f32", "zeros"), ("f32", "all")]
 )

@@ -358,6 +358,29 @@ def test_windows_with_zeros_of_both_signs_give_the_one_that_wins(operation, dime
     assert (np.signbit(value) == signs).all()
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "dimension",
+    [
+        WindowDimension(32, stride=32),
+        WindowDimension(9, stride=4, window_dilation=3),
+        WindowDimension(8, stride=5, padding_low=2),
+        WindowDimension(96),
+    ],
+)
+def test_windows_on_few_elements_are_added_tap_by_tap(dimension, count):
+    array = random_array(8, (96, count), np.float32) * np.float32(2.0) ** (random_array(9, (96, count), np.int8) % 8)
+    array[40:50] = -0.0
+    window = Window((dimension, WindowDimension(1)))
+    value = reduce_windows_known(array, np.float32(-0.0), window, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+    for place in range(len(value)):
+        taps = place * dimension.stride + np.arange(dimension.size) * dimension.window_dilation - dimension.padding_low
+        total = np.full(count, -0.0, np.float32)
+        for tap in taps[taps >= 0]:
+            total = total + array[tap]
+        assert value[place].tobytes() == total.tobytes()
+
+
 # Any reducer
 
 ARGMAX = """reducer {
