@@ -184,7 +184,9 @@ class _Analysis:
     def evaluate(self, quantity: Instruction, operands: Sequence[Array]) -> Array | None:
         """A left quantity on the whole operands; None where an instruction cannot be evaluated elementwise."""
         values: dict[str, Array] = {}
-        for instruction in self._needed(quantity):
+        needed = self._needed(quantity)
+        last_user = {operand: user.name for user in needed for operand in user.operands}
+        for instruction in needed:
             entry = OPCODES[instruction.opcode]
             shape = instruction.shape
             if not isinstance(shape, ArrayShape) or shape.rank:
@@ -212,6 +214,10 @@ class _Analysis:
             if not entry.evaluate_needs <= context.keys():
                 return None
             values[instruction.name] = entry.evaluate(*given, **{name: context[name] for name in entry.evaluate_needs})
+            del given
+            for name in {*instruction.operands}:
+                if last_user[name] == instruction.name:
+                    del values[name]
         return values[quantity.name]
 
     def _needed(self, quantity: Instruction) -> list[Instruction]:

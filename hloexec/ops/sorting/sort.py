@@ -13,11 +13,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
+from hloexec.ops.elementwise.selection import total_order_key
 from hloexec.ops.movement.copying import as_integers, reshaped
 from hloexec.ops.movement.extents import cut_to_common_extents
 from hloexec.ops.probes import COMPARATOR, Probe
@@ -201,10 +202,32 @@ def _sort_by_keys(keys_of_rows: Keys, rows: Sequence[Array], targets: Sequence[A
         if keys is None:
             unsorted.append((start, stop))
             return
-        _take_all(part, _stable_order(keys), [target[start:stop] for target in targets])
+        sorted_part = [target[start:stop] for target in targets]
+        if len(part) > 1 or len(keys) > 1 or not _sort_alone(part[0], keys[0], sorted_part[0]):
+            _take_all(part, _stable_order(keys), sorted_part)
 
     in_blocks(sort, len(rows[0]), _block(rows[0]))
     return unsorted
+
+
+def _sort_alone(rows: Array, key: Array, target: Array) -> bool:
+    """Sort `[batch, n]` rows into `target` if the key is the own order of elements, or its reverse; say whether it is.
+
+    No index needs to tell elements apart then: those that the key orders alike are the same.
+    """
+    element_type, own = element_type_of(rows.dtype), order_key(rows)
+    is_reversed = not np.array_equal(key, own)
+    if element_type.bits != 8 * own.itemsize or (is_reversed and not np.array_equal(~key, own)):
+        return False
+    bits = target.view(own.dtype)
+    bits[...] = key
+    # NumPy sorts single bytes digit by digit.
+    bits.sort(axis=-1, kind="stable" if bits.itemsize == 1 else None)
+    if is_reversed:
+        np.invert(bits, out=bits)
+    if element_type.is_floating:
+        bits[...] = total_order_key(bits)
+    return True
 
 
 def _block(rows: Array) -> int:
@@ -213,15 +236,15 @@ def _block(rows: Array) -> int:
     return max(1, _BLOCK_ELEMENTS // max(1, length))
 
 
-def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
+def _stable_order(keys: list[Array], count: int | None = None) -> Array:
     """The indices along the last axis that sort by the keys, the first key being the most significant.
 
-    With `count`, only that many indices, of the first elements in the order.
+    With `count`, only that many indices, of the first elements in the order. The list is emptied, so that a key can be
+    freed as soon as it is not needed.
     """
-    *others, last = keys
-    order = stable_argsort(last, None if others else count)
-    for key in reversed(others):
-        order = np.take_along_axis(order, stable_argsort(np.take_along_axis(key, order, -1)), -1)
+    order = stable_argsort(keys.pop(), None if keys else count)
+    while keys:
+        order = np.take_along_axis(order, stable_argsort(np.take_along_axis(keys.pop(), order, -1)), -1)
     return order[..., :count]
 
 
@@ -247,10 +270,13 @@ def stable_argsort(key: Array, count: int | None = None) -> Array:
     # Differences of 64-bit numbers wrap, and wrap back when seen as unsigned.
     offset = np.array(low, key.dtype).astype(np.int64 if key.dtype.kind == "i" else np.uint64)
     packed = key.astype(offset.dtype)
+    del key
     packed -= offset
     packed = packed.view(np.uint64)
     packed <<= np.uint64(index_bits)
-    packed |= np.arange(length, dtype=np.uint64)
+    for start in range(0, length, _BLOCK_ELEMENTS):
+        stop = min(start + _BLOCK_ELEMENTS, length)
+        packed[..., start:stop] |= np.arange(start, stop, dtype=np.uint64)
     packed.sort(axis=-1)
     first = packed[..., :count]
     first &= np.uint64((1 << index_bits) - 1)

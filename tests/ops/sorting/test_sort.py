@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -171,6 +172,39 @@ def only_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("element_type", DTYPES)
 def test_jax_sorts_agree_with_xla(element_type: str) -> None:
     compare(jax_comparator((element_type,), 1), (element_type,), (3, 70), 1)
+
+
+@needs_xla
+@pytest.mark.usefixtures("only_keys")
+@pytest.mark.parametrize("element_type", DTYPES)
+def test_sorts_of_one_operand_in_either_direction_agree_with_xla(element_type: str) -> None:
+    for direction in ("LT", "GT"):
+        total = ", type=TOTALORDER" if is_float(element_type) else ""
+        comparator = [*parameters((element_type,)), f"r = pred[] compare(a0, b0), direction={direction}{total}"]
+        compare(comparator, (element_type,), (3, 70), 1)
+
+
+@pytest.mark.parametrize("element_type", ["f32", "bf16", "s32"])
+def test_a_sort_of_one_operand_needs_no_indices(element_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "_stable_order", lambda *_: pytest.fail("the elements were told apart"))
+    values = random_array(element_type, (3, 70), 0, specials=False) + DTYPES[element_type](100)
+    ascending = np.sort(values.astype(np.float64), axis=1)
+    total = ", type=TOTALORDER" if is_float(element_type) else ""
+    descending = [*parameters((element_type,)), f"r = pred[] compare(a0, b0), direction=GT{total}"]
+    for lines, expected in ((jax_comparator((element_type,), 1), ascending), (descending, ascending[:, ::-1])):
+        result = evaluate(module(lines, (element_type,), (3, 70), 1), values)
+        np.testing.assert_array_equal(result.astype(np.float64), expected)
+
+
+def test_orders_of_long_rows_take_little_more_than_their_keys_with_indices() -> None:
+    keys = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, 1 << 18, np.int32)
+    tracemalloc.start()
+    try:
+        sorting.stable_argsort(keys)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.2 * 8 * keys.size
 
 
 @needs_xla
