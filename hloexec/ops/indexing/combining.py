@@ -47,7 +47,7 @@ def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Ca
 # By measurement: rows so long are worth a call of NumPy's each, and rounds of so many keys are worth one.
 _LONG_ROW = 16
 _FEWEST_KEYS = 16
-_BLOCK_ELEMENTS = 1 << 16
+_BLOCK_ELEMENTS = 1 << 15
 _LONG_FOLD_ELEMENTS = 1 << 17
 """With fewer for each key, threads would wait for each other more than they compute."""
 
