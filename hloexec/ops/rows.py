@@ -51,7 +51,9 @@ class RowForm:
     """Whether `bind` gives a function of the number of the first row and of that behind the last, of no operands."""
     fills: bool = False
     """Whether `bind` gives a function that takes, as its last argument, an array to fill, which shares no memory with
-    the others."""
+    the others but may be one of `overwrites`."""
+    overwrites: tuple[int, ...] = ()
+    """The numbers of such operands."""
 
 
 @lru_cache(maxsize=4096)

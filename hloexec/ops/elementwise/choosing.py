@@ -49,7 +49,7 @@ def mask_into(pred: Array, out: Array) -> None:
 
 
 def choose_by_mask(mask: Array, on_true: Array, on_false: Array, out: Array) -> None:
-    """The same by a mask of pred; `out` must not share memory with the operands."""
+    """The same by a mask of pred; `out` may be `on_true`, and must not share memory with the operands otherwise."""
     word = mask.dtype
     taken, kept, bits = on_true.view(word), on_false.view(word), out.view(word)
     if kept.size == 1 and not kept.item():

@@ -181,6 +181,7 @@ class Select:
             is_elementwise=True,
             mask=mask,
             fills=True,
+            overwrites=(1,),
         )
 
 

@@ -313,8 +313,9 @@ class _Assembly:
         """The place of an input that nothing else reads, of the type and dimensions of an output."""
         wanted = self._shapes[output]
         assert isinstance(wanted, ArrayShape)
-        # What is repeated is seldom an array of its own.
-        for place, slot in sorted(enumerate(inputs), key=lambda entry: entry[1] in self._repeated):
+        # What is repeated is seldom an array of its own, and what comes from outside is seldom the plan's.
+        seldom = {*self._repeated, *self._plan.parameters}
+        for place, slot in sorted(enumerate(inputs), key=lambda entry: entry[1] in seldom):
             shape = self._shapes[slot]
             if not isinstance(shape, ArrayShape) or self._readers[slot] != {region}:
                 continue

@@ -145,12 +145,7 @@ class BlockProgram:
         read = max(
             (n for n, entry in enumerate(self.operations) if place in map(self.places.root, entry.operands)), default=-1
         )
-        if read == written:
-            entry = self.operations[written]
-            return entry.is_elementwise and all(
-                operand == place for operand in entry.operands if self.places.root(operand) == place
-            )
-        return read < written
+        return read < written or (read == written and self.places.may_take(self.operations[written], place))
 
     def _value(self, shape: ArrayShape) -> Any:
         row = () if shape.rank == 0 else behind_prefix(shape.dimensions, self._rows)
@@ -247,8 +242,8 @@ class BlockProgram:
             )
             return
         if _writes(function, form) and target is not None and slot not in self._copied:
-            is_ufunc = isinstance(function, np.ufunc)
-            self._stored[slot] = self._call(step, function, operands, target, has_out=True, is_elementwise=is_ufunc)
+            overwrites = _overwrites(function, operands, form)
+            self._stored[slot] = self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
             return
         place = self._computed(step, function, operands, given, form)
         if slot in self._copied:
@@ -263,10 +258,9 @@ class BlockProgram:
     def _computed(self, step: Step, function: object, operands: Sequence[int], value: Value, form: RowForm) -> int:
         """The place of a function's result, other than an output's."""
         if _writes(function, form):
-            is_ufunc = isinstance(function, np.ufunc)
-            return self._call(
-                step, function, operands, self.places.add_scratch(value), has_out=True, is_elementwise=is_ufunc
-            )
+            overwrites = _overwrites(function, operands, form)
+            target = self.places.add_scratch(value)
+            return self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
         is_view = form.is_view or function is same
         place = self.places.add_view(value, operands[0]) if is_view else self.places.add_made(value)
         return self._call(step, function, operands, place, has_out=False)
@@ -275,6 +269,11 @@ class BlockProgram:
 def _writes(function: object, form: RowForm) -> bool:
     """Whether a function takes the array to write to as its last argument."""
     return form.fills or isinstance(function, np.ufunc)
+
+
+def _overwrites(function: object, operands: Sequence[int], form: RowForm) -> tuple[int, ...]:
+    """The numbers of operands whose memory a function may write to."""
+    return tuple(range(len(operands))) if isinstance(function, np.ufunc) else form.overwrites
 
 
 def _rounds_at_random(step: Step) -> bool:

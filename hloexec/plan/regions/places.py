@@ -42,7 +42,8 @@ class Operation:
     has_out: bool
     """Whether the function writes into the target's array, given as its last argument, instead of making one."""
     step: Step
-    is_elementwise: bool = False
+    overwrites: tuple[int, ...] = ()
+    """The numbers of operands whose memory the target may take, where it has the same place in all of them."""
     fetch: Callable[[list[Any]], Any] = attrs.field(init=False)
     dead: tuple[int, ...] = ()
     """Made arrays that are not needed any more."""
@@ -101,6 +102,14 @@ class Places:
             place = self._owner[place]
         return place
 
+    def may_take(self, operation: Operation, place: int) -> bool:
+        """Whether an operation's target may take the memory of one of its operands, which it reads in place."""
+        return all(
+            operand == place and number in operation.overwrites
+            for number, operand in enumerate(operation.operands)
+            if self.root(operand) == place
+        )
+
     def shows_scratch(self, place: int) -> bool:
         """Whether a place is a view of scratch, which is the same for all blocks."""
         return place in self._owner and self.root(place) in self._scratch
@@ -113,14 +122,12 @@ class Places:
                 last[self.root(place)] = number
         buffer_of: dict[int, int] = {}
         for number, operation in enumerate(operations):
-            # An elementwise result may overwrite an operand that is read in place.
             early = [
                 root
                 for root in map(self.root, operation.operands)
                 if last[root] == number
                 and root in buffer_of
-                and operation.is_elementwise
-                and all(place == root for place in operation.operands if self.root(place) == root)
+                and self.may_take(operation, root)
                 and self.values[root].row == self.values[operation.target].row
                 and self.values[root].row_bytes == self.values[operation.target].row_bytes
             ]

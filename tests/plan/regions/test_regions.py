@@ -427,6 +427,40 @@ ENTRY e { x = f32[1024,1024] parameter(0)
     assert statistics.peak_bytes < 1.1 * x.nbytes
 
 
+@pytest.mark.parametrize(
+    ("chosen", "buffers"),
+    [
+        ("p, zeros", 1),
+        ("zeros, p", 2),  # The mask chooses by the bits in which both differ, and keeps the second one for that.
+        ("p, p", 2),
+        ("p, x", 1),
+    ],
+)
+def test_a_select_takes_the_buffer_of_what_it_chooses_from(chosen: str, buffers: int) -> None:
+    """The gradient of relu behind a product, for one. What comes from outside is left alone."""
+    text = f"""HloModule m
+ENTRY e {{ x = f32[1024,1024] parameter(0)
+  y = f32[1024,16] parameter(1)
+  p = f32[1024,1024] dot(y, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  zero = f32[] constant(0)
+  zeros = f32[1024,1024] broadcast(zero), dimensions={{}}
+  mask = pred[1024,1024] compare(x, zeros), direction=GT
+  ROOT r = f32[1024,1024] select(mask, {chosen}) }}
+"""
+    module = hloexec.parse(text)
+    generator = np.random.default_rng(8)
+    x, y = (generator.integers(-9, 9, sizes).astype(np.float32) for sizes in ((1024, 1024), (1024, 16)))
+    before = x.copy()
+    _same_bits(module, x, y)
+    statistics = Statistics()
+    result = hloexec.run(module, x, y, statistics=statistics)
+    np.testing.assert_array_equal(x, before)
+    # A product of integers is exact.
+    values = {"p": y @ y.T, "x": x, "zeros": np.zeros_like(x)}
+    np.testing.assert_array_equal(result, np.where(x > 0, *(values[name] for name in chosen.split(", "))))
+    assert statistics.peak_bytes < (buffers + 0.5) * x.nbytes
+
+
 def test_a_step_between_two_parts_of_a_region_keeps_its_place() -> None:
     """The product needs the first chain and the second chain needs the product: they cannot be one region."""
     text = """HloModule m
