@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
-from hloexec.wording import natural_number
+from hloexec.wording import natural_number, quoted
 
 __all__ = [
     "byte_count",
@@ -54,7 +54,7 @@ def described(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)} values"
     if isinstance(value, (bool, int, float, complex, str)):
-        return f"the Python {type(value).__name__} {value!r:.80}"
+        return f"the Python {type(value).__name__} {quoted(value)}"
     kind = type(value)
     # Since Python 3.13, a path is a pathlib._local.PosixPath.
     home = [part for part in kind.__module__.split(".") if not part.startswith("_")]
@@ -86,7 +86,7 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
             number = natural_number(number)
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
             listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
-            raise InputError(f"{computation.name} has no parameter {key!r:.80}, but {len(names)}{listed}")
+            raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(names)}{listed}")
         found.append(int(number))
     return found
 
@@ -114,7 +114,7 @@ def require_integer(name: str, value: object, least: int) -> None:
 def require_seed(value: object) -> None:
     """InputError unless it is a seed of random numbers."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {value!r:.80}")
+        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {quoted(value)}")
 
 
 def require_number(name: str, value: object, most: float = math.inf) -> None:
@@ -142,8 +142,8 @@ def require_text(name: str, value: object, what: str = "a str", advice: str = ""
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """InputError unless it is one of some words."""
     if not isinstance(value, str) or value not in choices:
-        given = repr(value) if isinstance(value, str) else described(value)
-        raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given:.200}")
+        given = quoted(value, 200) if isinstance(value, str) else described(value)
+        raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given}")
 
 
 def require_path(name: str, value: object) -> None:

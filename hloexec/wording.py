@@ -1,10 +1,10 @@
-"""How messages and reports word sizes, counts, devices and names that may have been meant, and how numbers are read."""
+"""How messages and reports word sizes, counts, devices and what was given, and how numbers are read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["byte_text", "counted", "natural_number", "on_devices", "suggestion"]
+__all__ = ["byte_text", "counted", "natural_number", "on_devices", "quoted", "suggestion", "truncated"]
 
 _MOST_DIGITS = 19
 """Those of every number below 2**63."""
@@ -36,6 +36,16 @@ def on_devices(devices: Sequence[int], most: int | None = None) -> str:
         return ""
     listed = ", ".join(map(str, devices[:most])) + (", …" if most is not None and len(devices) > most else "")
     return f" on device{'s' if len(devices) > 1 else ''} {listed}"
+
+
+def truncated(text: str, most: int = 80) -> str:
+    """The text, or its beginning and `…` where it has more characters than `most`."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def quoted(value: object, most: int = 80) -> str:
+    """A value as Python writes it: `'dot.3'`; of one that is long, the beginning: `'broadcast_multiply_fus…'`."""
+    return repr(truncated(value, most)) if isinstance(value, str) else truncated(repr(value), most)
 
 
 def suggestion(name: str, known: Iterable[str], most: int = 1, text: Callable[[str], str] = str) -> str:

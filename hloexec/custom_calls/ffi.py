@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
+from hloexec.wording import quoted
 
 __all__ = [
     "AttributeValue",
@@ -49,7 +50,7 @@ def ffi_attributes(backend_config: str | None) -> Mapping[str, AttributeValue]:
     if not text:
         return {}
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _MOST_CHARACTERS:
-        raise UnsupportedError(f"its backend_config must be a dictionary {{name = value, …}}, but is {text[:80]!r}")
+        raise UnsupportedError(f"its backend_config must be a dictionary {{name = value, …}}, but is {quoted(text)}")
     found: dict[str, AttributeValue] = {}
     body, position = text[1:-1].rstrip(), 0
     while position < len(body):

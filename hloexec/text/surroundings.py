@@ -12,6 +12,7 @@ from bisect import bisect_right
 from itertools import islice
 
 from hloexec.text.lexer import NAME_PATTERN
+from hloexec.wording import truncated
 
 __all__ = ["advice", "without_surroundings"]
 
@@ -140,7 +141,7 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
     stem = prefix.rstrip()
     if not stem.strip():
         return module, []
-    shown = stem if len(stem) <= 60 else stem[:57] + "…"
+    shown = truncated(stem, 60)
     if len(stem) > _LONGEST_PREFIX:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
     pieces: list[str] = []
