@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
-from hloexec.wording import natural_number, quoted
+from hloexec.wording import listing, natural_number, quoted
 
 __all__ = [
     "byte_count",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_BYTES = re.compile(r"(\d{1,19}(?:\.\d{1,19})?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def described(value: object) -> str:
@@ -85,7 +85,7 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
         if isinstance(number, str):
             number = natural_number(number)
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
-            listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
+            listed = f", numbered from 0 and named {listing(names, 20)}" if names else ""
             raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(names)}{listed}")
         found.append(int(number))
     return found
@@ -96,9 +96,8 @@ def named_computation(module: Module, name: str) -> Computation:
     require_text("computation", name, "the name of a computation")
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:
-        names = ", ".join(list(module.by_name)[:20])
-        more = ", …" if len(module.by_name) > 20 else ""
-        raise InputError(f"module {module.name} has no computation {name}; there are {names}{more}")
+        names = listing(module.by_name, 20)
+        raise InputError(f"module {module.name} has no computation {name}; there are {names}")
     return found
 
 

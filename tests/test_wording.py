@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.wording import byte_text, natural_number, on_devices, quoted, suggestion, truncated
+from hloexec.wording import byte_text, listing, natural_number, on_devices, quoted, suggestion, truncated
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,7 @@ def test_what_is_long_is_cut_and_shows_it() -> None:
     assert [truncated("dot.3", 5), truncated("dot.34", 5)] == ["dot.3", "dot.…"]
     assert [quoted("x" * 80), quoted("x" * 81)] == [f"'{'x' * 80}'", f"'{'x' * 79}…'"]
     assert [quoted(12), quoted([1] * 100, 9)] == ["12", "[1, 1, 1…"]
+
+
+def test_lists_have_their_first_items_and_show_that_there_are_more() -> None:
+    assert [listing([], 2), listing("ab", 2), listing(iter("abc"), 2)] == ["", "a, b", "a, b, …"]

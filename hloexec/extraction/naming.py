@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
-from hloexec.wording import quoted, suggestion
+from hloexec.wording import listing, quoted, suggestion
 
 __all__ = ["holding_computation", "instruction_name", "run_path"]
 
@@ -44,7 +44,7 @@ def holding_computation(
         known = [instruction.name for computation in module for instruction in computation]
         raise InputError(f"module {module.name} has no instruction {quoted(name)}{suggestion(name, known, 3)}")
     if len(holders) > 1:
-        names = ", ".join(computation.name for computation in holders[:8])
+        names = listing((computation.name for computation in holders), 8)
         raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")
     return holders[0]
 

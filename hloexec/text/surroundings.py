@@ -12,7 +12,7 @@ from bisect import bisect_right
 from itertools import islice
 
 from hloexec.text.lexer import NAME_PATTERN
-from hloexec.wording import truncated
+from hloexec.wording import listing, truncated
 
 __all__ = ["advice", "without_surroundings"]
 
@@ -90,9 +90,8 @@ def advice(text: str) -> str | None:
     headers = _headers(text)
     if len(headers) > 1:
         breaks = [match.start() for match in re.finditer("\n", text)]
-        places = [f"'{match[1]}' on line {bisect_right(breaks, match.start()) + 1}" for match in headers[:4]]
-        more = ", …" if len(headers) > 4 else ""
-        return f"the text holds {len(headers)} modules, {', '.join(places)}{more}: give each a text of its own"
+        places = (f"'{match[1]}' on line {bisect_right(breaks, match.start()) + 1}" for match in headers)
+        return f"the text holds {len(headers)} modules, {listing(places, 4)}: give each a text of its own"
     if text.lstrip().startswith("{ lambda"):
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if _MLIR.search(text[:20_000]):

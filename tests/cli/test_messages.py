@@ -174,12 +174,11 @@ def test_options_that_messages_name_are_there() -> None:
     [
         "shrink loop.hlo --dim §",
         "run loop.hlo --range §",
-        "run loop.hlo --range x=§",
         "run loop.hlo --numerics §",
         "run loop.hlo --numerics reference,§",
         "run loop.hlo --print §",
         "run loop.hlo --custom-call x=§",
-        "run loop.hlo --max-bytes §",
+        "shrink loop.hlo -o s --max-bytes §",
         "graph loop.hlo --around §",
         "extract loop.hlo --instruction § -o s",
         "schema §",
