@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
@@ -83,7 +83,7 @@ def bytes_of_attribute(text: str) -> bytes:
 
 def checked_attributes(
     backend_config: str | None, permitted: Mapping[str, Collection[AttributeValue] | Callable[[AttributeValue], bool]]
-) -> Mapping[str, AttributeValue]:
+) -> Mapping[str, Any]:
     """The attributes of a call, each of which must be there and hold a permitted value, and no others.
 
     `permitted` gives for each name the values, or a function that knows them. UnsupportedError names what does not fit.
