@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
-from hloexec.wording import natural_number
+from hloexec.wording import listing, natural_number, quoted
 
 __all__ = [
     "byte_count",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_BYTES = re.compile(r"(\d{1,19}(?:\.\d{1,19})?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def described(value: object) -> str:
@@ -54,7 +54,7 @@ def described(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)} values"
     if isinstance(value, (bool, int, float, complex, str)):
-        return f"the Python {type(value).__name__} {value!r:.80}"
+        return f"the Python {type(value).__name__} {quoted(value)}"
     kind = type(value)
     # Since Python 3.13, a path is a pathlib._local.PosixPath.
     home = [part for part in kind.__module__.split(".") if not part.startswith("_")]
@@ -85,8 +85,8 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
         if isinstance(number, str):
             number = natural_number(number)
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
-            listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
-            raise InputError(f"{computation.name} has no parameter {key!r:.80}, but {len(names)}{listed}")
+            listed = f", numbered from 0 and named {listing(names, 20)}" if names else ""
+            raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(names)}{listed}")
         found.append(int(number))
     return found
 
@@ -96,9 +96,8 @@ def named_computation(module: Module, name: str) -> Computation:
     require_text("computation", name, "the name of a computation")
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:
-        names = ", ".join(list(module.by_name)[:20])
-        more = ", …" if len(module.by_name) > 20 else ""
-        raise InputError(f"module {module.name} has no computation {name}; there are {names}{more}")
+        names = listing(module.by_name, 20)
+        raise InputError(f"module {module.name} has no computation {name}; there are {names}")
     return found
 
 
@@ -114,7 +113,7 @@ def require_integer(name: str, value: object, least: int) -> None:
 def require_seed(value: object) -> None:
     """InputError unless it is a seed of random numbers."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {value!r:.80}")
+        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {quoted(value)}")
 
 
 def require_number(name: str, value: object, most: float = math.inf) -> None:
@@ -142,8 +141,8 @@ def require_text(name: str, value: object, what: str = "a str", advice: str = ""
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """InputError unless it is one of some words."""
     if not isinstance(value, str) or value not in choices:
-        given = repr(value) if isinstance(value, str) else described(value)
-        raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given:.200}")
+        given = quoted(value, 200) if isinstance(value, str) else described(value)
+        raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given}")
 
 
 def require_path(name: str, value: object) -> None:

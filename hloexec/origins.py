@@ -13,6 +13,7 @@ import attrs
 from hloexec.errors import HloError
 from hloexec.ir import Computation, Instruction, Module, StackFrames
 from hloexec.ops.attributes import computation_names
+from hloexec.wording import truncated
 
 __all__ = ["SourceLine", "hlo_line", "sole_callers", "source_lines", "source_lines_around", "source_text"]
 
@@ -86,7 +87,7 @@ def hlo_line(instruction: Instruction) -> str:
         text = format_instruction(instruction, metadata=False)
     except HloError:
         text = f"%{instruction.name} = {instruction.shape} {instruction.opcode}(…)"
-    return text if len(text) <= _LINE_LENGTH else text[: _LINE_LENGTH - 1] + "…"
+    return truncated(text, _LINE_LENGTH)
 
 
 def _frames(tables: StackFrames, frame_id: int) -> tuple[SourceLine, ...]:

@@ -1,10 +1,11 @@
-"""How messages and reports word sizes, counts, devices and names that may have been meant, and how numbers are read."""
+"""How messages and reports word sizes, counts, devices and what was given, and how numbers are read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
-__all__ = ["byte_text", "counted", "natural_number", "on_devices", "suggestion"]
+__all__ = ["byte_text", "counted", "listing", "natural_number", "on_devices", "quoted", "suggestion", "truncated"]
 
 _MOST_DIGITS = 19
 """Those of every number below 2**63."""
@@ -25,6 +26,12 @@ def counted(count: int, noun: str, text: Callable[[int], str] = str) -> str:
     return f"{text(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def listing(items: Iterable[object], most: int) -> str:
+    """`dot.3, add.1, …`: the first `most`, and whether there are more."""
+    texts = [str(item) for item in islice(items, most + 1)]
+    return ", ".join(texts[:most]) + (", …" if len(texts) > most else "")
+
+
 def natural_number(text: str) -> int | None:
     """The number that a text of up to 19 decimal digits stands for; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
@@ -34,8 +41,18 @@ def on_devices(devices: Sequence[int], most: int | None = None) -> str:
     """` on device 2`, ` on devices 0, 1`, with the first `most` of them; nothing where there are none."""
     if not devices:
         return ""
-    listed = ", ".join(map(str, devices[:most])) + (", …" if most is not None and len(devices) > most else "")
+    listed = listing(devices, len(devices) if most is None else most)
     return f" on device{'s' if len(devices) > 1 else ''} {listed}"
+
+
+def truncated(text: str, most: int = 80) -> str:
+    """The text, or its beginning and `…` where it has more characters than `most`."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def quoted(value: object, most: int = 80) -> str:
+    """A value as Python writes it: `'dot.3'`; of one that is long, the beginning: `'broadcast_multiply_fus…'`."""
+    return repr(truncated(value, most)) if isinstance(value, str) else truncated(repr(value), most)
 
 
 def suggestion(name: str, known: Iterable[str], most: int = 1, text: Callable[[str], str] = str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.wording import byte_text, natural_number, on_devices, suggestion
+from hloexec.wording import byte_text, listing, natural_number, on_devices, quoted, suggestion, truncated
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,13 @@ def test_only_names_that_come_near_are_suggested() -> None:
 def test_natural_numbers_are_decimal_digits_that_64_bits_hold() -> None:
     assert [natural_number(text) for text in ("0", "007", "9" * 18)] == [0, 7, 10**18 - 1]
     assert not any(map(natural_number, ("", "-1", "+1", "1.0", " 1", "1_0", "²", "٣", "9" * 20, "9" * 5000)))
+
+
+def test_what_is_long_is_cut_and_shows_it() -> None:
+    assert [truncated("dot.3", 5), truncated("dot.34", 5)] == ["dot.3", "dot.…"]
+    assert [quoted("x" * 80), quoted("x" * 81)] == [f"'{'x' * 80}'", f"'{'x' * 79}…'"]
+    assert [quoted(12), quoted([1] * 100, 9)] == ["12", "[1, 1, 1…"]
+
+
+def test_lists_have_their_first_items_and_show_that_there_are_more() -> None:
+    assert [listing([], 2), listing("ab", 2), listing(iter("abc"), 2)] == ["", "a, b", "a, b, …"]

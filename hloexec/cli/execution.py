@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hloexec.errors import InputError
+from hloexec.wording import quoted
 
 if TYPE_CHECKING:
     from hloexec.exec.observers import Event
@@ -87,7 +88,7 @@ def require_instructions(module: Module, names: Sequence[str]) -> None:
     wanted = {name.removeprefix("%") for name in names} - {RESULT}
     known = {instruction.name for computation in module for instruction in computation} if wanted else set()
     for name in sorted(wanted - known):
-        raise InputError(f"--print: module {module.name} has no instruction {name!r:.80}")
+        raise InputError(f"--print: module {module.name} has no instruction {quoted(name)}")
 
 
 class _Recorder:

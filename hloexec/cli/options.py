@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 import click
 
+from hloexec.wording import quoted
+
 __all__ = [
     "ByteCount",
     "KeyValue",
@@ -125,7 +127,7 @@ class ByteCount(_IntType):
         try:
             return byte_count("it", value)
         except InputError:
-            self.fail(f"{value!r:.80} is not a number of bytes, such as 500M or 8G", param, ctx)
+            self.fail(f"{quoted(value)} is not a number of bytes, such as 500M or 8G", param, ctx)
 
 
 class KeyValue(_PairType):
@@ -139,5 +141,5 @@ class KeyValue(_PairType):
             return value
         key, separator, rest = str(value).partition("=")
         if not (key and separator and rest):
-            self.fail(f"{value!r:.80} is not of the form {self.name}", param, ctx)
+            self.fail(f"{quoted(value)} is not of the form {self.name}", param, ctx)
         return key, rest

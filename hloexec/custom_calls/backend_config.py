@@ -16,7 +16,7 @@ import attrs
 
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
-from hloexec.wording import natural_number
+from hloexec.wording import natural_number, quoted
 
 __all__ = ["Fields", "backend_config_field", "checked_json", "json_object", "known_fields", "read_fields"]
 
@@ -28,7 +28,7 @@ def json_object(backend_config: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
     if not isinstance(found, dict):
-        raise UnsupportedError(f"its backend_config must be a JSON object, but is {backend_config[:80]!r}")
+        raise UnsupportedError(f"its backend_config must be a JSON object, but is {quoted(backend_config)}")
     return found
 
 

@@ -43,8 +43,8 @@ def _sort_options(instruction: Instruction) -> _SortOptions:
     """XLA's SortOptions as JSON, or the typed call's attributes."""
     if _is_json(instruction.backend_config):
         return _SortOptions(**checked_json(instruction.backend_config, {"descending": _is_flag}))
-    found = checked_attributes(instruction.backend_config, {"descending": _is_flag, "batch_size": _is_count})
-    return _SortOptions(**found)  # type: ignore[arg-type]
+    permitted = {"descending": _is_flag, "batch_size": _is_count}
+    return _SortOptions(**checked_attributes(instruction.backend_config, permitted))
 
 
 def _scan_options(instruction: Instruction) -> _ScanOptions:
@@ -54,7 +54,7 @@ def _scan_options(instruction: Instruction) -> _ScanOptions:
     )
     permitted = {**lengths, "kind": (1, "SUM").__contains__, "is_reverse": _is_flag}
     if not _is_json(instruction.backend_config):
-        return _ScanOptions(**checked_attributes(instruction.backend_config, permitted))  # type: ignore[arg-type]
+        return _ScanOptions(**checked_attributes(instruction.backend_config, permitted))
     found = checked_json(instruction.backend_config, permitted)
     if "kind" not in found:
         raise UnsupportedError("its backend_config lacks the kind of scan")

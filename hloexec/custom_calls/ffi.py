@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
+from hloexec.wording import quoted
 
 __all__ = [
     "AttributeValue",
@@ -49,7 +50,7 @@ def ffi_attributes(backend_config: str | None) -> Mapping[str, AttributeValue]:
     if not text:
         return {}
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _MOST_CHARACTERS:
-        raise UnsupportedError(f"its backend_config must be a dictionary {{name = value, …}}, but is {text[:80]!r}")
+        raise UnsupportedError(f"its backend_config must be a dictionary {{name = value, …}}, but is {quoted(text)}")
     found: dict[str, AttributeValue] = {}
     body, position = text[1:-1].rstrip(), 0
     while position < len(body):
@@ -82,7 +83,7 @@ def bytes_of_attribute(text: str) -> bytes:
 
 def checked_attributes(
     backend_config: str | None, permitted: Mapping[str, Collection[AttributeValue] | Callable[[AttributeValue], bool]]
-) -> Mapping[str, AttributeValue]:
+) -> Mapping[str, Any]:
     """The attributes of a call, each of which must be there and hold a permitted value, and no others.
 
     `permitted` gives for each name the values, or a function that knows them. UnsupportedError names what does not fit.

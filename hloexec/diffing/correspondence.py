@@ -12,7 +12,7 @@ from hloexec.diffing.graph import Node
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
 from hloexec.values import TOKEN, Array, Value, flat, rebuilt
-from hloexec.wording import counted
+from hloexec.wording import counted, listing
 
 __all__ = ["Correspondence", "correspondence_of", "nested"]
 
@@ -114,8 +114,7 @@ def _require_same(ours: Sequence[Shape], theirs: Sequence[Shape], after: Module,
 
 
 def _arrays(shapes: Sequence[Shape], what: str) -> str:
-    listed = ", ".join(map(str, shapes[:6])) + (", …" if len(shapes) > 6 else "")
-    return f"{counted(len(shapes), what)} ({listed})"
+    return f"{counted(len(shapes), what)} ({listing(shapes, 6)})"
 
 
 def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int, ...] | None:

@@ -24,6 +24,7 @@ from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
 from hloexec.values import Described, Inputs
+from hloexec.wording import truncated
 
 __all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders", "diff_stages", "paired_stages"]
 
@@ -215,7 +216,7 @@ def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[Dum
     if not found:
         names = ", ".join(dict.fromkeys(module.name for module in modules))
         raise InputError(
-            f"{os.fspath(folder)!r} has no module {' or '.join(map(repr, select))}; there are {names:.500}"
+            f"{os.fspath(folder)!r} has no module {' or '.join(map(repr, select))}; there are {truncated(names, 500)}"
         )
     return found
 

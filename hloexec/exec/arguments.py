@@ -22,6 +22,7 @@ from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
 from hloexec.plan.trees import fits, unflatten
 from hloexec.values import TOKEN, Array, Token, Value, rebuilt
+from hloexec.wording import listing
 
 __all__ = [
     "argument_leaves",
@@ -145,7 +146,7 @@ def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
     found = values_by_number(computation, inputs)
     missing = [parameter.name for number, parameter in enumerate(computation.parameters) if number not in found]
     if missing:
-        raise InputError(f"inputs give no value for {', '.join(missing[:20])} of {computation.name}")
+        raise InputError(f"inputs give no value for {listing(missing, 20)} of {computation.name}")
     return [found[number] for number in range(len(found))]
 
 
@@ -195,11 +196,9 @@ def require_inputs(computation: Computation, inputs: Sequence[object]) -> None:
     """InputError unless there are as many values as parameters."""
     parameters = computation.parameters
     if len(inputs) != len(parameters):
-        listed = ", ".join(f"{parameter.name}: {parameter.shape}" for parameter in parameters[:20])
-        more = ", …" if len(parameters) > 20 else ""
+        listed = listing((f"{parameter.name}: {parameter.shape}" for parameter in parameters), 20)
         raise InputError(
-            f"computation {computation.name} takes {len(parameters)} inputs ({listed}{more}), but "
-            f"{len(inputs)} were given"
+            f"computation {computation.name} takes {len(parameters)} inputs ({listed}), but {len(inputs)} were given"
         )
 
 

@@ -8,7 +8,7 @@ from hloexec.errors import EvaluationError, HloError, InputError, ResourceError,
 from hloexec.exec.observers import Context, call_path
 from hloexec.ir import Instruction
 from hloexec.plan.steps import PartError, Step
-from hloexec.wording import on_devices
+from hloexec.wording import on_devices, truncated
 
 __all__ = ["instruction_text", "with_place"]
 
@@ -46,4 +46,4 @@ def instruction_text(instruction: Instruction, step: Step | None = None) -> str:
         f"{by_name[name].shape} %{name}" if name in by_name else f"%{name}" for name in instruction.operands
     )
     text = f"%{instruction.name} = {instruction.shape} {instruction.opcode}({operands})"
-    return text if len(text) <= _TEXT_LENGTH else text[: _TEXT_LENGTH - 1] + "…"
+    return truncated(text, _TEXT_LENGTH)

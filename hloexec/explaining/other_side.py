@@ -23,6 +23,7 @@ from hloexec.literals import load_arrays
 from hloexec.numerics.leaves import leaves_of
 from hloexec.tracing.reading import Trace
 from hloexec.values import Array, Value
+from hloexec.wording import listing
 
 __all__ = ["Frame", "arrays_of", "frames_of_names", "frames_of_trace", "read_literals"]
 
@@ -49,10 +50,7 @@ def frames_of_names(module: Module, given: Mapping[str, Array], inputs: Sequence
             homes.setdefault(instruction.name, computation.name)
     unknown = [name for name in named if name not in homes]
     if unknown:
-        raise InputError(
-            f"values are given for {', '.join(unknown[:4])}{', …' if len(unknown) > 4 else ''}, but {module.name} has "
-            "no such instruction"
-        )
+        raise InputError(f"values are given for {listing(unknown, 4)}, but {module.name} has no such instruction")
     frames = _with_inputs(module, [inputs], {})
     for name, array in named.items():
         home = homes[name]

@@ -29,6 +29,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
 from hloexec.tracing.reading import Trace
 from hloexec.values import Array, Inputs, Value
+from hloexec.wording import listing
 
 __all__ = ["explain"]
 
@@ -149,9 +150,9 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
     missing = [label for label in ours if label not in theirs]
     surplus = [label for label in theirs if label not in ours]
     if missing or surplus:
-        what = f"lacks {_listed(missing)}" if missing else f"has {_listed(surplus)} besides"
+        what = f"lacks {listing(missing, 6)}" if missing else f"has {listing(surplus, 6)} besides"
         raise InputError(
-            f"the expected values do not fit the module's result: it has the leaves {_listed(ours)}, "
+            f"the expected values do not fit the module's result: it has the leaves {listing(ours, 6)}, "
             f"and what is expected {what}"
         )
     found = {}
@@ -169,8 +170,3 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
             )
         found[label] = other if other.dtype == array.dtype else narrow(other, entries[0])
     return found
-
-
-def _listed(labels: Any) -> str:
-    names = list(labels)
-    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

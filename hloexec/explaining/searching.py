@@ -75,28 +75,38 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     known = {trial.policy: trial for trial in (*judged, *explained)}
     tried = sorted((known.get(trial.policy, trial) for trial in tried), key=lambda trial: trial.remaining)
     if not explained:
-        nearest = tried[0]
-        nearest = nearest if nearest.is_explained is not None else trials.judged(nearest)
-        return Found(Explained.NONE, nearest, (), tuple(tried))
+        return Found(Explained.NONE, trials.judged(tried[0]), (), tuple(tried))
     best, alike = _told_apart(trials, explained, effective)
-    known_effects = [trial.policy for trial in effective]
-    if best.policy == REFERENCE:
-        undecided = _undecided(module, trials, best, alike, effective)
-        return Found(
-            Explained.ROUNDING, best, alike, tuple(tried), undecided, hidden(module, trials, best, known_effects)
-        )
-    refined = _refined(module, trials, best, known_effects)
+    if best.policy != REFERENCE:
+        return _found_policy(module, trials, best, alike, tried, effective)
+    undecided = _undecided(module, trials, best, alike, effective)
+    untold = hidden(module, trials, best, [trial.policy for trial in effective])
+    return Found(Explained.ROUNDING, best, alike, tuple(tried), undecided, untold)
+
+
+def _found_policy(
+    module: Module,
+    trials: Trials,
+    best: Trial,
+    alike: Sequence[Trial],
+    tried: Sequence[Trial],
+    effective: Sequence[Trial],
+) -> Found:
+    """What a search comes to where a policy explains what is expected: that policy with those of further instructions,
+    and without what it does not need."""
+    policies = [trial.policy for trial in effective]
+    refined = _refined(module, trials, best, policies)
     least, untold = told(module, trials, refined)
     others = {trial.policy: trial for trial in (best, refined, *alike) if trial.policy != least.policy}
     if least.policy != best.policy:
         others = {policy: other for policy, other in others.items() if not trials.is_excluded(policy, least)}
         tried = sorted((least, *tried), key=lambda trial: trial.remaining)
     alike = tuple(others.values())
-    if reference.is_explained:
+    if trials.is_explained(REFERENCE):
         share, error, _ = trials.weighed(least.policy, REFERENCE)
         least = attrs.evolve(least, effect=share, effect_error=error)
     undecided = _undecided(module, trials, least, alike, effective)
-    untold = (*untold, *hidden(module, trials, least, known_effects))
+    untold = (*untold, *hidden(module, trials, least, policies))
     return Found(Explained.POLICY, least, alike, tuple(tried), undecided, untold)
 
 
@@ -164,7 +174,7 @@ def _told_apart(
     alike = []
     for trial in {trial.policy: trial for trial in reversed(others)}.values():
         if not trials.is_excluded(trial.policy, nearest):
-            trial = trial if trial.is_explained is not None else trials.judged(trial)
+            trial = trials.judged(trial)
             if trial.is_explained:
                 alike.append(trial)
     candidates = sorted([nearest, *alike], key=_complexity)

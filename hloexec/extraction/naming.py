@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
-from hloexec.wording import suggestion
+from hloexec.wording import listing, quoted, suggestion
 
 __all__ = ["holding_computation", "instruction_name", "run_path"]
 
@@ -33,7 +33,7 @@ def holding_computation(
         if found is None:
             raise InputError(f"module {module.name} has no computation {in_computation!r}")
         if name not in found.by_name:
-            raise InputError(f"computation {found.name} has no instruction {name!r:.80}")
+            raise InputError(f"computation {found.name} has no instruction {quoted(name)}")
         return found
     holders = [computation for computation in module if name in computation.by_name]
     if path is not None and len(holders) > 1:
@@ -42,9 +42,9 @@ def holding_computation(
         holders = [computation for computation in holders if computation.name == wanted] or holders
     if not holders:
         known = [instruction.name for computation in module for instruction in computation]
-        raise InputError(f"module {module.name} has no instruction {name!r:.80}{suggestion(name, known, 3)}")
+        raise InputError(f"module {module.name} has no instruction {quoted(name)}{suggestion(name, known, 3)}")
     if len(holders) > 1:
-        names = ", ".join(computation.name for computation in holders[:8])
+        names = listing((computation.name for computation in holders), 8)
         raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")
     return holders[0]
 

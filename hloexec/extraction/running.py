@@ -31,6 +31,7 @@ from hloexec.numerics.statistics import leaves
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Described, Inputs, Value
+from hloexec.verifier import explained
 from hloexec.wording import on_devices
 
 __all__ = ["Extraction", "Rerun", "extract"]
@@ -147,8 +148,11 @@ def extract(
     if device is not None and not 0 <= device < topology.count:
         runs_on = f"{topology.count}, numbered from 0" if topology.count > 1 else "one, device 0"
         raise InputError(f"{module.name} has no device {device}: it runs on {runs_on}")
-    cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
-    is_shared = topology.count > 1 and (needs_devices(cut, module) or (device is None and _names_devices(module, cut)))
+    with explained(module):
+        cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
+        is_shared = topology.count > 1 and (
+            needs_devices(cut, module) or (device is None and _names_devices(module, cut))
+        )
     devices = list(range(topology.count)) if is_shared else [device or 0]
     plan_of(module, is_observed=True, **plan_options(given))
     occurrence = Occurrence(name, computation.name, path, iteration)

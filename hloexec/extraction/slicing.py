@@ -18,6 +18,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first
+from hloexec.wording import quoted
 
 __all__ = ["Slice", "slice_module", "slice_of"]
 
@@ -100,7 +101,7 @@ def _require_target(computation: Computation, target: str, given: Collection[str
     by_name = computation.by_name
     for name in (target, *given):
         if name not in by_name:
-            raise InputError(f"computation {computation.name} has no instruction {name!r:.80}")
+            raise InputError(f"computation {computation.name} has no instruction {quoted(name)}")
     if depth is not None and depth < 1:
         raise InputError(f"depth must be at least 1, but is {depth}")
     root = by_name[target]

@@ -38,6 +38,7 @@ from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays
 from hloexec.values import Array, Inputs, Value, index_of
+from hloexec.wording import listing
 
 __all__ = ["nested_value", "record_golden", "versions"]
 
@@ -225,9 +226,7 @@ def _require_result(module: Module, result: Value, devices: int) -> None:
         found = {"value": found["0"]}
     for label, shape in expected.items():
         if label not in found:
-            raise InputError(
-                f"the expected result lacks leaf {label}, {shape}; it has {', '.join(list(found)[:8]) or 'none'}"
-            )
+            raise InputError(f"the expected result lacks leaf {label}, {shape}; it has {listing(found, 8) or 'none'}")
         if found[label].shape != shape.dimensions and not shape.is_dynamic:
             raise InputError(
                 f"leaf {label} of the expected result has dimensions {list(found[label].shape)}, but the module gives "

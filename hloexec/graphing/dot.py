@@ -19,7 +19,7 @@ from hloexec.operations import operation_name
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line, source_lines
 from hloexec.text.shape_text import literal_text
-from hloexec.wording import counted
+from hloexec.wording import counted, listing
 
 __all__ = ["dot", "node_ids", "tooltip"]
 
@@ -166,9 +166,8 @@ def _label(graph: Graph, node: Node, folded: dict[Place, str]) -> str:
     takes = {edge.operand: edge.source for edge in graph.takes[node.place] if edge.kind == "data"}
     operands = ""
     if not folded.keys().isdisjoint(takes.values()):
-        count = len(instruction.operands)
-        shown = [folded.get(takes.get(number, ("", "")), "·") for number in range(min(count, _MOST_OPERANDS))]
-        operands = f"({', '.join(shown)}{', …' if count > _MOST_OPERANDS else ''})"
+        shown = (folded.get(takes.get(number, ("", "")), "·") for number in range(len(instruction.operands)))
+        operands = f"({listing(shown, _MOST_OPERANDS)})"
     is_told = name == opcode or name.startswith(f"{opcode}.")
     what = [] if is_told and not operands else [_cut(opcode, _MOST_NAME) + operands]
     lines = [f"<B>{_text(_cut(name, _MOST_NAME))}</B>"]

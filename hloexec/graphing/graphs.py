@@ -18,6 +18,7 @@ from hloexec.graphing.flow import Edge, Flow, Place
 from hloexec.ir import Instruction, Module
 from hloexec.values import Described
 from hloexec.verifier import verify
+from hloexec.wording import listing
 
 __all__ = ["Cluster", "Graph", "Node", "graph", "whole"]
 
@@ -161,7 +162,7 @@ def _located(module: Module, around: str, computation: str | None, is_closed: bo
             raise InputError(f"computation {flow.first} and what it calls have no instruction {name!r}")
         own = flow.first if flow.first in holders else holders[0] if len(holders) == 1 else None
         if own is None:
-            raise InputError(f"{len(holders)} computations have an instruction {name!r}: {', '.join(holders[:8])}")
+            raise InputError(f"{len(holders)} computations have an instruction {name!r}: {listing(holders, 8)}")
         return (own, name), flow
     holder = holding_computation(module, around).name
     if holder not in flow.callers:

@@ -16,6 +16,7 @@ from hloexec.graphing.colours import Colours, quantity
 from hloexec.graphing.flow import Place
 from hloexec.graphing.measures import blame_colours, loss_colours, size_colours
 from hloexec.ir import Module
+from hloexec.wording import quoted
 
 __all__ = ["read_colours"]
 
@@ -46,7 +47,7 @@ def read_colours(path: str | os.PathLike[str], module: Module) -> Colours:
     reader = _READERS.get(str(schema).removeprefix("hloexec."))
     if reader is None:
         known = ", ".join(f"hloexec.{name}" for name in _READERS)
-        raise InputError(f"{named} is {schema!r:.80}, which has no colours; it must be one of {known}")
+        raise InputError(f"{named} is {quoted(schema)}, which has no colours; it must be one of {known}")
     try:
         found = reader(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -61,7 +62,7 @@ def _numbers(record: Mapping[str, Any], module: Module, named: str) -> Colours:
     for key, value in record.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
             raise InputError(
-                f"{named} must have a number from 0 on for each instruction, but has {value!r:.80} for {key!r}"
+                f"{named} must have a number from 0 on for each instruction, but has {quoted(value)} for {key!r}"
             )
         try:
             values[_place(key, module)] = float(value)

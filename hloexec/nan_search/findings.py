@@ -7,6 +7,7 @@ import attrs
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.origins import SourceLine
 from hloexec.values import Described
+from hloexec.wording import listing
 
 __all__ = ["Element", "Finding", "Link", "NanInput", "NanSearch", "Operand"]
 
@@ -119,5 +120,5 @@ class NanSearch(Described):
         if self.finding is not None:
             return f"%{self.finding.instruction} in {self.finding.computation}: {self.finding.reason}"
         if self.nan_from_inputs:
-            return f"NaN come from {', '.join(f'%{name}' for name in self.nan_inputs[:8])}"
+            return f"NaN come from {listing((f'%{name}' for name in self.nan_inputs), 8)}"
         return f"nothing found in {self.events} values"

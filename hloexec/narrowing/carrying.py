@@ -11,6 +11,7 @@ from hloexec.arguments import described
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
 from hloexec.values import Value, label_of, mapped
+from hloexec.wording import listing
 
 __all__ = ["Carried", "Leaves", "carried_by", "output_labels", "with_leaves"]
 
@@ -100,7 +101,7 @@ def _as_given(
         ends = str(output), numbers.get(str(parameter).removeprefix("%"), str(parameter))
         for end, known, what in zip(ends, (outputs, parameters), ("output", "parameter"), strict=True):
             if end not in known:
-                raise InputError(f"carry names {what} {end!r}, but there are {_listed(known)}")
+                raise InputError(f"carry names {what} {end!r}, but there are {listing(known, 20)}")
         if not outputs[ends[0]].compatible(parameters[ends[1]]):
             raise InputError(
                 f"carry hands output {ends[0]} on as parameter {ends[1]}, but the one is {outputs[ends[0]]} and the "
@@ -112,11 +113,6 @@ def _as_given(
     if not pairs:
         raise InputError("carry must name at least one output")
     return tuple(pairs)
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:20]) + (", …" if len(found) > 20 else "")
 
 
 def _equal_row(outputs: Leaves, parameters: Leaves) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.ir import Module
 from hloexec.narrowing.candidates import KINDS, Candidate
 from hloexec.narrowing.carrying import Carried, output_labels
+from hloexec.wording import listing
 
 __all__ = ["Settings", "nothing_carried", "require_candidates", "tolerances_of"]
 
@@ -110,8 +111,8 @@ def tolerances_of(
     for name, named in (("output_tolerances", map(str, own)), ("only_outputs", chosen or ())):
         for label in named:
             if label not in labels:
-                some = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
-                raise InputError(f"{name} names {label!r}, but the outputs of {module.name} are {some}")
+                outputs = listing(labels, 20)
+                raise InputError(f"{name} names {label!r}, but the outputs of {module.name} are {outputs}")
     if chosen is not None and not chosen:
         raise InputError("only_outputs must name at least one output")
     for label, value in own.items():

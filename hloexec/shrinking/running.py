@@ -27,6 +27,7 @@ from hloexec.shrinking.rewriting import rewritten
 from hloexec.shrinking.solving import Demand, Sizing, Solver
 from hloexec.shrinking.sums import Sums
 from hloexec.verifier import verify
+from hloexec.wording import listing
 
 __all__ = ["DEFAULT_BYTES", "shrink"]
 
@@ -217,7 +218,7 @@ class _Work:
                 )
         if not kept:
             sizes = sorted({*known}, reverse=True)
-            return f"the module has no dimension of that size; there are {', '.join(map(str, sizes[:12]))}"
+            return f"the module has no dimension of that size; there are {listing(sizes, 12)}"
         return f"{kept[0].reason} (%{kept[0].instruction} in {kept[0].computation})"
 
     def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ParseError
+from hloexec.wording import truncated
 
 __all__ = [
     "BAD",
@@ -242,8 +243,7 @@ class Lexer:
             if self.text.startswith("/*", self.start):
                 return "a comment without its closing '*/'"
             return f"the character {self.value!r}"
-        shown = self.value if len(self.value) <= 60 else self.value[:57] + "…"
-        return f"'{shown}'"
+        return f"'{truncated(self.value, 60)}'"
 
     def fail(self, message: str, position: int | None = None) -> NoReturn:
         """Raise a ParseError at `position`, or at the current token."""

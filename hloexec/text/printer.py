@@ -26,6 +26,7 @@ from hloexec.ops.registry import Role, find_opcode
 from hloexec.text.attributes import printing as write
 from hloexec.text.lexer import RESERVED, escape
 from hloexec.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
+from hloexec.wording import quoted
 
 __all__ = ["format", "format_instruction", "format_shape"]
 
@@ -186,7 +187,8 @@ def _declared_attributes(instruction: Instruction) -> Iterator[str]:
                 text = _WRITERS[declared.grammar](value)
             except _UNWRITABLE as error:
                 raise VerificationError(
-                    f"{declared.name} of %{instruction.name} cannot be written as text; its value is {value!r:.200}"
+                    f"{declared.name} of %{instruction.name} cannot be written as text; its value is "
+                    f"{quoted(value, 200)}"
                 ) from error
             yield f", {declared.name}={text}"
 

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from itertools import islice
 
 from hloexec.text.lexer import NAME_PATTERN
+from hloexec.wording import listing, truncated
 
 __all__ = ["advice", "without_surroundings"]
 
@@ -89,9 +90,8 @@ def advice(text: str) -> str | None:
     headers = _headers(text)
     if len(headers) > 1:
         breaks = [match.start() for match in re.finditer("\n", text)]
-        places = [f"'{match[1]}' on line {bisect_right(breaks, match.start()) + 1}" for match in headers[:4]]
-        more = ", …" if len(headers) > 4 else ""
-        return f"the text holds {len(headers)} modules, {', '.join(places)}{more}: give each a text of its own"
+        places = (f"'{match[1]}' on line {bisect_right(breaks, match.start()) + 1}" for match in headers)
+        return f"the text holds {len(headers)} modules, {listing(places, 4)}: give each a text of its own"
     if text.lstrip().startswith("{ lambda"):
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if _MLIR.search(text[:20_000]):
@@ -140,7 +140,7 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
     stem = prefix.rstrip()
     if not stem.strip():
         return module, []
-    shown = stem if len(stem) <= 60 else stem[:57] + "…"
+    shown = truncated(stem, 60)
     if len(stem) > _LONGEST_PREFIX:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
     pieces: list[str] = []

@@ -19,6 +19,7 @@ from hloexec.ir import ArrayShape
 from hloexec.npz import DAMAGE, decoded
 from hloexec.tracing.recording import VERSION
 from hloexec.values import Array, Described
+from hloexec.wording import quoted
 
 __all__ = ["ArrayRecord", "Trace", "TraceEvent", "read_trace"]
 
@@ -193,5 +194,5 @@ def _array(fields: dict[str, Any]) -> ArrayRecord:
 
 def _typed(value: object, *types: type) -> Any:
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise ValueError(f"{value!r:.50} where {' or '.join(kind.__name__ for kind in types)} is expected")
+        raise ValueError(f"{quoted(value, 50)} where {' or '.join(kind.__name__ for kind in types)} is expected")
     return value

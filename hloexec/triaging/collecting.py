@@ -20,6 +20,7 @@ import attrs
 from hloexec.diffing.dumps import DumpedModule, dumped_modules
 from hloexec.diffing.folders import paired_stages
 from hloexec.errors import InputError, os_errors_named
+from hloexec.wording import listing
 
 __all__ = ["Case", "cases_of"]
 
@@ -80,7 +81,7 @@ def cases_of(folder: Path, other: Path | None, select: Sequence[str]) -> list[Ca
         )
     chosen = [case for case in cases if not select or any(fnmatchcase(case.name, pattern) for pattern in select)]
     if not chosen:
-        names = ", ".join(case.name for case in cases[:6]) + (", …" if len(cases) > 6 else "")
+        names = listing((case.name for case in cases), 6)
         raise InputError(f"select has no pattern that fits a module; there are {names}")
     return sorted(chosen, key=lambda case: case.name)
 

@@ -9,7 +9,7 @@ from functools import cache
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
-from hloexec.ops.attributes import computation_names, without_computations
+from hloexec.ops.attributes import attribute_fields, computation_names, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.report import Report
 from hloexec.verifier.structure import has_attributes
@@ -103,8 +103,9 @@ def _check_computation(
                 f"{instruction.opcode} takes {_operand_range(entry)}, but has {count}", computation, instruction
             )
             continue
-        if not has_attributes(entry, instruction):
-            report.error(f"{instruction.opcode} lacks its attributes", computation, instruction)
+        fault = _attributes_fault(entry, instruction)
+        if fault is not None:
+            report.error(fault, computation, instruction)
             continue
         if len(operands) < count:
             continue  # reported already
@@ -112,6 +113,20 @@ def _check_computation(
         _check_instruction(report, computation, instruction, entry, operands, programs)
         if report.findings == before:
             known.add(key)
+
+
+def _attributes_fault(entry: Opcode, instruction: Instruction) -> str | None:
+    """What is wrong with attributes by themselves, such as words that no text can have."""
+    if not has_attributes(entry, instruction):
+        return f"{instruction.opcode} lacks its attributes"
+    for declared in attribute_fields(entry.attributes).values():
+        if declared.choices is not None and not declared.is_open:
+            value = getattr(instruction.attributes, declared.field)
+            words = value if isinstance(value, tuple) else (value,)
+            if value != declared.default and not {*words} <= {*declared.choices}:
+                listed = ", ".join(declared.choices)
+                return f"{declared.name} of {instruction.opcode} must be one of {listed}, but is {value!r}"
+    return None
 
 
 def _check_instruction(

@@ -174,12 +174,11 @@ def test_options_that_messages_name_are_there() -> None:
     [
         "shrink loop.hlo --dim §",
         "run loop.hlo --range §",
-        "run loop.hlo --range x=§",
         "run loop.hlo --numerics §",
         "run loop.hlo --numerics reference,§",
         "run loop.hlo --print §",
         "run loop.hlo --custom-call x=§",
-        "run loop.hlo --max-bytes §",
+        "shrink loop.hlo -o s --max-bytes §",
         "graph loop.hlo --around §",
         "extract loop.hlo --instruction § -o s",
         "schema §",
@@ -187,4 +186,5 @@ def test_options_that_messages_name_are_there() -> None:
 )
 def test_messages_quote_the_beginning_of_a_long_text(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.replace("§", "9" * 5000).split()) != 0
-    assert 0 < len(capsys.readouterr().err) < 1000
+    said = capsys.readouterr().err
+    assert "9…" in said and len(said) < 1000

@@ -1,9 +1,9 @@
-"""Random changes to the IR of a module: what a program that builds modules may get wrong."""
+"""Changes to the IR of a module, at random or one after the other: what a program that builds modules may get wrong."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -11,11 +11,55 @@ import attrs
 from hloexec import ir
 from hloexec.dtypes import ELEMENT_TYPES
 
-__all__ = ["Mutator"]
+__all__ = ["Mutator", "changed_instructions"]
 
 _ELEMENT_TYPES = tuple(ELEMENT_TYPES.values())
 _SIZES = (0, 1, 2, 3, 4, 8, -1, -5, 10**12)
 _NUMBERS = (-1, 0, 1, 2, 7, 10**15, -(10**15))
+_F32 = ELEMENT_TYPES["f32"]
+_SHAPES = (
+    ir.ArrayShape(_F32, ()),
+    ir.ArrayShape(_F32, (2, 3, 1, 0)),
+    ir.ArrayShape(ELEMENT_TYPES["token"], ()),
+    ir.TupleShape((ir.ArrayShape(ELEMENT_TYPES["pred"], (3,)),)),
+)
+
+
+def changed_instructions(module: ir.Module, computation: ir.Computation, name: str) -> Iterator[ir.Module]:
+    """The module with one thing about an instruction changed: its shape, its attributes, or an operand."""
+
+    def with_change(changed: str, **changes: Any) -> ir.Module:
+        instructions = [attrs.evolve(each, **changes) if each.name == changed else each for each in computation]
+        home = attrs.evolve(computation, instructions=tuple(instructions))
+        return attrs.evolve(module, computations=tuple(home if each is computation else each for each in module))
+
+    instruction = computation.by_name[name]
+    operands, attributes = instruction.operands, instruction.attributes
+    for changed in (name, *operands):
+        yield from (with_change(changed, shape=shape) for shape in _SHAPES)
+    fewer = [operands[:place] + operands[place + 1 :] for place in range(len(operands))]
+    for others in ((), (*operands, *operands[:1]), ("nobody",) * len(operands), *fewer):
+        yield with_change(name, operands=others)
+    yield with_change(name, attributes=None)
+    for field in attrs.fields(type(attributes)) if attributes is not None else ():
+        for value in _others(getattr(attributes, field.name), is_optional="None" in str(field.type)):
+            yield with_change(name, attributes=attrs.evolve(attributes, **{field.alias: value}))
+
+
+def _others(value: Any, is_optional: bool) -> Iterator[Any]:
+    """Other values of an attribute, of its type."""
+    if is_optional:
+        yield None
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (-1, 7)
+    elif isinstance(value, str):
+        yield "nobody"
+    elif isinstance(value, tuple):
+        yield from ((), (*value, *value[:1]))
+        if value and type(value[0]) is int:
+            yield tuple(number + 9 for number in value)
 
 
 class Mutator:

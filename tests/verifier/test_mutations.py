@@ -14,9 +14,10 @@ import hloexec
 from hloexec.devices.topology import device_counts
 from hloexec.errors import HloError, VerificationError
 from hloexec.ir import Module
-from tests.text.building import op
+from hloexec.ops.registry import OPCODES
+from tests.text.building import ADD, op
 from tests.text.cases import ACCEPTED
-from tests.verifier.mutations import Mutator
+from tests.verifier.mutations import Mutator, changed_instructions
 
 CHANGED = 3000
 """Modules per seed."""
@@ -44,13 +45,36 @@ def test_a_changed_module_gives_an_hlo_error_or_none(seed: int) -> None:
 
 TOOLS: tuple[Callable[[Module], object], ...] = (
     device_counts,
-    hloexec.graph,
-    hloexec.memory_usage,
-    hloexec.random_inputs,
-    hloexec.shrink,
+    hloexec.format,
+    lambda module: hloexec.extract(module, None, module.computations[-1].root_name),
+    lambda module: hloexec.random_inputs(module, verify=False),
+    lambda module: hloexec.run(module, verify=False),
     lambda module: hloexec.shard_inputs(module, []),
     lambda module: hloexec.unshard_outputs(module, []),
 )
+WITHOUT_CASES = {
+    "collective-reduce": op(
+        "f32[4] collective-reduce(x), replica_groups={{0,1}}, to_apply=add_f32", computations=ADD, x="f32[4]"
+    ),
+    "exp2": op("f32[2] exp2(x)", x="f32[2]"),
+    "log2": op("f32[2] log2(x)", x="f32[2]"),
+    "shuffle": op("f32[4] shuffle(x), dimensions={0}, mode=rotate, shifts={1}", x="f32[4]"),
+}
+"""Opcodes that the XLA of the cases does not know."""
+
+
+def test_tools_take_a_changed_instruction_of_any_opcode_or_give_an_hlo_error() -> None:
+    texts = sorted((*WITHOUT_CASES.values(), *ACCEPTED.values()), key=len, reverse=True)
+    modules = [hloexec.parse(text) for text in texts]
+    places = {each.opcode: (module, home, each.name) for module in modules for home in module for each in home}
+    assert places.keys() >= {*OPCODES}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for place in places.values():
+            for module in changed_instructions(*place):
+                for tool in TOOLS:
+                    with contextlib.suppress(HloError):
+                        tool(module)
 
 
 def test_tools_take_a_changed_module_or_give_an_hlo_error() -> None:
@@ -60,7 +84,7 @@ def test_tools_take_a_changed_module_or_give_an_hlo_error() -> None:
         warnings.simplefilter("ignore")
         for _ in range(CHANGED // 10):
             module = mutator.module(modules)
-            for tool in TOOLS:
+            for tool in (*TOOLS, hloexec.graph, hloexec.memory_usage, hloexec.shrink):
                 with contextlib.suppress(HloError):
                     tool(module)
 

@@ -11,6 +11,7 @@ import attrs
 
 from hloexec.cli.run_options import RunOptions
 from hloexec.errors import InputError
+from hloexec.wording import quoted
 
 if TYPE_CHECKING:
     from hloexec.devices.topology import Topology
@@ -151,7 +152,7 @@ def _ends(text: str) -> tuple[float, float]:
             except ValueError:
                 numbers.append(math.nan)
     if len(numbers) != 2 or not all(map(math.isfinite, numbers)):
-        raise InputError(f"--range expects PARAMETER=LOW:HIGH with two numbers, but was given {text!r:.80}")
+        raise InputError(f"--range expects PARAMETER=LOW:HIGH with two numbers, but was given {quoted(text)}")
     return numbers[0], numbers[1]
 
 

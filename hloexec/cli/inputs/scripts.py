@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.errors import HloError, InputError
+from hloexec.wording import quoted
 
 if TYPE_CHECKING:
     from hloexec.ir import Computation, Module, Shape
@@ -25,7 +26,7 @@ def imported_function(where: str) -> Callable[..., Any]:
     """Import the function `module:name`, also from the working folder, as `python -m` does."""
     module_name, _, name = where.partition(":")
     if not name:
-        raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {where!r:.80} names no function")
+        raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {quoted(where)} names no function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -58,7 +59,7 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
     found = _called(path, name, module, seed)
     if not isinstance(found, (list, tuple, dict)):
         raise InputError(
-            f"{where} must return a list with a value per parameter, or a dict, but returned {found!r:.80}"
+            f"{where} must return a list with a value per parameter, or a dict, but returned {quoted(found)}"
         )
     values: dict[int, Any] = {}
     if isinstance(found, dict):

@@ -25,7 +25,7 @@ from hloexec.stepping.names import found_instruction
 from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Value
-from hloexec.wording import counted, natural_number, suggestion
+from hloexec.wording import counted, natural_number, quoted, suggestion
 
 __all__ = ["PROMPT", "Shell"]
 
@@ -92,9 +92,9 @@ class Shell(cmd.Cmd):
         starting = [each for each in self.names() if each.startswith(full)]
         if full not in starting and len(starting) != 1:
             if starting:
-                raise InputError(f"{name!r:.80} may mean {' or '.join(starting)}")
+                raise InputError(f"{quoted(name)} may mean {' or '.join(starting)}")
             hint = suggestion(name, self.names(), text=repr) or f"; there are {', '.join(self.names())}"
-            raise InputError(f"there is no command {name!r:.80}{hint}")
+            raise InputError(f"there is no command {quoted(name)}{hint}")
         method: Callable[[str], bool | None] = getattr(self, f"do_{full if full in starting else starting[0]}")
         return method
 
@@ -222,7 +222,7 @@ class Shell(cmd.Cmd):
 
     def do_delete(self, rest: str) -> None:
         """delete [N …]: delete breakpoints by number; all of them without one."""
-        numbers = [number_of(f"delete takes numbers of breakpoints, not {word!r:.80}", word) for word in rest.split()]
+        numbers = [number_of(f"delete takes numbers of breakpoints, not {quoted(word)}", word) for word in rest.split()]
         if not numbers:
             self.stepper.delete()
         for number in numbers:
@@ -278,7 +278,7 @@ class Shell(cmd.Cmd):
 
     def do_device(self, rest: str) -> None:
         """device [N]: show the values of another device; without N, of the first for which the run has stopped."""
-        number = None if not rest else number_of(f"device takes a number, not {rest!r:.80}", rest)
+        number = None if not rest else number_of(f"device takes a number, not {quoted(rest)}", rest)
         count = self.stepper.device_count
         if number is not None and not number < count:
             raise InputError(

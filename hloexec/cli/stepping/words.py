@@ -6,7 +6,7 @@ from hloexec.errors import InputError
 from hloexec.ir import ArrayShape
 from hloexec.stepping.expressions import value_of_text
 from hloexec.values import Value
-from hloexec.wording import natural_number
+from hloexec.wording import natural_number, quoted
 
 __all__ = ["count_of", "number_of", "require_nothing", "scalar_of_text", "split_expression"]
 
@@ -14,7 +14,7 @@ __all__ = ["count_of", "number_of", "require_nothing", "scalar_of_text", "split_
 def require_nothing(name: str, rest: str) -> None:
     """InputError where a command that takes nothing is given something."""
     if rest:
-        raise InputError(f"{name} takes nothing more, but was given {rest!r:.80}")
+        raise InputError(f"{name} takes nothing more, but was given {quoted(rest)}")
 
 
 def number_of(complaint: str, text: str) -> int:
@@ -27,7 +27,7 @@ def number_of(complaint: str, text: str) -> int:
 
 def count_of(name: str, rest: str) -> int:
     """How often a command is to be done, at least once; once if nothing says so."""
-    number = 1 if not rest else number_of(f"{name} takes a number, not {rest!r:.80}", rest)
+    number = 1 if not rest else number_of(f"{name} takes a number, not {quoted(rest)}", rest)
     if not number:
         raise InputError(f"{name} takes a number from 1, not 0")
     return number

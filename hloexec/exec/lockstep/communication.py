@@ -26,6 +26,7 @@ from hloexec.ir import TupleShape, leaf_shapes
 from hloexec.plan.steps import Exchange, Step, groups_at
 from hloexec.plan.synthesis import zeros
 from hloexec.values import TOKEN
+from hloexec.wording import listing
 
 __all__ = ["Communicator", "Waiting", "results_of"]
 
@@ -280,8 +281,7 @@ def _flat(result: object) -> Leaves:
 def _named(devices: Sequence[int]) -> str:
     if len(devices) == 1:
         return f"device {devices[0]}"
-    shown = ", ".join(map(str, devices[:_LISTED]))
-    return f"devices {shown}{', …' if len(devices) > _LISTED else ''}"
+    return f"devices {listing(devices, _LISTED)}"
 
 
 def _waits(devices: Sequence[int]) -> str:

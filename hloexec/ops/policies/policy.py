@@ -19,7 +19,7 @@ import attrs
 
 from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
-from hloexec.wording import natural_number
+from hloexec.wording import natural_number, quoted
 
 __all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy", "without"]
 
@@ -234,7 +234,8 @@ def numerics_policy(name: object) -> NumericsPolicy:
         instruction, equals, policy = other.partition("=")
         if not equals or not instruction.strip():
             raise UnsupportedError(
-                f"numerics policy {name!r:.80}: {other!r:.80} should be INSTRUCTION=POLICY, as in reference,dot.3=tf32"
+                f"numerics policy {quoted(name)}: {quoted(other)} should be INSTRUCTION=POLICY, as in "
+                "reference,dot.3=tf32"
             )
         pairs.append((instruction.strip().removeprefix("%"), _combined(policy)))
     return _with_overrides(default, pairs)
@@ -331,7 +332,8 @@ def _combined(text: str) -> NumericsPolicy:
         both = combined(first, other)
         if both is None:
             raise UnsupportedError(
-                f"numerics policy {text!r:.80}: {first.name} and {other.name} contradict one another; give one of them"
+                f"numerics policy {quoted(text)}: {first.name} and {other.name} contradict one another; give one of "
+                "them"
             )
         first = both
     return first
@@ -345,5 +347,5 @@ def _plain(name: str) -> NumericsPolicy:
     found = POLICIES.get(name)
     if found is None:
         known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
-        raise UnsupportedError(f"unknown numerics policy {name!r:.80}; the policies are {known}")
+        raise UnsupportedError(f"unknown numerics policy {quoted(name)}; the policies are {known}")
     return found

@@ -20,7 +20,7 @@ from hloexec.errors import UnsupportedError, printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ACCENT", "BAD", "GRID", "INK", "MUTED", "NEAR", "Canvas", "drawing", "require_extra", "truncated"]
+__all__ = ["ACCENT", "BAD", "GRID", "INK", "MUTED", "NEAR", "Canvas", "drawing", "end_of", "require_extra"]
 
 INK, MUTED, GRID = "#1c2024", "#60676f", "#e3e6e9"
 ACCENT, BAD, NEAR = "#2f5fd0", "#c0271d", "#1b7f79"
@@ -102,7 +102,7 @@ def drawing(width: float, height: float, left: float = 0.62, right: float = 0.1)
     canvas.svg = _inline(written.getvalue(), canvas.labels)
 
 
-def truncated(text: str, most: int = 34) -> str:
+def end_of(text: str, most: int = 34) -> str:
     """A text that fits beside an axis: its end, which tells more of a path than its start."""
     text = printable(text)
     return text if len(text) <= most else "…" + text[1 - most :]

@@ -15,6 +15,7 @@ from hloexec.origins import hlo_line, source_lines
 from hloexec.report.html.content import Line, Part
 from hloexec.report.html.recording import Key
 from hloexec.report.html.renderables import linked
+from hloexec.wording import truncated
 
 __all__ = ["Column", "Index", "anchor_of"]
 
@@ -108,14 +109,13 @@ class Index:
         for key in self.numbers:
             instruction = self.instruction(key)
             operands = [self.numbers[key[0], name] for name in instruction.operands if (key[0], name) in self.numbers]
-            shape = str(instruction.shape)
             source = self.sources(key)[:1]
             rows.append(
                 [
                     printable(instruction.name),
                     numbers[key[0]],
                     instruction.opcode,
-                    shape if len(shape) <= 80 else shape[:79] + "…",
+                    truncated(str(instruction.shape)),
                     source[0] if source else "",
                     printable(instruction.op_name or ""),
                     self.line(key),

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from hloexec.report.html.content import Figure
-from hloexec.report.html.drawing import ACCENT, BAD, GRID, INK, MUTED, Canvas, drawing, truncated
+from hloexec.report.html.drawing import ACCENT, BAD, GRID, INK, MUTED, Canvas, drawing, end_of
 from hloexec.report.html.sampling import Grid, Spectrum
 from hloexec.report.units import byte_text, count_text, number_text, plural
 from hloexec.values import Array
@@ -105,7 +105,7 @@ def _draw_marks(canvas: Canvas, marks: Sequence[Mark], above: float, last: int) 
     for mark in _apart(marks, 0.13 * last):
         is_left = mark.order > 0.8 * last
         axes.annotate(
-            truncated(mark.label, 28),
+            end_of(mark.label, 28),
             (mark.order, min(mark.value, above)),
             (-6 if is_left else 6, 4),
             textcoords="offset points",
@@ -259,13 +259,13 @@ def bars(
     if not rows:
         return None
     with drawing(
-        6.6, 0.62 + 0.24 * len(rows), left=0.3 + 0.078 * max(len(truncated(name)) for name, _, _ in rows)
+        6.6, 0.62 + 0.24 * len(rows), left=0.3 + 0.078 * max(len(end_of(name)) for name, _, _ in rows)
     ) as canvas:
         axes = canvas.axes
         places = range(len(rows), 0, -1)
         lengths = [max(value, 0.0) if math.isfinite(value) else 0.0 for _, value, _ in rows]
         axes.barh(list(places), lengths, 0.62, color=ACCENT, linewidth=0)
-        axes.set_yticks(list(places), [truncated(name) for name, _, _ in rows])
+        axes.set_yticks(list(places), [end_of(name) for name, _, _ in rows])
         for text, link in zip(axes.get_yticklabels(), links, strict=False):
             text.set_color(INK)
             if link:
@@ -297,10 +297,10 @@ def memory_curve(title: str, alive: Sequence[int], peak: int, name: str, link: s
         dot = axes.scatter([peak], [alive[peak]], s=34, color=BAD, linewidths=0, zorder=3)
         if link:
             dot.set_urls([link])
-            canvas.labels[link] = f"%{truncated(name, 200)}"
+            canvas.labels[link] = f"%{end_of(name, 200)}"
         is_left = peak > 0.7 * len(alive)
         axes.annotate(
-            f"{truncated(name)}  {byte_text(alive[peak])}",
+            f"{end_of(name)}  {byte_text(alive[peak])}",
             (peak, alive[peak]),
             (-7 if is_left else 7, 4),
             textcoords="offset points",

@@ -20,6 +20,7 @@ from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
 from hloexec.text.dumps.lines import index_text
+from hloexec.wording import truncated
 
 __all__ = ["assignment_line", "memory_record", "memory_view"]
 
@@ -240,8 +241,7 @@ def _alive_table(usage: MemoryUsage, title: str, time: int, listed: dict[str, in
 def _shape(value: LiveValue) -> str:
     if isinstance(value.shape, TupleShape):
         return f"table of {plural(len(value.shape.elements), 'pointer')}"
-    text = format_shape(value.shape)
-    return text if len(text) <= _LONGEST_SHAPE else text[: _LONGEST_SHAPE - 1] + "…"
+    return truncated(format_shape(value.shape), _LONGEST_SHAPE)
 
 
 def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any], None]) -> RenderableType:

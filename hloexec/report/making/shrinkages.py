@@ -11,6 +11,7 @@ from rich.text import Text
 from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, flop_text, plural
 from hloexec.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
+from hloexec.wording import truncated
 
 __all__ = ["shrinkage_record", "shrinkage_view"]
 
@@ -70,8 +71,7 @@ def _kept(kept: Sequence[KeptSize], top: int) -> RenderableType:
 
 
 def _place(each: KeptSize) -> str:
-    computation = each.computation if len(each.computation) <= _LONGEST else each.computation[:_LONGEST] + "…"
-    return f"%{each.instruction} in {computation}" if each.instruction else ""
+    return f"%{each.instruction} in {truncated(each.computation, _LONGEST)}" if each.instruction else ""
 
 
 def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:

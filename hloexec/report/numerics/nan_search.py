@@ -15,7 +15,7 @@ from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.report.records import leaf_records
 from hloexec.report.tables import extract_command, leaf_label, values_table
 from hloexec.report.units import count_text, number_text, plural
-from hloexec.wording import on_devices
+from hloexec.wording import listing, on_devices
 
 __all__ = ["nan_record", "nan_view"]
 
@@ -77,7 +77,7 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
             verdict.append(_input_places(search, devices))
         elif search.nan_constants:
             verdict = Text.assemble(("constants hold NaN", "bold red"), " that reach the result: ")
-            verdict.append(_names(tuple(f"%{name}" for name in search.nan_constants)))
+            verdict.append(listing((f"%{name}" for name in search.nan_constants), 4))
         else:
             verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
             return Group(verdict, Text(looked))
@@ -86,9 +86,9 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
     ]
     if search.made_integers:
-        parts.append(Text(f"integers were made of NaN, which gives 0: {_names(search.made_integers)}"))
+        parts.append(Text(f"integers were made of NaN, which gives 0: {listing(search.made_integers, 4)}"))
     if search.compared:
-        parts.append(Text(f"NaN were compared, which is false whatever with: {_names(search.compared)}"))
+        parts.append(Text(f"NaN were compared, which is false whatever with: {listing(search.compared, 4)}"))
     if search.discarded:
         parts.append(_discarded(search))
         parts.append(next_steps(command("nan", "--first")))
@@ -100,10 +100,6 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
 def _discarded(search: NanSearch) -> Text:
     many, first = plural(len(search.discarded), "instruction"), search.discarded[0]
     return Text(f"{many} produced NaN or infinities that did not reach the result; first: {first.name}, {first.reason}")
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
 def _input_places(search: NanSearch, devices: int) -> str:

@@ -15,6 +15,7 @@ from hloexec.report.units import count_text, number_text, plural
 from hloexec.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
 from hloexec.shadowing.digits import CONFIDENCE
 from hloexec.shadowing.kinds import KINDS
+from hloexec.wording import listing
 
 __all__ = ["shadow_record", "shadow_view"]
 
@@ -28,7 +29,7 @@ def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: 
         parts.append(_decisions(found.decisions, top))
     if found.untold:
         parts.append(Text(""))
-        names = ", ".join(f"%{entry.instruction}" for entry in found.untold[:8])
+        names = listing((f"%{entry.instruction}" for entry in found.untold), 8)
         parts.append(
             Text(f"{plural(len(found.untold), 'instruction')} cannot be computed in f64, and count as exact: {names}")
         )
@@ -122,8 +123,7 @@ def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
 def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
     text = "value" + "".join(f".{part}" for part in index)
     if devices > len(holders):
-        listed = ", ".join(map(str, holders[:4])) + (", …" if len(holders) > 4 else "")
-        text += f" on {listed}"
+        text += f" on {listing(holders, 4)}"
     return text
 
 

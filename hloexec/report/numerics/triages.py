@@ -13,6 +13,7 @@ from rich.text import Text
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.units import number_text, plural
 from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, OutputDifference, PolicyFound, Triage, TriagedModule
+from hloexec.wording import listing
 
 __all__ = ["triage_page_view", "triage_record", "triage_view"]
 
@@ -86,13 +87,12 @@ def _style(outcome: str) -> str:
 def _groups(groups: Sequence[CauseGroup]) -> RenderableType:
     table = plain_table("cause", names=("#",), figures=("modules",), remarks=("to blame", "minified"))
     for group in groups:
-        opcodes = [f"{count} {opcode}" for opcode, count in list(group.opcodes.items())[:_MOST_OPCODES]]
-        more = ", …" if len(group.opcodes) > _MOST_OPCODES else ""
+        opcodes = (f"{count} {opcode}" for opcode, count in group.opcodes.items())
         table.add_row(
             str(group.number),
             Text(group.cause, _style(group.outcome)),
             str(len(group.members)),
-            Text(", ".join(opcodes) + more),
+            Text(listing(opcodes, _MOST_OPCODES)),
             Text(_minified(group.minified)),
         )
     return titled("causes", "", table)

@@ -8,6 +8,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.errors import InputError
+from hloexec.wording import quoted
 
 __all__ = ["command"]
 
@@ -27,5 +28,5 @@ def command(record: str | None) -> None:
         return
     name = record.removeprefix("hloexec.")
     if name not in printed_records():
-        raise InputError(f"there is no record {record!r:.80}; there are {', '.join(printed_records())}")
+        raise InputError(f"there is no record {quoted(record)}; there are {', '.join(printed_records())}")
     click.echo(json.dumps(json_schema(name), indent=2))

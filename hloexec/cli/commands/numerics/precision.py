@@ -12,6 +12,7 @@ from hloexec.cli.inputs.loading import prepared, values_per_device
 from hloexec.cli.options import KeyValue, file_argument, json_option, top_option, write_text
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.wording import quoted
 
 if TYPE_CHECKING:
     from hloexec.cli.inputs.loading import Prepared
@@ -207,4 +208,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r:.80} is not a number", param_hint="'--output-tolerance'") from None
+        raise click.BadParameter(f"{quoted(text)} is not a number", param_hint="'--output-tolerance'") from None
