@@ -178,6 +178,17 @@ ENTRY {} {{
         assert ("1.0  f32[2,4], expected f64[2,4]  different" in output) == bool(change)
 
 
+def test_compare_says_how_whole_results_of_many_devices_are_measured(tmp_path: Path, call: Call) -> None:
+    module, actual, expected = (str(tmp_path / name) for name in ("after.hlo", "a.npz", "b.npz"))
+    Path(module).write_text(
+        "HloModule m, num_partitions=2\n\nENTRY e_spmd {\n  p = f32[2] parameter(0)\n  ROOT r = f32[2] exponential(p)\n}\n"
+    )
+    np.savez(actual, np.ones(4, np.float32))
+    np.savez(expected, np.full(4, 2, np.float32))
+    output = call("compare", actual, expected, "--module", module, code=1)
+    assert f"hloexec run {module} --global-inputs FILE --against {expected}" in output
+
+
 def test_devices_are_named_in_runs() -> None:
     assert named_devices([3]) == "device 3"
     assert named_devices([0, 1, 2, 5, 7, 8]) == "devices 0–2, 5, 7–8"
