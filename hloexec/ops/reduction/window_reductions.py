@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
-from hloexec.ir import Window, WindowDimension
+from hloexec.ir import Window
 from hloexec.ops.arena import empty
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.complex_parts import from_parts
@@ -56,16 +56,20 @@ def reduce_windows_known(
     Long windows that share no element are reduced as the rows of an array with more dimensions: NumPy does that faster,
     but for extrema of many elements, which cores share better block by block.
     """
-    is_shared = reducer.ufunc is not np.add and array.nbytes > _BLOCK_BYTES
-    if _are_apart(array.shape, window) and not is_shared:
-        rows = _rows_of_windows(array, window)
-        return reduce_known(rows, range(1, rows.ndim, 2), init_value, reducer, result_type)
     dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
-    sizes = tuple(map(output_size, array.shape, window.dimensions))
-    result = empty(sizes, result_type.storage)
     init = widen(init_value).astype(dtype)
     is_neutral = init.tobytes() == np.array(reducer.identity(dtype), dtype).tobytes()
     along = list(map(Along.of, range(array.ndim), array.shape, window.dimensions))
+    is_shared = reducer.ufunc is not np.add and array.nbytes > _BLOCK_BYTES
+    if _are_apart(array.shape, window) and not is_shared:
+        block = widen(in_order(array)).astype(dtype, copy=False)
+        for one in along:
+            block = one.laid_out(block, reducer.identity(dtype))
+        rows = block.reshape([part for one in along for part in (one.places, one.dimension.size)])
+        return reduce_known(rows, range(1, rows.ndim, 2), init_value, reducer, result_type)
+
+    sizes = tuple(one.places for one in along)
+    result = empty(sizes, result_type.storage)
 
     def fill(places: tuple[range, ...]) -> None:
         parts = [one.part(place) for one, place in zip(along, places, strict=True)]
@@ -83,20 +87,16 @@ def reduce_windows_known(
 
 
 def _are_apart(shape: tuple[int, ...], window: Window) -> bool:
-    """Whether the windows have no gap in themselves, share no element, and are long enough to be worth other rows."""
-    return (
-        all(one == WindowDimension(one.size, stride=one.size) for one in window.dimensions)
-        and max((one.size for one in window.dimensions), default=1) >= _LONG_WINDOW
-        and 0 not in shape
+    """Whether the windows have no gaps, share no element, and are long enough to be worth an array of rows.
+
+    No dimension is more than three times as long in these rows as in the array.
+    """
+    return max((one.size for one in window.dimensions), default=0) >= _LONG_WINDOW and all(
+        one.stride == one.size <= extent
+        and 0 <= min(one.padding_low, one.padding_high) <= max(one.padding_low, one.padding_high) < one.size
+        and one.base_dilation == one.window_dilation == 1
+        for extent, one in zip(shape, window.dimensions, strict=True)
     )
-
-
-def _rows_of_windows(array: Array, window: Window) -> Array:
-    """An array `[p0, s0, p1, s1, …]` with the element at each tap s of the window at each place p."""
-    sizes = [one.size for one in window.dimensions]
-    places = [extent // size for extent, size in zip(array.shape, sizes, strict=True)]
-    seen = in_order(array)[tuple(slice(place * size) for place, size in zip(places, sizes, strict=True))]
-    return seen.reshape([part for pair in zip(places, sizes, strict=True) for part in pair])
 
 
 def _combination(reducer: KnownReducer, block: Array) -> Combination:
