@@ -14,7 +14,7 @@ from hloexec.npz import entries
 from hloexec.numerics.statistics import leaves
 from hloexec.values import Array, Value, label_of
 
-__all__ = ["labelled_arrays", "read_result", "result_shapes"]
+__all__ = ["labelled_arrays", "read_result", "result_shapes", "shape_of_leaf"]
 
 _MAGIC = (b"PK", b"\x93N")
 
@@ -41,7 +41,7 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
         try:
             value = entry.read(None)
         except LiteralError:
-            shape = _shape_of(label, shapes or {})
+            shape = shape_of_leaf(label, shapes or {})
             if entry.type_name or shape is None:
                 raise
             value = entry.read(shape)
@@ -50,7 +50,7 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
     return found
 
 
-def _shape_of(label: str, shapes: Mapping[str, ArrayShape]) -> ArrayShape | None:
+def shape_of_leaf(label: str, shapes: Mapping[str, ArrayShape]) -> ArrayShape | None:
     """The shape of a leaf; a value that is no tuple may be stored as a tuple of one."""
     if label not in shapes and len(shapes) == 1:
         label = {"0": "value", "value": "0"}.get(label, label)

@@ -8,7 +8,7 @@ the module before partitioning, and are lost if XLA chose them itself.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -38,9 +38,11 @@ from hloexec.plan.trees import fits
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
-from hloexec.values import Array, Inputs, Nested, Value, mapped, rebuilt
+from hloexec.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
 
-__all__ = ["leaf_shardings", "parameter_sharding", "result_shardings", "shard_inputs", "unshard_outputs"]
+__all__ = [
+    "leaf_shardings", "parameter_sharding", "result_shardings", "shard_inputs", "shards_of_result", "unshard_outputs",
+]  # fmt: skip
 
 _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape
@@ -191,6 +193,38 @@ def unshard_outputs(
     columns = zip(*rows, strict=True) if names else []
     wholes = iter([_whole(*entry, topology) for entry in zip(columns, shardings, shapes, names, strict=True)])
     return _mapped(outputs[0], declared, "the output", lambda value, shape: next(wholes))
+
+
+def shards_of_result(
+    whole: Mapping[str, Array],
+    module: Module,
+    outputs: Sequence[Value],
+    *,
+    before: Module | None = None,
+    replicas: int | None = None,
+    partitions: int | None = None,
+) -> dict[str, Array]:
+    """What each device should return where the arrays of the whole result, by label, are these: the inverse of
+    `unshard_outputs`. In padding, which the whole lacks, what the device did return. Labels begin with its number.
+
+    Raises InputError if the arrays do not divide into `outputs`, or nothing says how.
+    """
+    topology = topology_of(module, replicas, partitions)
+    declared = module.entry.result_shape
+    shardings = result_shardings((module if before is None else before).entry)
+    rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
+    found = {}
+    for (index, shape), sharding, *own in zip(leaf_shapes(declared), shardings, *rows, strict=True):
+        array = whole[label_of(index)]
+        shards, known = (
+            _cutting(iter([sharding]), _leaf_name(index), topology)(value, shape)
+            for value in (array, np.ones(array.shape, bool))
+        )
+        for device, output in enumerate(own):
+            partition = topology.partition_of(device)
+            shard, is_known = shards[partition], known[partition]
+            found[label_of((device, *index))] = shard if is_known.all() else np.where(is_known, shard, output)
+    return found
 
 
 def _whole(

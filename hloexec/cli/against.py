@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -52,14 +52,17 @@ def compared(
     values: list[list[Value]],
     results: Sequence[Value],
     options: dict[str, Any],
+    divided: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
 ) -> Comparison:
     """The results of a run, compared with what `against` says: XLA:CPU, a policy, a module, a golden, or a file.
 
-    `options` are the keyword arguments of `hloexec.run_devices` that gave them. What rounding explains is measured on
-    the module that was run, under its policy.
+    `options` are the keyword arguments of `hloexec.run_devices` that gave them. `divided` makes of the arrays of a
+    whole result those of each device. What rounding explains is measured on the module that was run, under its policy.
     """
     import hloexec
+    from hloexec.ir import leaf_shapes
     from hloexec.results import labelled_arrays
+    from hloexec.values import label_of
 
     # Which computation runs, and on how many devices, is said by the module from here on.
     entry = options["computation"]
@@ -67,6 +70,12 @@ def compared(
         module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
     module = attrs.evolve(module, replica_count=options["replicas"], num_partitions=options["partitions"])
     expected, tolerances = _expected(against, module, values, {**options, "computation": None})
+    if divided is not None and isinstance(expected, dict) and len(results) > 1:
+        whole = [label_of(index) for index, _ in leaf_shapes(module.entry.result_shape)]
+        if len(whole) == len(expected) == 1:
+            expected = dict(zip(whole, expected.values(), strict=True))
+        if expected.keys() == set(whole):
+            expected = dict(divided(expected))
     actual: Value = tuple(results) if len(results) > 1 else results[0]
     return hloexec.compare(
         labelled_arrays(actual) if isinstance(expected, dict) else actual,

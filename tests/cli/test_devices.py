@@ -37,7 +37,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
     def run(*arguments: str, code: int = 0) -> str:
         assert main([*arguments]) == code
         printed = capsys.readouterr()
-        return printed.err if code else printed.out
+        return printed.err or printed.out if code else printed.out
 
     return run
 
@@ -148,6 +148,45 @@ def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_pa
     call("run", after, "--global-inputs", inputs, "--before", before, "--save", saved)
     np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
     assert "give these, too" in call("run", after, "--before", before, code=2)
+
+
+def test_a_whole_result_to_compare_with_is_divided_as_that_of_the_run_is(tmp_path: Path, call: Call) -> None:
+    """The last shard ends in padding, where the devices hold what the whole lacks."""
+    after, before, inputs, expected = (
+        str(tmp_path / name) for name in ("after.hlo", "before.hlo", "in.npz", "out.npz")
+    )
+    text = """HloModule m, num_partitions=2
+
+ENTRY {} {{
+  p = f32[{},4] parameter(0){}
+  s = f32[{},4] exponential(p){}
+  t = f32[] constant(3)
+  ROOT r = (f32[{},4], f32[]) tuple(s, t)
+}}
+"""
+    sharding = ", sharding={mesh['x'=2], [{'x'}, {}]}"
+    Path(after).write_text(text.format("e_spmd", 2, "", 2, "", 2))
+    Path(before).write_text(text.format("e", 3, sharding, 3, sharding, 3))
+    whole = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+    exact = np.exp(whole.astype(np.float64))
+    np.savez(inputs, whole)
+    for change, code, verdict in ((0.0, 0, "rounding only  4 arrays"), (1e-3, 1, "different  1 of 4 arrays")):
+        exact[2, 3] += change
+        np.savez(expected, exact, np.float32(3))
+        output = call("run", after, "--global-inputs", inputs, "--before", before, "--against", expected, code=code)
+        assert verdict in output
+        assert ("1.0  f32[2,4], expected f64[2,4]  different" in output) == bool(change)
+
+
+def test_compare_says_how_whole_results_of_many_devices_are_measured(tmp_path: Path, call: Call) -> None:
+    module, actual, expected = (str(tmp_path / name) for name in ("after.hlo", "a.npz", "b.npz"))
+    Path(module).write_text(
+        "HloModule m, num_partitions=2\n\nENTRY e_spmd {\n  p = f32[2] parameter(0)\n  ROOT r = f32[2] exponential(p)\n}\n"
+    )
+    np.savez(actual, np.ones(4, np.float32))
+    np.savez(expected, np.full(4, 2, np.float32))
+    output = call("compare", actual, expected, "--module", module, code=1)
+    assert f"hloexec run {module} --global-inputs FILE --against {expected}" in output
 
 
 def test_devices_are_named_in_runs() -> None:

@@ -84,7 +84,7 @@ class Along:
         neutral = identity(array.dtype)
         if self.form is _Form.TAPS:
             return self._by_taps(array, combine, neutral)
-        return self._doubled(self._laid_out(array, neutral), combine)
+        return self._doubled(self.laid_out(array, neutral), combine)
 
     def _by_taps(self, array: Array, combine: Combination, neutral: object) -> Array:
         if isinstance(combine, np.ufunc) and array.nbytes <= _LITTLE_BYTES:
@@ -112,10 +112,12 @@ class Along:
             combine(part, array[self._at(element)], out=part)
         return total
 
-    def _laid_out(self, array: Array, neutral: object) -> Array:
+    def laid_out(self, array: Array, neutral: object) -> Array:
         """What the windows see: the dilated operand cut to their reach, `neutral` where there is no element."""
         dimension = self.dimension
         reach = (self.places - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
+        if dimension.padding_low == 0 and dimension.base_dilation == 1 and 0 <= reach <= self.extent:
+            return array[self._at(slice(reach))]
         layout = self._filled(array, reach, neutral)
         everything = WindowDimension(1, padding_low=dimension.padding_low, base_dilation=dimension.base_dilation)
         (visit,) = visits(self.extent, reach, everything)

@@ -17,7 +17,7 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.elementwise.map import Map, MapAttributes
-from hloexec.ops.reduction import known_reducers, window_reductions
+from hloexec.ops.reduction import known_reducers, sliding, window_reductions
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, bound_reduction, reduce_axis, reduce_known
 from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
 from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
@@ -324,11 +324,41 @@ def test_cumulative_sums_stay_within_the_bound_of_doubled_windows(name, is_rever
     assert (np.abs(np.moveaxis(value, axis, 0)[places] - exact) <= bound).all()
 
 
+@pytest.mark.parametrize("name", ["s32", "f32", "f64", "bf16"])
+@pytest.mark.parametrize("low", [0, 13])
+def test_long_windows_that_share_no_element_are_sums_of_blocks(monkeypatch, name, low):
+    """As XLA:CPU splits long sums: exact where integers are, else within γ_m·Σ|x|; in few calls, for any layout."""
+    entry, shape = ELEMENT_TYPES[name], (70, 3, 40)
+    array = random_array(8, shape, ELEMENT_TYPES["s16"].storage if name == "s32" else entry.storage).astype(
+        entry.storage
+    )
+    padded = WindowDimension(32, stride=32, padding_low=low, padding_high=low and 31)
+    window = Window((padded, WindowDimension(1), WindowDimension(20, stride=20)))
+    arguments = np.zeros((), entry.storage), window, KNOWN_REDUCERS["add"], entry
+    monkeypatch.setattr(sliding.Along, "reduced", None)
+    value = reduce_windows_known(array, *arguments)
+    blocks = np.pad(array.astype(np.longdouble), ((low, low and 31), (0, 0), (0, 0)))
+    blocks = blocks[: len(blocks) // 32 * 32].reshape(-1, 32, 3, 2, 20)
+    exact, magnitude = blocks.sum(axis=(1, 4)), np.abs(blocks).sum(axis=(1, 4))
+    unit = {"s32": 0.0, "f64": 2.0**-53}.get(name, 2.0**-24)
+    rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
+    assert value.shape == exact.shape
+    assert (np.abs(value - exact) <= (32 + 20) * unit * magnitude + rounding * np.abs(exact)).all()
+    turned = np.asfortranarray(array)
+    assert reduce_windows_known(turned, *arguments).tobytes() == value.tobytes()
+
+
 @pytest.mark.parametrize("cores", [1, 2, 5])
 @pytest.mark.parametrize("operation", ["add", "maximum"])
 @pytest.mark.parametrize(
     "dimension",
-    [WindowDimension(3, 2, 0, 1), WindowDimension(60, padding_low=59), WindowDimension(40, padding_low=39, stride=2)],
+    [
+        WindowDimension(3, 2, 0, 1),
+        WindowDimension(60, padding_low=59),
+        WindowDimension(40, padding_low=39, stride=2),
+        WindowDimension(20, stride=20),
+        WindowDimension(16, 16, 3, 9),
+    ],
 )
 def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, dimension):
     array = random_array(6, (60, 60, 5), np.float32)
@@ -344,7 +374,9 @@ def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, 
 
 
 @pytest.mark.parametrize("operation", ORDERED)
-@pytest.mark.parametrize("dimension", [WindowDimension(3, 2, 1, 1), WindowDimension(40, padding_low=39)])
+@pytest.mark.parametrize(
+    "dimension", [WindowDimension(3, 2, 1, 1), WindowDimension(40, padding_low=39), WindowDimension(8, 8, 3, 5)]
+)
 def test_windows_with_zeros_of_both_signs_give_the_one_that_wins(operation, dimension):
     array = np.random.default_rng(7).choice(np.array([-0.0, 0.0], np.float32), (9, 40))
     init = np.array(np.inf if operation == "minimum" else -np.inf, np.float32)

@@ -102,7 +102,11 @@ def command(
         "module": None if module is None else module.name,
         "numerics": numerics,
     }
-    view = partial(comparison_view, comparison, hints=_hints(comparison, actual, expected, module_file, inputs))
+    view = partial(
+        comparison_view,
+        comparison,
+        hints=_hints(comparison, actual, expected, module_file, inputs, is_whole=_are_whole(pairs, module)),
+    )
     show_report("compare", as_json, lambda: given | comparison_record(comparison), lambda: view(top))
     if html is not None:
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
@@ -156,10 +160,19 @@ def _compared(
     return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
 
 
+def _are_whole(pairs: Mapping[str, tuple[Array, Array]], module: Module | None) -> bool:
+    """Whether there are leaves that the module divides among devices."""
+    from hloexec.results import result_shapes, shape_of_leaf
+
+    declared = {} if module is None else result_shapes(module)
+    shapes = ((shape_of_leaf(label, declared), array.shape) for label, (_, array) in pairs.items())
+    return any(shape is not None and shape.dimensions != sizes for shape, sizes in shapes)
+
+
 def _hints(
-    comparison: Comparison, actual: str, expected: str, module_file: str | None, inputs: str | None
+    comparison: Comparison, actual: str, expected: str, module_file: str | None, inputs: str | None, *, is_whole: bool
 ) -> list[str]:
-    """Commands for the next step."""
+    """Commands for the next step; `is_whole` says that the results are not those of one device."""
     import shlex
 
     if comparison.agrees:
@@ -170,6 +183,12 @@ def _hints(
     if module_file is None:
         return ["with the module, the tolerance follows from its roundings:", f"  {command} --module MODULE"]
     if inputs is None and any(leaf.note for leaf in comparison.different):
+        if is_whole:
+            return [
+                "a run on the whole inputs measures the rounding error of each element (where the module lacks "
+                "shardings, with --before BEFORE):",
+                f"  hloexec run {module_file} --global-inputs FILE --against {shlex.quote(expected)}",
+            ]
         return [
             "with the inputs, the rounding error of each element is measured:",
             f"  {command} --module {module_file} --inputs FILE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -132,12 +133,16 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         view.inputs(rows)
     ran = execute(module, run.inputs, loaded.options, own.iterations, own.printed)
     results = ran.results
+    divided = None
     if own.global_inputs is not None:
+        from hloexec.sharding import shards_of_result
+
         devices = {name: run.options[name] for name in ("replicas", "partitions")}
         results = [hloexec.unshard_outputs(module, results, before=loaded.before, **devices)]
+        divided = partial(shards_of_result, module=module, outputs=ran.results, before=loaded.before, **devices)
     comparison = None
     if own.against is not None:
-        comparison = compared(own.against, module, run.inputs, ran.results, loaded.options)
+        comparison = compared(own.against, module, run.inputs, ran.results, loaded.options, divided)
     elif run.recorded_result is not None:
         comparison = hloexec.compare(results[0], run.recorded_result, module=module, numerics=given.numerics)
     rows = labelled_leaves(results, label_of)
