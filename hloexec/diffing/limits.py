@@ -143,6 +143,8 @@ class Limits:
     """How often parts are put together of parts."""
     shard_failures: int = 3
     """After so many that did not fit, a way is given up."""
+    shard_kept: int = 1 << 10
+    """The numbers of parts of so many elements are kept in order and sorted."""
     places: int = 256
     """Where a device's part may begin."""
     arrangements: int = 3

@@ -63,6 +63,7 @@ class Relations:
         self.state = state
         self._permuted: dict[tuple[int, int], bool] = {}
         self._holders: dict[tuple[int, int], set[tuple[str, str]]] | None = None
+        self._places: dict[int, Node | None] = {}
 
     def of(self, ours: Node, theirs: Node) -> Relation:
         """What a value of `after`, computed from values of `before` as far as both have them, is to one of `before`."""
@@ -118,11 +119,12 @@ class Relations:
 
         Where equal numbers are little evidence, their operands have to correspond, too.
         """
-        match = self.state.matches[ours.number]
-        if match is None:
-            return None
-        is_evident = self.is_evidence(ours) and match.is_in_order
-        return match.node if is_evident or self.corresponds(ours, match.node) else None
+        if ours.number not in self._places:
+            match = self.state.matches[ours.number]
+            is_evident = match is not None and match.is_in_order and self.is_evidence(ours)
+            is_there = match is not None and (is_evident or self.corresponds(ours, match.node))
+            self._places[ours.number] = match.node if match is not None and is_there else None
+        return self._places[ours.number]
 
     def corresponds(self, ours: Node, theirs: Node) -> bool:
         """Whether two values are the same, and so are their operands, as far back as equal numbers are little

@@ -18,7 +18,7 @@ from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.starts import Starts, in_place
-from hloexec.diffing.partitioned.steps import Steps, holds_same, steps_from
+from hloexec.diffing.partitioned.steps import Contents, Steps, contents_of, holds_same, steps_from
 from hloexec.diffing.partitioned.tiles import Key, Tiles
 from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
 from hloexec.operations import exchanges, traits_of
@@ -56,6 +56,7 @@ class TiledIndex(Index):
         self._on_devices = {(node.instance.name, node.leaf, node.device): node for node in nodes}
         self._starts = Starts(tiles, evaluator, nodes)
         self._alike: dict[tuple[int, int], bool] = {}
+        self._contents: dict[int, Contents] = {}
 
     def note(self, node: Node) -> None:
         """`after` has this value; once it has all tiles of a whole, it has that, too."""
@@ -168,14 +169,26 @@ class TiledIndex(Index):
         """The parts that most of some values are, and whether they all are."""
         best: _Parts | None = None
         most = (0, 0, 0)
+        ours = {node.number: contents_of(values[node.number]) for node in steps.ends}
         for _, parts in islice(self._sources(theirs, wholes, steps), LIMITS.shard_sources):
-            pairs = [(values[number], part.value) for number, part in parts.items()]
-            equal = sum(holds_same(*pair) for pair in pairs)
-            in_order = sum(holds_same(*pair, in_order=True) for pair in pairs)
+            pairs = [(ours[number], self._contents_of(part)) for number, part in parts.items()]
+            equal = sum(expected.are_in(actual) for actual, expected in pairs)
+            if equal < most[0]:
+                continue
+            in_order = sum(expected.are_in(actual, in_order=True) for actual, expected in pairs)
             shaped = sum(_is_shaped_alike(self._nodes[number], part) for number, part in parts.items())
             if equal and (equal, in_order, shaped) > most:
                 best, most = parts, (equal, in_order, shaped)
         return best, most[0] == len(steps.ends)
+
+    def _contents_of(self, part: Node) -> Contents:
+        """The numbers of a part, which small ones keep: they are compared many times."""
+        known = self._contents.get(part.number)
+        if known is None:
+            known = contents_of(part.value)
+            if part.digest.count <= LIMITS.shard_kept:
+                self._contents[part.number] = known
+        return known
 
     def _giving(self, theirs: Node, wholes: Sequence[Node], steps: Steps, values: Values) -> _Parts | None:
         """The parts from which steps give what a value should be; of several, those computed from what `after`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -10,13 +11,13 @@ import numpy as np
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
-from hloexec.dtypes import element_type_of
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["Steps", "holds_same", "steps_from"]
+__all__ = ["Contents", "Steps", "contents_of", "holds_same", "steps_from"]
 
 
 @attrs.frozen(eq=False)
@@ -95,22 +96,46 @@ def _is_given(node: Node) -> bool:
     return node.instance.is_source
 
 
+@attrs.frozen(eq=False, slots=False)
+class Contents:
+    """The numbers of an array, to be compared with those of others."""
+
+    element_type: ElementType
+    in_order: Array
+    """In one dimension, in f64 or another type that holds them exactly."""
+
+    @cached_property
+    def sorted(self) -> Array:
+        return np.sort(self.in_order)
+
+    @cached_property
+    def mean_size(self) -> float:
+        """The root mean square of the finite ones."""
+        finite = np.abs(self.in_order[np.isfinite(self.in_order)])
+        return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+
+    def are_in(self, actual: Contents, *, in_order: bool = False) -> bool:
+        """Whether another array holds about these numbers, in whatever order unless `in_order`."""
+        if actual.in_order.size != self.in_order.size or not self.in_order.size:
+            return False
+        first, second = (actual.in_order, self.in_order) if in_order else (actual.sorted, self.sorted)
+        if not (actual.element_type.is_inexact and self.element_type.is_inexact):
+            return bool(np.array_equal(first, second))
+        with np.errstate(all="ignore"):
+            part = np.sqrt(max(unit_roundoff(actual.element_type), unit_roundoff(self.element_type)))
+            near = np.abs(first - second) <= part * (np.abs(second) + self.mean_size)
+            if near.all():
+                return True
+            near |= (first == second) | (np.isnan(first) & np.isnan(second))
+        return bool(near.size - np.count_nonzero(near) <= LIMITS.share_off * near.size)
+
+
+def contents_of(array: Array) -> Contents:
+    """The numbers of an array of any element type."""
+    return Contents(element_type_of(array.dtype), wide(array).reshape(-1))
+
+
 def holds_same(actual: Array, expected: Array, in_order: bool = False) -> bool:
     """Whether two arrays hold about the same numbers, in whatever order unless row by row: so that different parts are
     told apart."""
-    if actual is expected:
-        return True
-    if actual.size != expected.size or not actual.size:
-        return False
-    entries = [element_type_of(array.dtype) for array in (actual, expected)]
-    first, second = (wide(array).reshape(-1) for array in (actual, expected))
-    if not in_order:
-        first, second = np.sort(first), np.sort(second)
-    if not all(entry.is_inexact for entry in entries):
-        return bool(np.array_equal(first, second))
-    with np.errstate(all="ignore"):
-        part = np.sqrt(max(map(unit_roundoff, entries)))
-        finite = np.abs(second[np.isfinite(second)])
-        scale = np.abs(second) + (np.sqrt(np.mean(np.square(finite))) if finite.size else 0.0)
-        off = ~((np.abs(first - second) <= part * scale) | (first == second) | (np.isnan(first) & np.isnan(second)))
-    return bool(np.count_nonzero(off) <= LIMITS.share_off * off.size)
+    return actual is expected or contents_of(expected).are_in(contents_of(actual), in_order=in_order)
