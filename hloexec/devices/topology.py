@@ -202,10 +202,11 @@ def device_counts(module: Module) -> tuple[int, int]:
 
 def topology_of(module: Module, replicas: int | None = None, partitions: int | None = None) -> Topology:
     """The devices of a module, as many as `device_counts` finds or the caller says; InputError for bad numbers."""
-    found = device_counts(module)
-    counts = [
-        given if given is not None else theirs for given, theirs in zip((replicas, partitions), found, strict=True)
-    ]
+    if replicas is None or partitions is None:
+        found = device_counts(module)
+        replicas = found[0] if replicas is None else replicas
+        partitions = found[1] if partitions is None else partitions
+    counts = (replicas, partitions)
     for name, count in zip(("replicas", "partitions"), counts, strict=True):
         if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 1 <= count <= MOST_DEVICES:
             raise InputError(f"{name} must be a number from 1 to {MOST_DEVICES}, but is {count!r}")

@@ -16,6 +16,7 @@ import enum
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -207,7 +208,15 @@ def groups_at(step: Step, topology: Topology) -> list[Group]:
     InputError says which devices are missing or left out.
     """
     assert isinstance(step.flow, Exchange)
-    return groups_of(step.instruction, topology) if step.flow.groups is None else step.flow.groups(topology)
+    known = _groups.setdefault(step, {})
+    if topology not in known:
+        rule = step.flow.groups
+        known[topology] = groups_of(step.instruction, topology) if rule is None else rule(topology)
+    return known[topology]
+
+
+_groups: WeakKeyDictionary[Step, dict[Topology, list[Group]]] = WeakKeyDictionary()
+"""Those of steps that have been asked for."""
 
 
 @attrs.define(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -21,6 +22,9 @@ def require_devices(plan: Plan, topology: Topology) -> None:
 
     A single device can be a group by itself, but can only send to and receive from itself.
     """
+    fitting = _fitting.setdefault(plan, set())
+    if topology in fitting:
+        return
     for step in plan.communication:
         try:
             if isinstance(step.flow, Exchange):
@@ -33,6 +37,11 @@ def require_devices(plan: Plan, topology: Topology) -> None:
             if topology.count > 1:
                 raise
             raise UnsupportedError(_needs_devices(step)) from error
+    fitting.add(topology)
+
+
+_fitting: WeakKeyDictionary[Plan, set[Topology]] = WeakKeyDictionary()
+"""The devices that plans have been found to be for: small modules are run many times."""
 
 
 def _require_fitting_shapes(step: Step, size: int) -> None:
