@@ -119,7 +119,8 @@ def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int |
     """The plan that was made before, as long as nothing that it was made of has changed; else a new one."""
     module = known.module()
     assert module is not None
-    options = attrs.evolve(options, numerics=options.numerics.for_any_seed)
+    if options.numerics.rounding_seed is not None:
+        options = attrs.evolve(options, numerics=options.numerics.for_any_seed)
     if not isinstance(options.elided, str):
         return build(module, entry, options, limit)
     key = entry.name, options

@@ -151,9 +151,9 @@ class NumericsPolicy:
 
     @property
     def for_any_seed(self) -> NumericsPolicy:
-        """What plans are made for: the same of policies that round at random with different seeds. A run gives the seed
+        """What plans are made for where policies round at random: the same with different seeds. A run gives the seed
         (`policies.chance.seeded`)."""
-        return self if self.rounding_seed is None else self.changed(name=RANDOM_ROUNDING, rounding_seed=0)
+        return self.changed(name=RANDOM_ROUNDING, rounding_seed=0)
 
     def of(self, computation: str, instruction: str) -> NumericsPolicy:
         """The policy of an instruction."""
