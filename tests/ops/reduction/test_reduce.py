@@ -1,4 +1,4 @@
-"""reduce, reduce-window and map against XLA:CPU, f64, and the definition."""
+"""reduce, reduce-window and map against XLA:CPU and f64, and their shape rules; windows are also in test_windows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
-from hloexec.ops import threads
 from hloexec.ops.elementwise.map import Map, MapAttributes
-from hloexec.ops.reduction import known_reducers, sliding, window_reductions
+from hloexec.ops.reduction import known_reducers
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, bound_reduction, reduce_axis, reduce_known
 from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
 from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
@@ -267,150 +266,6 @@ def test_no_elements_give_the_initial_value(operation):
     init = np.array(-0.0, np.float32)
     value = reduce_known(np.ones((3, 0), np.float32), (1,), init, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"])
     assert np.signbit(value).all()
-
-
-# Windows against the definition
-
-
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    extent=st.integers(1, 9),
-    size=st.integers(1, 40),
-    stride=st.integers(1, 4),
-    low=st.integers(-3, 45),
-    high=st.integers(-3, 45),
-    base_dilation=st.integers(1, 4),
-    window_dilation=st.integers(1, 3),
-    operation=st.sampled_from(["add", "maximum"]),
-)
-def test_any_window_sees_the_elements_of_the_definition(
-    extent, size, stride, low, high, base_dilation, window_dilation, operation
-):
-    dimension = WindowDimension(size, stride, low, high, base_dilation, window_dilation)
-    array = np.arange(1, extent + 1) ** 2 * (-1) ** np.arange(extent)
-    padded = (extent - 1) * base_dilation + 1 + low + high
-    reach = (size - 1) * window_dilation + 1
-    places = (padded - reach) // stride + 1 if padded >= reach else 0
-    expected = []
-    for place in range(places):
-        positions = [place * stride + tap * window_dilation - low for tap in range(size)]
-        seen = [
-            array[p // base_dilation] for p in positions if p % base_dilation == 0 and 0 <= p // base_dilation < extent
-        ]
-        expected.append((sum if operation == "add" else max)([0, *seen]))
-    arguments = np.zeros((), np.int32), Window((dimension,)), KNOWN_REDUCERS[operation], ELEMENT_TYPES["s32"]
-    value = reduce_windows_known(array.astype(np.int32), *arguments)
-    assert value.tolist() == expected
-
-
-@pytest.mark.parametrize("name", ["f32", "f64", "bf16"])
-@pytest.mark.parametrize("is_reversed", [False, True])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_cumulative_sums_stay_within_the_bound_of_doubled_windows(name, is_reversed, axis):
-    """γ_m·Σ|x|, m additions on the longest way to the result: ⌈log2 n⌉, and the initial value."""
-    entry, shape = ELEMENT_TYPES[name], (300, 300)
-    array = random_array(5, shape, entry.storage)
-    padding = {"padding_high" if is_reversed else "padding_low": shape[axis] - 1}
-    window = [WindowDimension(1), WindowDimension(1)]
-    window[axis] = WindowDimension(shape[axis], **padding)
-    init = np.zeros((), entry.storage)
-    value = reduce_windows_known(array, init, Window(tuple(window)), KNOWN_REDUCERS["add"], entry)
-    places = slice(None, None, -1 if is_reversed else 1)
-    turned = np.moveaxis(array, axis, 0)[places].astype(np.longdouble)
-    exact, magnitude = np.cumsum(turned, axis=0), np.cumsum(np.abs(turned), axis=0)
-    unit = 2.0**-53 if name == "f64" else 2.0**-24
-    rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
-    bound = (np.ceil(np.log2(shape[axis])) + 2) * unit * magnitude + rounding * np.abs(exact)
-    assert (np.abs(np.moveaxis(value, axis, 0)[places] - exact) <= bound).all()
-
-
-@pytest.mark.parametrize("name", ["s32", "f32", "f64", "bf16"])
-@pytest.mark.parametrize("low", [0, 13])
-def test_long_windows_that_share_no_element_are_sums_of_blocks(monkeypatch, name, low):
-    """As XLA:CPU splits long sums: exact where integers are, else within γ_m·Σ|x|; in few calls, for any layout."""
-    entry, shape = ELEMENT_TYPES[name], (70, 3, 40)
-    array = random_array(8, shape, ELEMENT_TYPES["s16"].storage if name == "s32" else entry.storage).astype(
-        entry.storage
-    )
-    padded = WindowDimension(32, stride=32, padding_low=low, padding_high=low and 31)
-    window = Window((padded, WindowDimension(1), WindowDimension(20, stride=20)))
-    arguments = np.zeros((), entry.storage), window, KNOWN_REDUCERS["add"], entry
-    monkeypatch.setattr(sliding.Along, "reduced", None)
-    value = reduce_windows_known(array, *arguments)
-    blocks = np.pad(array.astype(np.longdouble), ((low, low and 31), (0, 0), (0, 0)))
-    blocks = blocks[: len(blocks) // 32 * 32].reshape(-1, 32, 3, 2, 20)
-    exact, magnitude = blocks.sum(axis=(1, 4)), np.abs(blocks).sum(axis=(1, 4))
-    unit = {"s32": 0.0, "f64": 2.0**-53}.get(name, 2.0**-24)
-    rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
-    assert value.shape == exact.shape
-    assert (np.abs(value - exact) <= (32 + 20) * unit * magnitude + rounding * np.abs(exact)).all()
-    turned = np.asfortranarray(array)
-    assert reduce_windows_known(turned, *arguments).tobytes() == value.tobytes()
-
-
-@pytest.mark.parametrize("cores", [1, 2, 5])
-@pytest.mark.parametrize("operation", ["add", "maximum"])
-@pytest.mark.parametrize(
-    "dimension",
-    [
-        WindowDimension(3, 2, 0, 1),
-        WindowDimension(60, padding_low=59),
-        WindowDimension(40, padding_low=39, stride=2),
-        WindowDimension(20, stride=20),
-        WindowDimension(16, 16, 3, 9),
-    ],
-)
-def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, dimension):
-    array = random_array(6, (60, 60, 5), np.float32)
-    window = Window((dimension, dimension, WindowDimension(1)))
-    arguments = np.zeros((), np.float32), window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"]
-    whole = reduce_windows_known(array, *arguments)
-    monkeypatch.setattr(threads, "core_count", lambda: cores)
-    threads._pool.cache_clear()
-    monkeypatch.setattr(window_reductions, "_BLOCK_BYTES", 1000)
-    monkeypatch.setattr(window_reductions, "_LONG_LOOP", 1)
-    assert reduce_windows_known(array, *arguments).tobytes() == whole.tobytes()
-    threads._pool.cache_clear()
-
-
-@pytest.mark.parametrize("operation", ORDERED)
-@pytest.mark.parametrize(
-    "dimension", [WindowDimension(3, 2, 1, 1), WindowDimension(40, padding_low=39), WindowDimension(8, 8, 3, 5)]
-)
-def test_windows_with_zeros_of_both_signs_give_the_one_that_wins(operation, dimension):
-    array = np.random.default_rng(7).choice(np.array([-0.0, 0.0], np.float32), (9, 40))
-    init = np.array(np.inf if operation == "minimum" else -np.inf, np.float32)
-    window = Window((WindowDimension(1), dimension))
-    value = reduce_windows_known(array, init, window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"])
-    signs = reduce_windows_known(
-        np.signbit(array), np.array(operation == "maximum"), window,
-        KNOWN_REDUCERS["or" if operation == "minimum" else "and"], ELEMENT_TYPES["pred"],
-    )  # fmt: skip
-    assert (value == 0).all()
-    assert (np.signbit(value) == signs).all()
-
-
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize(
-    "dimension",
-    [
-        WindowDimension(32, stride=31),
-        WindowDimension(9, stride=4, window_dilation=3),
-        WindowDimension(8, stride=5, padding_low=2),
-        WindowDimension(96),
-    ],
-)
-def test_windows_on_few_elements_are_added_tap_by_tap(dimension, count):
-    array = random_array(8, (96, count), np.float32) * np.float32(2.0) ** (random_array(9, (96, count), np.int8) % 8)
-    array[40:50] = -0.0
-    window = Window((dimension, WindowDimension(1)))
-    value = reduce_windows_known(array, np.float32(-0.0), window, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
-    for place in range(len(value)):
-        taps = place * dimension.stride + np.arange(dimension.size) * dimension.window_dilation - dimension.padding_low
-        total = np.full(count, -0.0, np.float32)
-        for tap in taps[taps >= 0]:
-            total = total + array[tap]
-        assert value[place].tobytes() == total.tobytes()
 
 
 # Any reducer
