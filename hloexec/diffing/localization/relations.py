@@ -120,11 +120,15 @@ class Relations:
         Where equal numbers are little evidence, their operands have to correspond, too.
         """
         if ours.number not in self._places:
-            match = self.state.matches[ours.number]
-            is_evident = match is not None and match.is_in_order and self.is_evidence(ours)
-            is_there = match is not None and (is_evident or self.corresponds(ours, match.node))
-            self._places[ours.number] = match.node if match is not None and is_there else None
+            self._places[ours.number] = self._found_place(ours)
         return self._places[ours.number]
+
+    def _found_place(self, ours: Node) -> Node | None:
+        match = self.state.matches[ours.number]
+        if match is None:
+            return None
+        is_evident = self.is_evidence(ours) and match.is_in_order
+        return match.node if is_evident or self.corresponds(ours, match.node) else None
 
     def corresponds(self, ours: Node, theirs: Node) -> bool:
         """Whether two values are the same, and so are their operands, as far back as equal numbers are little

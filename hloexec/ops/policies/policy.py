@@ -49,7 +49,7 @@ class NumericsPolicy:
     is about: 1, 3 or 6, as XLA's dot algorithms x3 and x6 do; see `hloexec.ops.contraction.algorithms`."""
     keeps_excess: bool = False
     """Whether elementwise instructions read the results of others before these are rounded to bf16 or f16: see
-    `hloexec.plan.excess`."""
+    `hloexec.ops.policies.excess`."""
     narrows_sums: bool = False
     """Whether sums of types narrower than f32 are rounded to them at each step: see
     `hloexec.ops.policies.narrow_sums`."""

@@ -7,11 +7,10 @@ not used: XLA calls an addition `region_3.17`.
 
 from __future__ import annotations
 
-import weakref
-
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.ops.control.annotations import is_annotation
+from hloexec.ops.remembering import remembered
 
 __all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value"]
 
@@ -20,9 +19,6 @@ _ORDER_OPCODES = frozenset(
     {"parameter", "compare", "select", "minimum", "maximum", "and", "or", "not", "tuple", "copy"}
 )
 _LOGICAL_OPCODES = frozenset({"and", "or", "not"})
-
-_components: dict[int, tuple[weakref.ref[Computation], tuple[str, ...] | None]] = {}
-"""What `recognise_components` has found, by the computation's identity: comparing computations by value takes long."""
 
 
 def recognise(computation: Computation) -> str | None:
@@ -40,21 +36,13 @@ def recognise(computation: Computation) -> str | None:
     return recognise_value(computation, computation.root, *parameters)
 
 
+@remembered
 def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     """`recognise` for each component of a variadic reducer, or None where one of them is unusual.
 
     A reducer of N arrays has 2·N parameters and a tuple of N as its root; component k must combine parameters k and
     N + k only. With N = 1 the root may be the bare value.
     """
-    key = id(computation)
-    known = _components.get(key)
-    if known is None or known[0]() is not computation:
-        forget = weakref.ref(computation, lambda _: _components.pop(key, None))
-        known = _components[key] = forget, _recognised_components(computation)
-    return known[1]
-
-
-def _recognised_components(computation: Computation) -> tuple[str, ...] | None:
     parameters, root = computation.parameters, computation.root
     results = computation.operands_of(root) if root.opcode == "tuple" else (root,)
     count = len(results)
