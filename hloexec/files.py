@@ -80,14 +80,15 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
     if not os.fspath(path):
         raise InputError("the name of the folder to write is empty")
     with os_errors_named(f"write {os.fspath(path)!r}"):
-        if folder.is_dir():
-            if any(folder.iterdir()):
-                raise InputError(f"{os.fspath(path)!r} is not empty; name a new folder, or remove what is in it")
-            parent = folder
-        elif folder.exists() or folder.is_symlink():
-            raise InputError(f"{os.fspath(path)!r} is a file, not a folder")
-        else:
+        # In this order, as another process may make the folder meanwhile.
+        if not os.path.lexists(folder):
             parent = _existing_parent(folder)
+        elif not folder.is_dir():
+            raise InputError(f"{os.fspath(path)!r} is a file, not a folder")
+        elif any(folder.iterdir()):
+            raise InputError(f"{os.fspath(path)!r} is not empty; name a new folder, or remove what is in it")
+        else:
+            parent = folder
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {os.fspath(path)!r}: {os.fspath(parent)!r} cannot be written to")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hloexec.cli import main
+from hloexec.files import require_new_folder
 from hloexec.golden import check_golden
 from tests.text.building import op
 
@@ -186,7 +187,21 @@ def test_of_simultaneous_writers_of_a_folder_the_first_wins(
     assert {path.name for path in (tmp_path / name).iterdir()} == files
 
 
-@pytest.mark.sampled(3)
+def test_a_folder_that_appears_meanwhile_is_not_taken_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dir = Path.is_dir
+
+    def looked_at(path: Path) -> bool:
+        found = is_dir(path)
+        if path.name == "out":
+            path.mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", looked_at)
+    require_new_folder(tmp_path / "out")
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="files have no largest size on this system")
 @pytest.mark.parametrize(
