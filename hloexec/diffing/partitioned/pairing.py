@@ -69,9 +69,9 @@ class TiledIndex(Index):
         if all(part is not None and part.number in self.matched for part in parts):
             for peer in peers.values():
                 self.matched.add(peer.number)
-                self.matched.update(
-                    part.number for other, part in self._tiles.parts[peer.number].items() if not other[1]
-                )
+                for other, part in self._tiles.parts[peer.number].items():
+                    if not other[1]:
+                        self.matched.add(part.number)
 
     def operands(self, ours: Node, theirs: Node, values: Values) -> list[tuple[Node, Node]] | None:
         """Pairs of the operands of a value of `after` and what they should be; None where those of the instruction
@@ -193,9 +193,8 @@ class TiledIndex(Index):
     def _giving(self, theirs: Node, wholes: Sequence[Node], steps: Steps, values: Values) -> _Parts | None:
         """The parts from which steps give what a value should be; of several, those computed from what `after`
         computes its own from."""
-        given = tuple(id(values[number]) for number in sorted(steps.given))
         ends = tuple(node.number for node in steps.ends)
-        key = (steps.result.number, theirs.number, ends, given)
+        key = (steps.result.number, theirs.number, ends, steps.given_digests(values))
         if key not in self._known:
             self._known[key] = self._all_giving(theirs, wholes, steps, values)
         end = steps.ends[0]

@@ -38,8 +38,8 @@ class Starts:
     def pairs(self, steps: Steps, parts: Mapping[int, Node], theirs: Node, values: Values) -> list[tuple[Node, Node]]:
         """The starts of slices among some steps, and what they should be for the steps to give a value, as far as that
         is something else."""
-        given = tuple(id(values[number]) for number in sorted(steps.given))
-        key = (steps.result.number, theirs.number, tuple(part.number for part in parts.values()), given)
+        places = tuple(part.number for part in parts.values())
+        key = (steps.result.number, theirs.number, places, steps.given_digests(values))
         if key not in self._known:
             self._known[key] = self._found(steps, parts, theirs, values)
         return [(node, self._node(node, place, theirs)) for node, place in self._known[key]]

@@ -8,6 +8,7 @@ from functools import cached_property
 import attrs
 import numpy as np
 
+from hloexec.diffing.digests import digest_of
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
@@ -40,6 +41,10 @@ class Steps:
         inner = {node.number for instance in self.instances for node in instance.results}
         used = {node.number for instance in self.instances for node in instance.inputs}
         return used - inner - {node.number for node in self.ends}
+
+    def given_digests(self, values: Values) -> tuple[int, ...]:
+        """Those of the values that they use besides, which tell whether they are the same again."""
+        return tuple(digest_of(values[number]).in_order for number in sorted(self.given))
 
     def run(self, evaluator: Evaluator, values: Values, changes: Mapping[int, Array]) -> Array | None:
         """What they give with some values replaced; None where one of them cannot be run again."""

@@ -89,7 +89,7 @@ class Tiles:
         """By the path of an instruction and the leaf, the whole value on each device."""
         self._dependences: dict[tuple[str, str], Dependence] = {}
         self._layouts: dict[tuple[int, ...], list[Layout]] = {}
-        self._arrays: dict[object, tuple[Array, Digest]] = {}
+        self._arrays: dict[tuple[int, str], tuple[Array, Digest]] = {}
         self._computations: dict[object, tuple[Instruction, Computation]] = {}
         self._sums: dict[object, Array | None] = {}
         self._sum_keys: dict[object, list[Key]] = {}
@@ -140,7 +140,7 @@ class Tiles:
         if known is not None:
             return known
         place = tile_of(whole.shape, layout, whole.device)
-        value, digest = self._array((id(whole.value), str(place)), whole.value, place)
+        value, digest = self._array(whole, place)
         operands = self._operands(whole.instance, layout, {})
         return self._add(whole, key, operands, value, digest, place)
 
@@ -213,9 +213,10 @@ class Tiles:
             )
         return self._computations[known]
 
-    def _array(self, key: object, whole: Array, place: tuple[slice, ...]) -> tuple[Array, Digest]:
+    def _array(self, whole: Node, place: tuple[slice, ...]) -> tuple[Array, Digest]:
+        key = whole.array, str(place)
         if key not in self._arrays:
-            value = part_of(whole, place)
+            value = part_of(whole.value, place)
             self._arrays[key] = value, digest_of(value)
         return self._arrays[key]
 
@@ -252,7 +253,7 @@ class Tiles:
         if known is not None:
             return known
         place = tile_of(whole.shape, layout, whole.device)
-        value, digest = self._array((id(whole.value), str(place)), whole.value, place)
+        value, digest = self._array(whole, place)
         return self._add(whole, (layout, ()), whole.instance.operands, value, digest, place)
 
     def _operand_layout(
@@ -329,11 +330,17 @@ class Tiles:
     def _sum(self, instance: Instance, key: Key) -> Array | None:
         """A part of a sum for the whole result."""
         axes = key[1]
-        arrays = [node.value for part in instance.operands for node in part]
+        given = [node for part in instance.operands for node in part]
         places = tuple(division.places[instance.device] for *_, division in axes)
-        known = (instance.name, tuple(map(id, arrays)), tuple((o, a, d.parts) for o, a, d in axes), places)
+        known = (
+            instance.static,
+            tuple(node.array for node in given),
+            tuple((o, a, d.parts) for o, a, d in axes),
+            places,
+        )
         if known not in self._sums:
             dependence = self._dependence(instance)
+            arrays = [node.value for node in given]
             for operand, axis, division in axes:
                 way = dependence.sum_over(operand, axis, division.parts)
                 layout = tuple(division if each == axis else None for each in range(arrays[operand].ndim))
