@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array as column
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import attrs
@@ -67,6 +68,7 @@ class Index:
         self._in_order, self._in_any_order = _Lookup(in_order), _Lookup(in_any_order)
         self._layouts = graph.arrays.layouts(arrays)
         self._chosen: dict[object, Node] = {}
+        self._known_equal: dict[object, Sequence[int]] = {}
         self._known_likeness: dict[tuple[int, int], int] = {}
         self._known_sizes: dict[tuple[int, str], _SameSize] = {}
 
@@ -86,9 +88,17 @@ class Index:
         kind = (digest.count, digest.family)
         return (number for number in numbers if arrays.size(array[number]) == kind)
 
-    def _equal_on(self, device: int, digest: Digest, known: list[int]) -> Iterator[int]:
-        """The numbers of the nodes with the same elements on a device."""
-        return (number for number in self._numbers_of_kind(digest, known) if self.graph.device_of(number) == device)
+    def _equal_on(self, device: int, digest: Digest) -> Sequence[int]:
+        """The numbers of the nodes with the same elements on a device, in order."""
+        key = (device, digest.in_order, digest.count, digest.family)
+        found = self._known_equal.get(key)
+        if found is None:
+            numbers = self._numbers_of_kind(digest, self._in_order[digest.in_order])
+            found = column("i", [number for number in numbers if self.graph.device_of(number) == device])
+            # A constant of a loop has as many nodes as that has iterations.
+            if len(found) > LIMITS.chosen_once:
+                self._known_equal[key] = found
+        return found
 
     def note(self, node: Node) -> None:
         """`after` has this value, and with it all that are equal on its device."""
@@ -96,8 +106,7 @@ class Index:
             self._note_equal(node)
 
     def _note_equal(self, node: Node) -> None:
-        digest = node.digest
-        self.matched.update(self._equal_on(node.device, digest, self._in_order[digest.in_order]))
+        self.matched.update(self._equal_on(node.device, node.digest))
 
     def operands(self, ours: Node, theirs: Node, values: Values) -> list[tuple[Node, Node]] | None:
         """Pairs of the operands of a value of `after`, which holds `values`, and what they should be; None where those
@@ -119,8 +128,7 @@ class Index:
         from values with the digests `made_of`, and then one of its dimensions and names.
         """
         digest = held.digest
-        known = self._in_order[digest.in_order]
-        if known and (node := self._likeliest_of(digest, like, made_of, known)) is not None:
+        if (node := self._likeliest_of(digest, like, made_of)) is not None:
             return Match(node, True, True, held)
         close = self._close(held, digest, chain, like, made_of, bounds, in_order=True)
         if close is not None:
@@ -135,18 +143,18 @@ class Index:
                 return Match(node, False, True, held)
         return self._close(held, digest, chain, like, made_of, bounds, in_order=False)
 
-    def _likeliest_of(self, digest: Digest, like: Node, made_of: frozenset[int], known: list[int]) -> Node | None:
+    def _likeliest_of(self, digest: Digest, like: Node, made_of: frozenset[int]) -> Node | None:
         """Of the nodes with the same elements, the one most like another."""
-        # A constant of a loop has as many nodes as that has iterations.
+        equal = self._equal_on(like.device, digest)
+        if not equal:
+            return None
         key: object = None
-        if len(known) > LIMITS.chosen_once:
+        if len(equal) > LIMITS.chosen_once:
             kind = digest.in_order, digest.count, digest.family
             key = (kind, like.device, like.instance.static, like.shape, made_of)
             if key in self._chosen:
                 return self._chosen[key]
-        equal = list(islice(self._equal_on(like.device, digest, known), LIMITS.equal_values))
-        if not equal:
-            return None
+        equal = equal[: LIMITS.equal_values]
         found = self.graph.node(
             max(equal, key=lambda node: (self._common(node, made_of), self._likeness(node, like), -node))
             if len(equal) > 1

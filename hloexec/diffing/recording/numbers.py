@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 __all__ = ["Numbers"]
+
+
+_MANY = 32
+"""Fewer are added sooner one by one."""
 
 
 class Numbers:
@@ -22,9 +28,14 @@ class Numbers:
             self._flags.extend(bytes(number + 1 - len(self._flags)))
         self._flags[number] = True
 
-    def update(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self.add(number)
+    def update(self, numbers: Sequence[int]) -> None:
+        """Add numbers that are in order."""
+        if len(numbers) < _MANY:
+            for number in numbers:
+                self.add(number)
+        else:
+            self.add(numbers[-1])
+            np.frombuffer(self._flags, np.bool_)[np.asarray(numbers)] = True
 
     def copy(self) -> Numbers:
         return Numbers(self._flags[:])
