@@ -3,8 +3,8 @@
 Both modules run, and every value is recorded with the values that it was computed from (`graph`), and every loop and
 conditional with what decided how it ran (`control`). Values of one module are matched with equal values of the other
 (`digests`, `agreement`, `matching`), and the second module is replayed on the first's values (`replay`). If results
-differ, `localization` goes back from them to the instruction whose operands are right but whose result is not, and
-`extracting` makes two small modules that show it.
+differ, `localization` goes back from them to the instruction whose operands are right but whose result is not,
+`searching` makes findings and notes of what it finds, and `extracting` two small modules that show it.
 """
 
 from hloexec.diffing.dumps import Stage

@@ -13,19 +13,13 @@ import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
 from hloexec.devices.topology import Topology, topology_of
-from hloexec.diffing.agreement import LOCAL
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Decisions
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
-from hloexec.diffing.extracting.building import Extractor
-from hloexec.diffing.extracting.pair import ExtractedPair
-from hloexec.diffing.extracting.region import region_graph
-from hloexec.diffing.findings import Diff, Finding, Verdict
+from hloexec.diffing.findings import Diff, Verdict
 from hloexec.diffing.graph import Graph, Node
-from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blame, Blamed
-from hloexec.diffing.localization.precision import lost_roundings
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
 from hloexec.diffing.partitioned.pairing import TiledIndex
@@ -34,22 +28,20 @@ from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.pairs import Pairs
 from hloexec.diffing.recording.recorder import GraphRecorder
 from hloexec.diffing.replaying.evaluation import Evaluator
-from hloexec.diffing.replaying.replay import Replay, match_through_rounding
+from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
-from hloexec.dtypes import element_type_of
-from hloexec.errors import HloError, InputError
+from hloexec.diffing.searching import search
+from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.running import run_devices
 from hloexec.inputs import random_inputs
-from hloexec.ir import ArrayShape, Module
+from hloexec.ir import Module
 from hloexec.numerics.comparing import compare
-from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
+from hloexec.numerics.comparison import Comparison
 from hloexec.numerics.comparison import Verdict as Outcome
-from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.runs import Sampled, sampled_in_stages
 from hloexec.numerics.sequential import settled
-from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
@@ -61,7 +53,6 @@ __all__ = ["diff"]
 
 _PICTURE_ORDER = "█▓·?×"
 _PICTURE_WIDTH = 100
-_NOWHERE = "no instruction exceeds its rounding bound; this one is closest to it"
 
 
 @attrs.frozen(eq=False)
@@ -139,25 +130,26 @@ def diff(
     pairing, topologies = _paired(before, after, replicas, partitions)
     values = [random_inputs(before, seed)] if inputs is None else listed_inputs(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
-    alone: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
+    options: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
+    again = {**options, "verify": False}  # of a module that has run, or of parts of it
     room = memory_limit_bytes(limit)
     given = (values, pairing.inputs_by_device(values))
     sides = list(map(_Side, (before, after), given, topologies, policies))
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
-    graphs, decisions = _recorded(sides, watchers, room, alone | limits, {**alone, "verify": False}, stages)
+    graphs, decisions = _recorded(sides, watchers, room, options | limits, again, stages)
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
-    evaluators = _evaluators(sides, {**alone, "verify": False, "memory_limit": room})
+    evaluators = _evaluators(sides, {**again, "memory_limit": room})
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     is_equal = _is_equal(ours, theirs)
-    sampled = iter(()) if is_equal else _sampled(sides[0], {**alone, "memory_limit": limit}, stages)
+    sampled = iter(()) if is_equal else _sampled(sides[0], {**options, "memory_limit": limit}, stages)
     comparison = settled(sampled, partial(_outputs, ours, theirs, pairing, policies[0], tiles))
     start = time.monotonic()
     replay = _replay(sides, graphs, evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
     blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick)
-    found = _searched(replay, blame, comparison, top, stages)
+    found = search(replay, blame, comparison, top, stages)
     is_different = found.findings or not comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     counted = [node.number for node in ours.nodes if _tells_something(node)]
@@ -166,56 +158,6 @@ def diff(
     notes = (*pairing.notes, *found.notes)
     part = found.extracted((before, after), policies, topologies[1])
     return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes, part)
-
-
-@attrs.frozen(eq=False)
-class _Search:
-    """What was found out about why results differ."""
-
-    state: State
-    blamed: Sequence[Blamed]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    first: Blamed | None
-    """What the first finding is made of."""
-
-    def extracted(
-        self, modules: tuple[Module, Module], policies: tuple[NumericsPolicy, NumericsPolicy], topology: Topology
-    ) -> ExtractedPair | HloError | None:
-        """What shows the first finding, or why that makes no module."""
-        if self.first is None:
-            return None
-        try:
-            return Extractor(modules, policies, topology, self.state).extract(self.first)
-        except HloError as error:
-            return error
-        except KeyboardInterrupt:
-            return InputError("it was interrupted")
-
-
-def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> _Search:
-    stages.begin("replay", len(replay.graph.instances))
-    state = replay.start(blame.is_over)
-    stages.begin("search")
-    blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
-    notes = [blame.end] if blame.end else []
-    if comparison.agrees and not replay.is_complete:
-        # What has not been replayed is unmatched, and proves nothing.
-        blamed = []
-        notes.append("not every instruction was replayed; that rounding explains the results is all that is known")
-    if comparison.agrees and replay.is_complete and all(entry.is_more_precise for entry in blamed):
-        notes += _excess_precision(replay, state, blamed)
-        blamed = []
-    match_through_rounding(replay.graph, state)
-    findings, nearest = [_finding(entry, state) for entry in blamed], []
-    if comparison.agrees:
-        # Against results that rounding explains, only a proof counts, of what rounding does not explain.
-        pairs = [pair for pair in zip(blamed, findings, strict=True) if _is_beyond_bounds(*pair)]
-        blamed, findings = [entry for entry, _ in pairs], [finding for _, finding in pairs]
-    if not findings and not comparison.agrees:
-        nearest = blame.nearest(state)
-        findings = [_finding(entry, state, _NOWHERE) for entry in nearest]
-    return _Search(state, blamed, tuple(findings[:top]), tuple(notes), next(iter([*blamed, *nearest]), None))
 
 
 def _paired(
@@ -321,6 +263,11 @@ def _outputs(
     return compare(actual, expected, module=module, numerics=policy, spreads=spreads)
 
 
+def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:
+    rows = ((number, match.node.number, match.is_exact, match.is_in_order) for number, match in state.matches.found())
+    return Pairs(ours.columns, theirs.columns, np.fromiter(rows, np.dtype((np.int32, 4))))
+
+
 def _tells_something(node: Node) -> bool:
     """Whether it is not a source, a copy or a repetition, nor one number often."""
     instance = node.instance
@@ -331,11 +278,6 @@ def _tells_something(node: Node) -> bool:
     is_repeated = traits.repeats and len(instance.operands) == 1
     is_known = instance.is_source or is_shown or is_repeated
     return not is_known and not node.digest.is_uniform and node.digest.count > 1
-
-
-def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:
-    rows = ((number, match.node.number, match.is_exact, match.is_in_order) for number, match in state.matches.found())
-    return Pairs(ours.columns, theirs.columns, np.fromiter(rows, np.dtype((np.int32, 4))))
 
 
 def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[Blamed]) -> str:
@@ -355,52 +297,3 @@ def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[
         return "".join(characters)
     edges = [len(characters) * place // _PICTURE_WIDTH for place in range(_PICTURE_WIDTH + 1)]
     return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))
-
-
-def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
-    return blamed.is_proven and (finding.comparison is None or not finding.comparison.agrees)
-
-
-def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:
-    """Notes on values that keep more bits than in `before`, if not on more than a few."""
-    found = [(node, reason) for node, reason in lost_roundings(replay, state)] or [
-        (entry.node, entry.reason) for entry in blamed
-    ]
-    notes = [
-        f"%{node.instance.instruction.name}: {reason}; the results do not show it"
-        for node, reason in found[: LIMITS.notes_on_precision]
-    ]
-    left = len(found) - len(notes)
-    return notes + ([f"{left} more values are not rounded as before rounds them"] if left else [])
-
-
-def _other_shape(blamed: Blamed) -> str:
-    """What distinguishes values that cannot be compared, as they are of other types or sizes."""
-    if blamed.counterpart is None or blamed.value is not None:
-        return ""
-    values = (blamed.node.value, blamed.counterpart.value)
-    ours, its = (str(ArrayShape(element_type_of(value.dtype), value.shape)) for value in values)
-    return "" if ours == its else f"it gives {ours} where before gives {its}"
-
-
-def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
-    comparison = None
-    if blamed.counterpart is not None and blamed.value is not None:
-        tolerance = Tolerance(derivation="nothing rounds on the way") if blamed.allowed is None else LOCAL
-        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), tolerance, blamed.allowed)
-        ours, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
-        name = element_type_of(blamed.raw.dtype).name
-        leaf = LeafComparison("value", verdict_of(measured), ours, its, blamed.raw.size, name, measured)
-        comparison = Comparison((leaf,))
-    before = None if blamed.counterpart is None else blamed.counterpart.place
-    region = tuple(node.place for node in blamed.region) if len(blamed.region) > 1 else ()
-    is_certain = blamed.is_certain and not doubt
-    return Finding(
-        blamed.place or blamed.node.place,
-        before,
-        comparison,
-        is_certain,
-        doubt or blamed.reason or _other_shape(blamed),
-        region=region,
-        graph=region_graph(blamed.region, state),
-    )

@@ -1,4 +1,7 @@
-"""The options that every function that runs a module accepts and passes to `run_devices`."""
+"""The options that every function that runs a module accepts and passes to `run_devices`.
+
+`run` lists them with their defaults, and explains them; here are their types.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from hloexec.exec.statistics import Statistics
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.wording import suggestion
 
-__all__ = ["RunOptions", "plan_options", "require_run_options"]
+__all__ = ["RunOptions", "require_run_options"]
 
 
 class RunOptions(TypedDict, total=False):
@@ -34,12 +37,6 @@ class RunOptions(TypedDict, total=False):
     infeed: Sequence[Source] | None
     outfeed: Sequence[Sink] | None
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None
-
-
-def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options of a run that `plan_of` takes."""
-    names = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
-    return {name: options[name] for name in names if name in options}
 
 
 def require_run_options(function: str, options: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import attrs
@@ -20,7 +21,7 @@ from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.steps import Plan
 
-__all__ = ["plan_of", "require_policy_names"]
+__all__ = ["explained_unless_verified", "plan_of", "plan_options", "require_policy_names"]
 
 
 @attrs.define(eq=False)
@@ -85,15 +86,26 @@ def plan_of(
 
         verify_module(module)
         known.is_verified = True
-    if verify:
+    with explained_unless_verified(module, bool(verify)):
         plan = _kept_plan(known, entry, options, limit)
-        if is_usual:
-            known.usual[usual] = plan
-        return plan
+    if is_usual:
+        known.usual[usual] = plan
+    return plan
+
+
+def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options of a run that `plan_of` takes."""
+    names = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
+    return {name: options[name] for name in names if name in options}
+
+
+def explained_unless_verified(module: Module, verify: bool) -> AbstractContextManager[None]:
+    """Work on a module; where that fails and `verify=False`, VerificationError says what is wrong with the module."""
+    if verify is not False:
+        return nullcontext()
     from hloexec.verifier import explained
 
-    with explained(module):
-        return _kept_plan(known, entry, options, limit)
+    return explained(module)
 
 
 def require_policy_names(module: Module, policy: NumericsPolicy) -> None:

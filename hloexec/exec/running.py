@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from hloexec.exec.host import Host, Sink, Source, connect
 from hloexec.exec.lockstep.participation import require_devices
 from hloexec.exec.machine import Machine
 from hloexec.exec.observers import UNOBSERVED, Observer, attach
-from hloexec.exec.plans import plan_of
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.plans import explained_unless_verified, plan_of, plan_options
 from hloexec.ir import Module
 from hloexec.ops import arena
 from hloexec.ops.blas import single_threaded_blas
@@ -51,7 +52,7 @@ def run(
     computation: str | None = None,
     numerics: str | NumericsPolicy = "reference",
     seed: int = 0,
-    elided: str | Mapping[str, object] = "zeros",
+    elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
     memory_limit: int | str | None = None,
     max_iterations: int | None = None,
@@ -116,27 +117,25 @@ def run(
     """
     if not isinstance(module, Module):
         require_module(module)
-    (output,) = _run(
-        module,
-        collected(module.entry if computation is None else named_computation(module, computation), inputs),
-        ONE_DEVICE,
-        computation=computation,
-        numerics=numerics,
-        seed=seed,
-        elided=elided,
-        unknown=unknown,
-        memory_limit=memory_limit,
-        max_iterations=max_iterations,
-        timeout=timeout,
-        verify=verify,
-        planner=planner,
-        check=check,
-        observers=observers,
-        statistics=statistics,
-        infeed=None if infeed is None else [infeed],
-        outfeed=None if outfeed is None else [outfeed],
-        host_transfers=None if host_transfers is None else [host_transfers],
-    )
+    options: RunOptions = {
+        "computation": computation,
+        "numerics": numerics,
+        "seed": seed,
+        "elided": elided,
+        "unknown": unknown,
+        "memory_limit": memory_limit,
+        "max_iterations": max_iterations,
+        "timeout": timeout,
+        "verify": verify,
+        "planner": planner,
+        "check": check,
+        "statistics": statistics,
+        "infeed": None if infeed is None else [infeed],
+        "outfeed": None if outfeed is None else [outfeed],
+        "host_transfers": None if host_transfers is None else [host_transfers],
+    }
+    values = collected(module.entry if computation is None else named_computation(module, computation), inputs)
+    (output,) = _outputs(module, values, ONE_DEVICE, observers, options)
     return output
 
 
@@ -144,24 +143,8 @@ def run_devices(
     module: Module,
     inputs: Inputs | None,
     *,
-    replicas: int | None = None,
-    partitions: int | None = None,
-    computation: str | None = None,
-    numerics: str | NumericsPolicy = "reference",
-    seed: int = 0,
-    elided: str | Mapping[str, Any] = "zeros",
-    unknown: str = "error",
-    memory_limit: int | str | None = None,
-    max_iterations: int | None = None,
-    timeout: float | None = None,
-    verify: bool = True,
-    planner: bool = True,
-    check: bool = False,
     observers: Sequence[Observer] = (),
-    statistics: Statistics | None = None,
-    infeed: Sequence[Source] | None = None,
-    outfeed: Sequence[Sink] | None = None,
-    host_transfers: Sequence[Mapping[int, Source | Sink]] | None = None,
+    **options: Unpack[RunOptions],
 ) -> list[Value]:
     """Run a module on all of its devices in lockstep; returns one result per device.
 
@@ -171,44 +154,24 @@ def run_devices(
     `random_inputs` does. Equal values are computed once: devices with the same input objects share all values until
     something (partition-id, a collective) makes them differ, and devices whose results agree receive the same arrays.
 
-    `infeed`, `outfeed` and `host_transfers` have one entry per device; everything else is as for `run`. Reductions
-    across devices add in the order of their group.
+    `infeed`, `outfeed` and `host_transfers` have one entry per device; `observers` and the other `options` are those of
+    `run`, with the same defaults (`hloexec.RunOptions`). Reductions across devices add in the order of their group.
 
     Raises what `run` raises, InputError if a collective names devices that do not exist, and DeadlockError if devices
     wait for one another forever: at a collective that some never reach, or reach with other shapes or on another
     channel; at a recv without a send; or at a send that is never received.
     """
     require_module(module)
-    return _run(
-        module,
-        inputs,
-        topology_of(module, replicas, partitions),
-        computation=computation,
-        numerics=numerics,
-        seed=seed,
-        elided=elided,
-        unknown=unknown,
-        memory_limit=memory_limit,
-        max_iterations=max_iterations,
-        timeout=timeout,
-        verify=verify,
-        planner=planner,
-        check=check,
-        observers=observers,
-        statistics=statistics,
-        infeed=infeed,
-        outfeed=outfeed,
-        host_transfers=host_transfers,
-    )
+    require_run_options("run_devices", options)
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    return _outputs(module, inputs, topology, observers, options)
 
 
-def _run(module: Module, inputs: Inputs | None, topology: Topology, *, verify: bool, **options: Any) -> list[Value]:
-    if verify is not False:
-        return _Run(module, inputs, topology, verify=verify, **options).outputs()
-    from hloexec.verifier import explained
-
-    with explained(module):
-        return _Run(module, inputs, topology, verify=verify, **options).outputs()
+def _outputs(
+    module: Module, inputs: Inputs | None, topology: Topology, observers: Sequence[Observer], options: RunOptions
+) -> list[Value]:
+    with explained_unless_verified(module, options.get("verify", True)):
+        return _Run(module, inputs, topology, observers, options).outputs()
 
 
 class _Run:
@@ -219,45 +182,34 @@ class _Run:
         module: Module,
         inputs: Inputs | None,
         topology: Topology,
-        *,
-        seed: int,
-        memory_limit: int | str | None,
-        max_iterations: int | None,
-        timeout: float | None,
-        planner: bool,
-        check: bool,
         observers: Sequence[Observer],
-        statistics: Statistics | None,
-        infeed: Sequence[Source] | None,
-        outfeed: Sequence[Sink] | None,
-        host_transfers: Sequence[Mapping[int, Source | Sink]] | None,
-        **plan_options: Any,
+        options: RunOptions,
     ) -> None:
-        """`plan_options` are those that only `plan_of` looks at."""
-        _require_run_options(seed, check, statistics)
         self.module = module
         self.topology = topology
+        seed, check, statistics = options.get("seed", 0), options.get("check", False), options.get("statistics")
+        _require_run_options(seed, check, statistics)
         self.seed = int(seed)
         self.check = check
         self.statistics = statistics
-        self.planner = planner
-        self.plan_options = plan_options
+        self.planner = options.get("planner", True)
+        self.numerics = options.get("numerics", "reference")
+        self.plan_options = plan_options(options)
+        memory_limit = options.get("memory_limit")
         self.memory_limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
-        self.limits = None if max_iterations is None and timeout is None else _limits(max_iterations, timeout)
-        self.inputs = [_random_inputs(module, seed, plan_options)] if inputs is None else inputs
+        self.limits = _limits(options.get("max_iterations"), options.get("timeout"))
+        self.inputs = [_random_inputs(module, self.seed, options)] if inputs is None else inputs
         self.attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
         self.parties: Sequence[Sequence[Any]] = ()
         """The sources of infeeds, the sinks of outfeeds and the ends of host transfers, each by device."""
-        if infeed is not None or outfeed is not None or host_transfers is not None:
-            self.parties = (
-                _per_device("infeed", infeed, topology),
-                _per_device("outfeed", outfeed, topology),
-                _per_device("host_transfers", host_transfers, topology),
-            )
+        parties = options.get("infeed"), options.get("outfeed"), options.get("host_transfers")
+        if any(party is not None for party in parties):
+            names = "infeed", "outfeed", "host_transfers"
+            self.parties = [_per_device(name, party, topology) for name, party in zip(names, parties, strict=True)]
         if self.attached.controls:
             # What an optimized plan computes early, or all at once, could not be replaced.
             self.planner = False
-            self.attached.may_replace = numerics_policy(plan_options["numerics"]).rounds_every_value
+            self.attached.may_replace = numerics_policy(self.numerics).rounds_every_value
 
     def outputs(self) -> list[Value]:
         """The result of each device; computed again without optimizations where a fault in them ended the run."""
@@ -277,14 +229,8 @@ class _Run:
             return outputs
 
     def _plan(self, planner: bool, *, is_observed: bool = False, is_controlled: bool = False) -> Plan:
-        return plan_of(
-            self.module,
-            memory_limit=self.memory_limit,
-            planner=planner,
-            is_observed=is_observed,
-            is_controlled=is_controlled,
-            **self.plan_options,
-        )
+        options = self.plan_options | {"planner": planner}
+        return plan_of(self.module, is_observed=is_observed, is_controlled=is_controlled, **options)
 
     def _outputs(self, plan: Plan) -> list[Value]:
         """The results of one run of a plan."""
@@ -315,7 +261,7 @@ class _Run:
                 from hloexec.ops.random import rng
 
                 seeds.enter_context(rng.seeded(self.seed))
-            rounding_seed = numerics_policy(self.plan_options["numerics"]).rounding_seed
+            rounding_seed = numerics_policy(self.numerics).rounding_seed
             if rounding_seed is not None:
                 from hloexec.ops.policies import chance
 
@@ -352,7 +298,9 @@ def _require_run_options(seed: object, check: object, statistics: object) -> Non
             raise wrong("statistics", "a Statistics object, which the run fills in", statistics)
 
 
-def _limits(max_iterations: int | None, timeout: float | None) -> Limits:
+def _limits(max_iterations: int | None, timeout: float | None) -> Limits | None:
+    if max_iterations is None and timeout is None:
+        return None
     from hloexec.exec.limits import Limits
 
     if max_iterations is not None:
@@ -362,10 +310,10 @@ def _limits(max_iterations: int | None, timeout: float | None) -> Limits:
     return Limits(max_iterations, timeout)
 
 
-def _random_inputs(module: Module, seed: int, options: Mapping[str, Any]) -> list[Value]:
+def _random_inputs(module: Module, seed: int, options: RunOptions) -> list[Value]:
     from hloexec.inputs import random_inputs
 
-    return random_inputs(module, seed, computation=options["computation"], verify=options["verify"])
+    return random_inputs(module, seed, computation=options.get("computation"), verify=options.get("verify", True))
 
 
 def _memory_of(plan: Plan) -> AbstractContextManager[None]:

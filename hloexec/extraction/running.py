@@ -17,8 +17,8 @@ from hloexec.devices.topology import device_counts, topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
-from hloexec.exec.options import RunOptions, plan_options, require_run_options
-from hloexec.exec.plans import plan_of
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.plans import plan_of, plan_options
 from hloexec.exec.running import run_devices
 from hloexec.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.extraction.recording import Enough, Occurrence, Recorder

@@ -12,10 +12,8 @@ MODULES = {
         "and or xor not shift-left shift-right-arithmetic shift-right-logical mulhi popcnt count-leading-zeros"
     ),
     "elementwise.arithmetic": "add subtract multiply divide remainder power atan2 maximum minimum",
-    "collective.all_reduce": (
-        "all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done "
-        "collective-reduce reduce-scatter"
-    ),
+    "collective.all_gather": "all-gather all-gather-start all-gather-done",
+    "collective.all_reduce": "all-reduce all-reduce-start all-reduce-done collective-reduce reduce-scatter",
     "collective.all_to_all": "all-to-all ragged-all-to-all",
     "collective.permute": (
         "collective-broadcast collective-permute collective-permute-start collective-permute-done partition-id "

@@ -11,8 +11,8 @@ from hloexec.arguments import byte_count, listed, require_flags, require_integer
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.observers import UNREPLACEABLE, Event, Observer
-from hloexec.exec.options import RunOptions, plan_options, require_run_options
-from hloexec.exec.plans import plan_of
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.plans import plan_of, plan_options
 from hloexec.exec.running import run_devices
 from hloexec.ir import Instruction, Module
 from hloexec.ops.policies.policy import numerics_policy

@@ -16,8 +16,8 @@ from hloexec.arguments import byte_count, listed, require_flags, require_module,
 from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.observers import Observer
-from hloexec.exec.options import RunOptions, plan_options, require_run_options
-from hloexec.exec.plans import plan_of
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.plans import plan_of, plan_options
 from hloexec.exec.running import run_devices
 from hloexec.files import new_folder, open_atomically, require_new_folder, require_room
 from hloexec.ir import Computation, Module

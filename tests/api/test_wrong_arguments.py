@@ -395,10 +395,21 @@ def test_a_limit_in_words_holds() -> None:
     assert hloexec.run(MODULE, X, X, memory_limit="1G").tolist() == [0, 2, 4, 6]
 
 
-def test_options_of_runs_are_those_of_run_devices() -> None:
-    own = [name for name in inspect.signature(hloexec.run_devices).parameters if name not in ("module", "inputs")]
-    assert sorted(hloexec.RunOptions.__annotations__) == sorted({*own} - {"observers"})
-    of_run = [name for name in inspect.signature(hloexec.run).parameters if name not in ("module", "inputs")]
-    assert [name for name in own if name not in ("replicas", "partitions")] == of_run
-    for name in of_run:
+def test_options_of_runs_are_those_that_run_explains_and_how_many_devices_there_are() -> None:
+    of_run = inspect.signature(hloexec.run).parameters
+    types, of_host = hloexec.RunOptions.__annotations__, ("infeed", "outfeed", "host_transfers")
+    names = [name for name in of_run if name not in ("module", "inputs", "observers")]
+    assert list(types) == ["replicas", "partitions", *names]
+    for name in names:
         assert f"`{name}" in (hloexec.run.__doc__ or "")
+        if name not in of_host:
+            assert of_run[name].annotation == types[name].__forward_arg__, name
+
+
+@pytest.mark.filterwarnings("ignore:constants that the text elides:hloexec.HloWarning")
+def test_runs_on_devices_have_the_defaults_of_run() -> None:
+    module = hloexec.parse(
+        "HloModule m\nENTRY e { low = bf16[] constant(-1)\n high = bf16[] constant(1)\n c = bf16[64] constant({...})\n"
+        " drawn = bf16[64] rng(low, high), distribution=rng_uniform\n ROOT sum = bf16[64] add(drawn, c) }\n"
+    )
+    assert hloexec.run_devices(module, [])[0].tobytes() == hloexec.run(module).tobytes()

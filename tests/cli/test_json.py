@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hloexec.cli import main
-from hloexec.report.json.keys import KEYS
+from hloexec.report.json.keys import KEYS, PARTS
 from hloexec.report.json.records import RECORDS, printed_records
 from tests.records import read_record
 from tests.text.building import op
@@ -201,6 +201,7 @@ def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_key_has_a_record_and_every_record_is_printed() -> None:
     used = {word.removesuffix("?") for keys in RECORDS.values() for word in keys.split()}
     assert used | {"schema", "version", "warnings"} == KEYS.keys()
+    assert len(KEYS) == sum(map(len, PARTS)), "a key is in two parts of the table"
     kinds = {re.sub(r"[^\w-]", "", KEYS[key][0]) for key in used}
     assert RECORDS.keys() - {*printed_records()} <= kinds
 

@@ -1,4 +1,4 @@
-"""Collectives that concatenate or fold what several devices hold: all-gather, all-reduce, reduce-scatter.
+"""Collectives that fold what several devices hold: all-reduce, collective-reduce, reduce-scatter.
 
 A fold goes through the members in the order of their group: narrow floats are added, multiplied and compared in f32 and
 rounded once at the end; any other reducer works step by step in the declared type.
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.ir import Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     CollectiveAttributes,
@@ -23,47 +23,35 @@ from hloexec.ops.collective.groups import (
     collective,
     data_operands,
     declared_results,
-    extent_of,
-    group_size,
     one_or_all,
     require_distinct,
     roots_of,
     without_roots,
     zeros,
 )
+from hloexec.ops.collective.shares import relate_share, require_shares, shares_in
 from hloexec.ops.common import array_shape, in_type, narrow, require, widen
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, accumulation_dtype
 from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import Callee, ProgramShape, Role, opcode
-from hloexec.ops.relations import Axes, Relating, leafwise
+from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.rounding import Sums
 from hloexec.ops.signatures import (
     called,
-    element_of_operand,
     one_or_tuple,
     require_reducer,
-    require_same_shape,
-    require_tuple,
-    same_type,
 )
 from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
 if TYPE_CHECKING:
-    from hloexec.ops.relations import Value
+    pass
 
-__all__ = ["AllGatherAttributes", "AllReduceAttributes", "CollectiveReduceAttributes", "ReduceScatterAttributes"]
+__all__ = ["AllReduceAttributes", "CollectiveReduceAttributes", "ReduceScatterAttributes"]
 
 _MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
-
-
-@attrs.frozen
-class AllGatherAttributes(CollectiveAttributes):
-    constrain_layout: bool = attribute(Grammar.BOOL, default=False)
-    dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
-    use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)
 
 
 @attrs.frozen
@@ -86,62 +74,6 @@ class ReduceScatterAttributes(_FoldAttributes):
     to_apply: str = attribute(Grammar.COMPUTATION, formerly=("calls",))
 
 
-@collective("all-gather", attributes=AllGatherAttributes, gives_same=True, moves=(0,), crosses_devices=True)
-class AllGather:
-    """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
-
-    @staticmethod
-    def group_members(operands: Sequence[Shape], result: Shape, attributes: AllGatherAttributes) -> int | None:
-        return _parts_in(operands[0], result, attributes.dimension)
-
-    @staticmethod
-    def relate(use: Relating) -> None:
-        _relate_gathered(use, use.result)
-
-    @staticmethod
-    def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
-        return _gathered(operands, shape, attributes, "all-gather")
-
-    @staticmethod
-    def exchange(members: Members, *, attributes: AllGatherAttributes) -> Results:
-        parts = zip(*members.values(), strict=True)
-        whole = one_or_all([np.concatenate(arrays, attributes.dimension) for arrays in parts])
-        return dict.fromkeys(members, whole)
-
-
-@collective(
-    "all-gather-start", attributes=AllGatherAttributes, gives_same=True, begins=True, opens=True, owns_tuple=True
-)
-class AllGatherStart:
-    """Starts an all-gather; the value is (operands, results)."""
-
-    @staticmethod
-    def group_members(operands: Sequence[Shape], result: Shape, attributes: AllGatherAttributes) -> int | None:
-        parts = parts_of(result)
-        return AllGather.group_members(operands, parts[1], attributes) if len(parts) > 1 else None
-
-    @staticmethod
-    def relate(use: Relating) -> None:
-        for ours, theirs in zip(use.operands, use.result.part(0).leaves.values(), strict=False):
-            use.same(ours.axes, theirs)
-        _relate_gathered(use, use.result.part(1))
-
-    @staticmethod
-    def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
-        parts = require_tuple(shape, 2, "all-gather-start")
-        require_same_shape(parts[0], one_or_tuple(operands), "element 0 of all-gather-start, its operands,")
-        return TupleShape((parts[0], _gathered(operands, parts[1], attributes, "all-gather-start"), *parts[2:]))
-
-    exchange = AllGather.exchange
-
-
-@opcode("all-gather-done", operands=1, role=Role.PART, aliases=(((), (1,)),), owns_tuple=True)
-class AllGatherDone:
-    """The results of a started all-gather."""
-
-    infer = element_of_operand("all-gather-done", 1)
-
-
 @collective("all-reduce", attributes=AllReduceAttributes, gives_same=True, is_leafwise=True)
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
@@ -149,7 +81,7 @@ class AllReduce:
     sums = Sums.FOLDED
 
     @staticmethod
-    def well_formed(*operands: Shape, attributes: AllReduceAttributes | ReduceScatterAttributes) -> None:
+    def well_formed(*operands: Shape, attributes: _FoldAttributes) -> None:
         is_well_formed = attributes.channel_id is not None or not attributes.use_global_device_ids
         require(is_well_formed, "use_global_device_ids=true needs a channel_id")
 
@@ -252,12 +184,12 @@ class ReduceScatter:
 
     @staticmethod
     def group_members(operands: Sequence[Shape], result: Shape, attributes: ReduceScatterAttributes) -> int | None:
-        return _parts_in(result, operands[0], attributes.dimension)
+        return shares_in(result, operands[0], attributes.dimension)
 
     @staticmethod
     def relate(use: Relating) -> None:
         for operand, axes in zip(use.operands, use.result.leaves.values(), strict=False):
-            _relate_share(use, operand.axes, axes)
+            relate_share(use, operand.axes, axes)
         if use.group is not None:
             use.sums_over([use.group])
 
@@ -268,7 +200,7 @@ class ReduceScatter:
         _folded_shape(operands, attributes, computations[0], "reduce-scatter")
         results = declared_results(shape, len(operands), "reduce-scatter")
         for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
-            _require_parts(result, operand, attributes, f"result {number} of reduce-scatter", "a part of its operand")
+            require_shares(result, operand, attributes, f"result {number} of reduce-scatter", "a part of its operand")
         return shape
 
     @staticmethod
@@ -283,46 +215,6 @@ class ReduceScatter:
         parts = [np.array_split(whole, len(members), attributes.dimension) for whole in folded]
         # Copies, as a part of an array would keep all of it alive.
         return {member: one_or_all([part[k].copy() for part in parts]) for k, member in enumerate(members)}
-
-
-def _require_parts(
-    part: Shape, whole: Shape, attributes: AllGatherAttributes | ReduceScatterAttributes, what: str, expected: str
-) -> None:
-    """`whole` must be a group's `part`s one after the other along the dimension."""
-    opcode_name = what.rpartition(" ")[2]
-    small, large = array_shape(part, what), array_shape(whole, what)
-    dimension, size = attributes.dimension, group_size(attributes.replica_groups, opcode_name)
-    extent = extent_of(small, dimension, what)
-    others = [number for number in range(small.rank) if number != dimension]
-    same = small.rank == large.rank and all(small.dimensions[i] == large.dimensions[i] for i in others)
-    total = large.dimensions[dimension] if same else -1
-    # A channel without global device numbers brings in all partitions of the replicas that the groups list.
-    is_exact = size is not None and (attributes.channel_id is None or attributes.use_global_device_ids)
-    unit = extent * (size or 1)
-    fits = total == unit if is_exact else total % max(unit, 1) == 0
-    require(
-        same and fits and same_type(small.element_type, large.element_type),
-        f"{what} must be {expected} along dimension {dimension} with {size or 'some number of'} devices in a group, "
-        f"but the shapes are {part} and {whole}",
-    )
-
-
-def _parts_in(part: Shape, whole: Shape, dimension: int) -> int | None:
-    """How many times `whole` has the extent of `part` along a dimension; of tuples, their first elements. None where
-    these are not such arrays, as in a module that is not verified."""
-    extents = []
-    for shape in (part, whole):
-        first = next(iter(parts_of(shape)), None)
-        if isinstance(first, ArrayShape) and 0 <= dimension < first.rank:
-            extents.append(first.dimensions[dimension])
-    return extents[1] // extents[0] if len(extents) == 2 and all(extents) else None
-
-
-def _gathered(operands: tuple[Shape, ...], shape: Shape, attributes: AllGatherAttributes, opcode_name: str) -> Shape:
-    results = declared_results(shape, len(operands), opcode_name)
-    for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
-        _require_parts(operand, result, attributes, f"operand {number} of {opcode_name}", "a part of its result")
-    return shape
 
 
 def _folded_shape(
@@ -385,17 +277,3 @@ def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:
     for operands in members[1:]:
         total = [in_type(*pair) for pair in zip(called(callee, *total, *operands), types, strict=True)]
     return total
-
-
-def _relate_gathered(use: Relating, result: Value) -> None:
-    for operand, axes in zip(use.operands, result.leaves.values(), strict=False):
-        _relate_share(use, axes, operand.axes)
-
-
-def _relate_share(use: Relating, whole: Axes, part: Axes) -> None:
-    """Along the dimension that devices share, one array is a multiple of the other."""
-    for number, (ours, theirs) in enumerate(zip(whole, part, strict=True)):
-        if number == use.attributes.dimension:
-            use.shared(ours, theirs, use.group)
-        else:
-            use.same([ours], [theirs])

@@ -1,14 +1,13 @@
 """scatter: combining windows of updates into operands at computed positions.
 
-All windows are treated as rows: the operand is transposed so that the dimensions in which windows have different starts
-come first and are merged, and each window is divided into pieces within one row each. What remains is `table[key] =
-f(table[key], piece)` for a list of keys and pieces, in order. Source: XLA, "Operation semantics", Scatter.
+`placement` makes rows of the operand and pieces of rows of the windows. What remains is `table[key] =
+f(table[key], piece)` for a list of keys and pieces, in order (`combining`).
+Source: XLA, "Operation semantics", Scatter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import attrs
 import numpy as np
@@ -36,6 +35,7 @@ from hloexec.ops.indexing.index_vectors import (
     window_dimensions,
 )
 from hloexec.ops.indexing.one_window import OneWindow
+from hloexec.ops.indexing.placement import placed
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import common_extent, completed, part
@@ -171,7 +171,9 @@ class Scatter:
         sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
         indices, *updates = _of_one_batch(operands[count:], operand_shapes[count:], attributes)
         updates = [in_type(*pair) for pair in zip(updates, types, strict=True)]
-        placement = _place(indices, updates[0].shape, bound, attributes)
+        window = _window_sizes(attributes, len(bound), updates[0].shape)
+        axes = (*_batch_axes(attributes, updates[0].ndim), *attributes.update_window_dims)
+        placement = placed(*start_positions(_NAMES, attributes, indices), window, bound, axes)
         results: Sequence[Array] = sources
         if placement is not None:
             if placement.has_leading_rows:
@@ -311,95 +313,3 @@ def _of_one_batch(
         for axis, _, _, cut in places:
             cut[axis] = slice(extent)
     return [part(array, cut) for array, cut in zip(arrays, slices, strict=True)]
-
-
-@attrs.frozen
-class _Placement:
-    """Where updates go: the operand as a table of rows, each window as one piece per row that it touches."""
-
-    sizes: tuple[int, ...]
-    """Of the operand."""
-    window: tuple[int, ...]
-    """Window sizes by operand dimension."""
-    moving: tuple[int, ...]
-    """The operand dimensions in which windows start at different places: together they number the rows."""
-    resting: tuple[int, ...]
-    """The other operand dimensions: those of a row."""
-    update_axes: tuple[int, ...]
-    """The updates' dimensions, batch dimensions first."""
-    fitting: Array | None
-    """The numbers of the windows that fit, where some do not."""
-    keys: Array
-    """The row of each piece."""
-
-    @property
-    def has_leading_rows(self) -> bool:
-        """Whether a row-major operand is a table of rows as it lies."""
-        return self.moving == tuple(range(len(self.moving)))
-
-    def table(self, operand: Array) -> Array:
-        """A copy of the operand as `[rows, resting dimensions...]`."""
-        return self.rows(row_major(operand.transpose(*self.moving, *self.resting)))
-
-    def rows(self, transposed: Array) -> Array:
-        """`[moving dimensions..., resting dimensions...]` as `[rows, resting dimensions...]`; a view if row-major."""
-        return transposed.reshape(prod(transposed.shape[: len(self.moving)]), *transposed.shape[len(self.moving) :])
-
-    def target(self, table: Array) -> Array:
-        """The part of a table that windows reach."""
-        return table[(slice(None), *(slice(self.window[axis]) for axis in self.resting))]
-
-    def pieces(self, updates: Array) -> Array:
-        """Updates as `[keys, resting dimensions...]`."""
-        windows = updates.transpose(self.update_axes).reshape(-1, *self.window)
-        if self.fitting is not None:
-            windows = windows[self.fitting]
-        windows = windows.transpose(0, *(axis + 1 for axis in (*self.moving, *self.resting)))
-        return windows.reshape(len(self.keys), *windows.shape[1 + len(self.moving) :])
-
-    def restored(self, table: Array) -> Array:
-        """A table as an array of the operand's shape."""
-        axes = (*self.moving, *self.resting)
-        return table.reshape([self.sizes[axis] for axis in axes]).transpose(np.argsort(axes))
-
-
-def _fitting(limits: list[tuple[Array, int]], batch: tuple[int, ...]) -> Array | None:
-    """The numbers of the windows that start between 0 and the limit in each dimension; None where all do."""
-    outside = [(start, limit) for start, limit in limits if start.min() < 0 or start.max() > limit]
-    if not outside:
-        return None
-    fits = np.ones(batch, np.bool_)
-    for start, limit in outside:
-        fits &= (start >= 0) & (start <= limit)
-    return np.flatnonzero(fits)
-
-
-def _place(
-    indices: Array, update_sizes: tuple[int, ...], sizes: tuple[int, ...], attributes: ScatterAttributes
-) -> _Placement | None:
-    """The placement of updates in an operand of `sizes`, or None where no window fits."""
-    window = _window_sizes(attributes, len(sizes), update_sizes)
-    starts, batch = start_positions(_NAMES, attributes, indices)
-    if not prod(batch) or not prod(window):
-        return None
-    fitting = _fitting([(start, sizes[axis] - window[axis]) for axis, start in starts.items()], batch)
-    if fitting is not None and not fitting.size:
-        return None
-    moving = tuple(sorted(axis for axis in starts if window[axis] < sizes[axis]))
-    first: Array = np.zeros((), np.int64)
-    offset: Array = np.zeros(1, np.int64)
-    for number, axis in enumerate(moving):
-        first = first * sizes[axis] + starts[axis] if number else starts[axis]
-        offset = np.add.outer(offset * sizes[axis], np.arange(window[axis])).reshape(-1)
-    first = np.broadcast_to(first, batch).reshape(-1)
-    first = first if fitting is None else first[fitting]
-    keys = first if len(offset) == 1 else np.add.outer(first, offset).reshape(-1)
-    return _Placement(
-        sizes=sizes,
-        window=window,
-        moving=moving,
-        resting=tuple(axis for axis in range(len(sizes)) if axis not in moving),
-        update_axes=(*_batch_axes(attributes, len(update_sizes)), *attributes.update_window_dims),
-        fitting=fitting,
-        keys=keys,
-    )

@@ -1,0 +1,130 @@
+"""The search for what is to blame, from a replay to what the result of a diff says of it: findings and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.devices.topology import Topology
+from hloexec.diffing.agreement import LOCAL
+from hloexec.diffing.extracting.building import Extractor
+from hloexec.diffing.extracting.pair import ExtractedPair
+from hloexec.diffing.extracting.region import region_graph
+from hloexec.diffing.findings import Finding
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.localization.blaming import Blame, Blamed
+from hloexec.diffing.localization.precision import lost_roundings
+from hloexec.diffing.replaying.replay import Replay, match_through_rounding
+from hloexec.diffing.replaying.states import State
+from hloexec.dtypes import element_type_of
+from hloexec.errors import HloError, InputError
+from hloexec.exec.observers import Stages
+from hloexec.ir import ArrayShape, Module
+from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
+from hloexec.numerics.measuring import measure
+from hloexec.numerics.tolerances import Tolerance
+from hloexec.ops.policies.policy import NumericsPolicy
+
+__all__ = ["Search", "search"]
+
+_NOWHERE = "no instruction exceeds its rounding bound; this one is closest to it"
+
+
+@attrs.frozen(eq=False)
+class Search:
+    """What was found out about why results differ."""
+
+    state: State
+    blamed: Sequence[Blamed]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    first: Blamed | None
+    """What the first finding is made of."""
+
+    def extracted(
+        self, modules: tuple[Module, Module], policies: tuple[NumericsPolicy, NumericsPolicy], topology: Topology
+    ) -> ExtractedPair | HloError | None:
+        """What shows the first finding, or why that makes no module."""
+        if self.first is None:
+            return None
+        try:
+            return Extractor(modules, policies, topology, self.state).extract(self.first)
+        except HloError as error:
+            return error
+        except KeyboardInterrupt:
+            return InputError("it was interrupted")
+
+
+def search(replay: Replay, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> Search:
+    """What is to blame, at most `top` findings; where rounding explains the results, only what it does not explain."""
+    stages.begin("replay", len(replay.graph.instances))
+    state = replay.start(blame.is_over)
+    stages.begin("search")
+    blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
+    notes = [blame.end] if blame.end else []
+    if comparison.agrees and not replay.is_complete:
+        # What has not been replayed is unmatched, and proves nothing.
+        blamed = []
+        notes.append("not every instruction was replayed; that rounding explains the results is all that is known")
+    if comparison.agrees and replay.is_complete and all(entry.is_more_precise for entry in blamed):
+        notes += _excess_precision(replay, state, blamed)
+        blamed = []
+    match_through_rounding(replay.graph, state)
+    findings, nearest = [_finding(entry, state) for entry in blamed], []
+    if comparison.agrees:
+        # Against results that rounding explains, only a proof counts, of what rounding does not explain.
+        pairs = [pair for pair in zip(blamed, findings, strict=True) if _is_beyond_bounds(*pair)]
+        blamed, findings = [entry for entry, _ in pairs], [finding for _, finding in pairs]
+    if not findings and not comparison.agrees:
+        nearest = blame.nearest(state)
+        findings = [_finding(entry, state, _NOWHERE) for entry in nearest]
+    return Search(state, blamed, tuple(findings[:top]), tuple(notes), next(iter([*blamed, *nearest]), None))
+
+
+def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
+    return blamed.is_proven and (finding.comparison is None or not finding.comparison.agrees)
+
+
+def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:
+    """Notes on values that keep more bits than in `before`, if not on more than a few."""
+    found = list(lost_roundings(replay, state)) or [(entry.node, entry.reason) for entry in blamed]
+    notes = [
+        f"%{node.instance.instruction.name}: {reason}; the results do not show it"
+        for node, reason in found[: LIMITS.notes_on_precision]
+    ]
+    left = len(found) - len(notes)
+    return notes + ([f"{left} more values are not rounded as before rounds them"] if left else [])
+
+
+def _other_shape(blamed: Blamed) -> str:
+    """What distinguishes values that cannot be compared, as they are of other types or sizes."""
+    if blamed.counterpart is None or blamed.value is not None:
+        return ""
+    values = (blamed.node.value, blamed.counterpart.value)
+    ours, its = (str(ArrayShape(element_type_of(value.dtype), value.shape)) for value in values)
+    return "" if ours == its else f"it gives {ours} where before gives {its}"
+
+
+def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
+    comparison = None
+    if blamed.counterpart is not None and blamed.value is not None:
+        tolerance = Tolerance(derivation="nothing rounds on the way") if blamed.allowed is None else LOCAL
+        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), tolerance, blamed.allowed)
+        ours, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
+        name = element_type_of(blamed.raw.dtype).name
+        leaf = LeafComparison("value", verdict_of(measured), ours, its, blamed.raw.size, name, measured)
+        comparison = Comparison((leaf,))
+    before = None if blamed.counterpart is None else blamed.counterpart.place
+    region = tuple(node.place for node in blamed.region) if len(blamed.region) > 1 else ()
+    is_certain = blamed.is_certain and not doubt
+    return Finding(
+        blamed.place or blamed.node.place,
+        before,
+        comparison,
+        is_certain,
+        doubt or blamed.reason or _other_shape(blamed),
+        region=region,
+        graph=region_graph(blamed.region, state),
+    )
