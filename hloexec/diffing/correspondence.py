@@ -11,10 +11,11 @@ from hloexec.devices.topology import Topology
 from hloexec.diffing.graph import Node
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.operations import exchanges
 from hloexec.values import TOKEN, Array, Value, flat, rebuilt
 from hloexec.wording import counted, listing
 
-__all__ = ["Correspondence", "correspondence_of", "nested"]
+__all__ = ["Correspondence", "correspondence_of", "nested", "unseen_exchanges"]
 
 
 @attrs.frozen
@@ -44,6 +45,25 @@ class Correspondence:
     def ordered(self, outputs: Sequence[Node]) -> list[Node]:
         """`before`'s arrays of the result, in the order of `after`'s."""
         return [outputs[place] for place in self.result_order]
+
+
+def unseen_exchanges(modules: Sequence[Module], topology: Topology, inputs: Sequence[Sequence[Value]]) -> list[str]:
+    """A note where modules on shards exchange values between devices that all had the same inputs."""
+    is_equal = topology.count > 1 and len(inputs) == 1
+    if not is_equal or any(map(_takes_wholes, modules)):
+        return []
+    if not any(exchanges(instruction) for module in modules for part in module for instruction in part):
+        return []
+    return [
+        f"all {topology.count} devices had the same inputs, so that values exchanged with the wrong devices may not "
+        "show; give each its own (--different-inputs)"
+    ]
+
+
+def _takes_wholes(module: Module) -> bool:
+    """Whether a module has yet to be partitioned: XLA then appends `_spmd` to the name of its entry."""
+    is_annotated = any(instruction.sharding is not None for part in module for instruction in part)
+    return is_annotated and "_spmd" not in module.entry_name
 
 
 def correspondence_of(before: Module, after: Module, topologies: Sequence[Topology]) -> Correspondence:

@@ -220,8 +220,11 @@ class Index:
         least = min(relative_bound(chain), relative_bound(other))
         ours = bounds * min(1.0, least / relative_bound(chain))
         yield Allowance(2 * ours)
-        counterpart = self._path_bounds.of(node, self.matched)
-        yield Allowance(ours, counterpart * min(1.0, least / relative_bound(other)))
+        yield Allowance(ours, self.own_bounds(node) * min(1.0, least / relative_bound(other)))
+
+    def own_bounds(self, node: Node) -> Array:
+        """How far a node may be off itself, since values that `after` has."""
+        return self._path_bounds.of(node, self.matched)
 
     def _candidates(self, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]) -> list[Node]:
         """The nodes whose sums are near enough: first those computed from the same values, then those of the same

@@ -16,7 +16,7 @@ from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Decisions
-from hloexec.diffing.correspondence import Correspondence, correspondence_of
+from hloexec.diffing.correspondence import Correspondence, correspondence_of, unseen_exchanges
 from hloexec.diffing.findings import Diff, Verdict
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.localization.blaming import Blame, Blamed
@@ -155,7 +155,8 @@ def diff(
     counted = [node.number for node in ours.nodes if _tells_something(node)]
     matched = sum(map(found.state.matches.is_any, counted))
     pairs, picture = _pairs(ours, theirs, found.state), _picture(ours, counted, found.state, found.blamed)
-    notes = (*pairing.notes, *found.notes)
+    hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
+    notes = (*pairing.notes, *found.notes, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes, part)
 

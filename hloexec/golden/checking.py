@@ -6,6 +6,7 @@ import enum
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -15,11 +16,13 @@ from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash
 from hloexec.golden.recording import run_golden, write_expected
 from hloexec.golden.spreads import read_spreads
-from hloexec.ir import Module
+from hloexec.ir import Module, leaf_shapes
 from hloexec.loading import load
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, Verdict
 from hloexec.numerics.sampling.spread import Spread
+from hloexec.results import labelled_arrays
+from hloexec.sharding import shard_inputs, shards_of_result
 from hloexec.values import Described, Value
 
 __all__ = ["GoldenCheck", "Outcome", "check_golden", "update_golden"]
@@ -64,7 +67,8 @@ def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None
     Results that hloexec recorded under the policy `exact` must have the same bits. All other results may differ within
     the golden's tolerances or, if it has none, by as much as rounding explains (`hloexec.compare`). `module` runs
     instead of the golden's own module, for example the same module after a compiler pass; rounding differences are then
-    always allowed.
+    always allowed. If XLA has partitioned it for the golden's devices, these are given their shards of the inputs, and
+    compared with their shards of the result.
 
     Raises InputError for arguments of wrong types, and no other HloError: if a golden cannot be checked, the outcome
     says so.
@@ -139,16 +143,19 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
     golden, module, inputs, expected, spreads = _files_of_one(path, other)
     result = run_golden(golden, module, inputs)
+    actual: Any = result
+    if is_divided := len(inputs) > golden.inputs_per_device:
+        (actual, expected), spreads = _by_device(module, result, expected, load(path / MODULE)), {}
     comparison = compare(
-        result,
+        actual,
         expected,
         atol=golden.atol,
         rtol=golden.rtol,
         ulp=golden.ulp,
         module=module,
-        inputs=inputs[0] if len(inputs) == 1 else None,
+        inputs=inputs if is_divided else inputs[0] if len(inputs) == 1 else None,
         numerics=golden.numerics,
-        spreads=spreads if spreads or golden.devices > 1 else None,
+        spreads=spreads if spreads or (golden.devices > 1 and not is_divided) else None,
     )
     verdict = comparison.verdict
     if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:
@@ -156,6 +163,20 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
         return GoldenCheck(path, Outcome.FAILED, message, golden, comparison), result
     outcome = Outcome.PASSED if verdict.agrees else Outcome.FAILED
     return GoldenCheck(path, outcome, str(comparison), golden, comparison), result
+
+
+def _by_device(module: Module, result: Value, expected: Value, before: Module) -> tuple[Any, Any]:
+    """The arrays of each device's result, and its shards of what each device gave before the module was partitioned."""
+    if not isinstance(result, tuple) or not isinstance(expected, tuple):
+        raise InputError(f"{module.name} is for one device")
+    whole = labelled_arrays(expected[0])
+    return labelled_arrays(result), shards_of_result(whole, module, result, before=before)
+
+
+def _dimensions(module: Module) -> list[tuple[int, ...]]:
+    """Those of the arrays that a module takes and gives."""
+    shapes = [*module.entry.parameter_shapes, module.entry.result_shape]
+    return [leaf.array_shape.dimensions for shape in shapes for _, leaf in leaf_shapes(shape)]
 
 
 def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, list[list[Value]]]:
@@ -170,11 +191,17 @@ def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, li
                 f"golden.json says {golden.module_hash[:12]}…); record it again, or give the other module with --module"
             )
     module = load(folder / MODULE) if other is None else other
-    parameters = module.entry.parameters
+    recorded = module if other is None else load(folder / MODULE)
+    is_partitioned = golden.devices > 1 and _dimensions(module) != _dimensions(recorded)
+    parameters = (recorded if is_partitioned else module).entry.parameters
     try:
         if golden.inputs_per_device == 1:
             found = literals.load_inputs(folder / INPUTS, parameters)
-            return module, [[found[number] for number in range(len(parameters))]]
+            values = [found[number] for number in range(len(parameters))]
+            if not is_partitioned:
+                return module, [values]
+            devices = {"replicas": golden.replicas, "partitions": golden.partitions}
+            return module, shard_inputs(module, values, before=recorded, **devices)
     except InputError as error:
         if other is None:
             raise

@@ -73,7 +73,10 @@ def executed(text: str, arrays: Sequence[Array], shape: Shape) -> list[Array]:
     """The arrays of a result of this shape that XLA:CPU gives; raises what jaxlib raises."""
     import jax
     from jaxlib import _hlo, _jax
+    from jaxlib.lapack import prepare_lapack_call
 
+    # Until it has been called once, jaxlib's calls of LAPACK are calls of null pointers.
+    prepare_lapack_call("potrf_ffi", np.dtype(np.float32))
     device = jax.local_devices(backend="cpu")[0]
     options = _jax.CompileOptions()
     if _PRECISION_FLAG not in os.environ.get("XLA_FLAGS", ""):

@@ -69,6 +69,13 @@ class Chain:
         """Which of two chains is the worse; additions weigh by λ², as a sum's error is random."""
         return self.rounding_squares + LAMBDA**2 * self.sum_squares
 
+    def is_as_fine_as(self, unit: float) -> bool:
+        """Whether its errors are no larger than those of functions computed and rounded in a type of this unit
+        roundoff, and of sums in it."""
+        function = rounding(unit, 4 * unit)
+        count = self.roundings + self.terms
+        return self.rounding_squares + self.sum_squares <= count * function.rounding_squares
+
     def then(self, other: Chain, times: float = 1.0) -> Chain:
         """This chain, and then another so many times."""
         return Chain(

@@ -60,6 +60,16 @@ def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
     assert repr(t) == repr(found[2]) == "token"
 
 
+def test_xla_cpu_runs_what_calls_lapack() -> None:
+    pytest.importorskip("jax")
+    call = 'custom-call(x), custom_call_target="lapack_dpotrf_ffi", operand_layout_constraints={f64[2,2]{0,1}}'
+    options = "api_version=API_VERSION_TYPED_FFI, backend_config={uplo = 76 : ui8}"
+    text = op(f"(f64[2,2]{{0,1}}, s32[]) {call}, {options}", x="f64[2,2]")
+    factor, info = run_on_xla_cpu(hloexec.parse(text), [np.array([[4.0, 2.0], [2.0, 5.0]])])
+    np.testing.assert_array_equal(np.tril(np.asarray(factor)), [[2.0, 0.0], [1.0, 2.0]])
+    assert info == 0
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "message"),

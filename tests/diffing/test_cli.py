@@ -108,3 +108,58 @@ def test_wrong_uses_exit_with_2_and_say_why(
 def test_a_module_alone_is_a_wrong_use(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", files["right"]]) == 2
     assert "give the module to compare it with" in capsys.readouterr().err
+
+
+_LARGEST = """HloModule largest
+
+pick {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] maximum(a, b)
+}
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  zero = f32[] constant(0)
+  ROOT r = f32[4] reduce(x, zero), dimensions={1}, to_apply=pick
+}
+"""
+
+
+def test_a_reducer_that_computes_something_else_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after, renamed = (str(tmp_path / name) for name in ("before.hlo", "after.hlo", "renamed.hlo"))
+    Path(before).write_text(_LARGEST)
+    Path(after).write_text(_LARGEST.replace("maximum(", "minimum("))
+    Path(renamed).write_text(_LARGEST.replace("pick", "other").replace("c = ", "d = ").replace("={1}", "={0}"))
+    assert main(["diff", before, after]) == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "where %pick computes %c = f32[] minimum(%a, %b)" in lines
+    assert "where %pick computes %c = f32[] maximum(%a, %b)" in lines
+    Path(before).write_text(_LARGEST.replace("[4,6]", "[4,4]"))
+    Path(renamed).write_text(Path(renamed).read_text().replace("[4,6]", "[4,4]"))
+    assert main(["diff", before, renamed]) == 1
+    assert " computes " not in capsys.readouterr().out
+
+
+_GATHERED = """HloModule gathered, num_partitions=4
+
+ENTRY main.1_spmd {
+  x = f32[2,6] parameter(0)
+  ROOT r = f32[2,6] collective-permute(x), channel_id=1, source_target_pairs={{0,1},{1,2},{2,3},{3,0}}
+}
+"""
+
+
+def test_equal_inputs_of_all_devices_are_said_to_prove_little(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = (str(tmp_path / name) for name in ("before.hlo", "after.hlo"))
+    Path(before).write_text(_GATHERED)
+    Path(after).write_text(_GATHERED.replace("{0,1},{1,2},{2,3},{3,0}", "{0,3},{1,0},{2,1},{3,2}"))
+    assert main(["diff", before, after]) == 0
+    assert "all 4 devices had the same inputs" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "--different-inputs" in said
+    assert main(["diff", before, after, "--different-inputs"]) == 1
+    assert "had the same inputs" not in capsys.readouterr().out
+    assert main(["diff", before, before, "--different-inputs"]) == 0
+    assert "had the same inputs" not in capsys.readouterr().out

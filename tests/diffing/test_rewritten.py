@@ -209,3 +209,32 @@ def test_a_step_that_does_nothing_may_be_what_another_opcode_needs() -> None:
 }"""
     finding = _diff(before, after, _X, np.float32(2.5)).findings[0]
     assert "inverse" in {finding.after.instruction, *(run.instruction for run in finding.region)}
+
+
+_TWICE_ROUNDED = """HloModule m
+ENTRY main {
+  a = f32[4,16] parameter(0)
+  b = f32[4,16] parameter(1)
+  x = f32[4,16] multiply(a, b)
+  size = f32[4,16] abs(x)
+  root = f32[4,16] sqrt(size)
+  square = f32[4,16] multiply(root, root)
+  log = f32[4,16] log(size)
+  power = f32[4,16] exponential(log)
+  part = f32[4,8] slice(USED), slice={[0:4], [4:12]}
+  ROOT r = f32[8,4] transpose(part), dimensions={1,0}
+}
+"""
+
+
+def test_what_is_not_rounded_again_may_be_off_by_what_before_rounds() -> None:
+    """XLA makes x of √x · √x; both have x, and neither is wrong."""
+    inputs = [np.random.default_rng(seed).normal(size=(4, 16)).astype(np.float32) for seed in (0, 1)]
+    modules = {name: hloexec.parse(_TWICE_ROUNDED.replace("USED", name)) for name in ("size", "square", "power")}
+    for name in ("square", "power"):
+        assert hloexec.diff(modules[name], modules["size"], inputs).verdict == "rounding only"
+    # What changes more than roundings do is found.
+    text = _TWICE_ROUNDED.replace("exponential(log)", "multiply(size, c)")
+    constant = "  f = f32[] constant(1.000001)\n  c = f32[4,16] broadcast(f), dimensions={}\n  power ="
+    scaled = hloexec.parse(text.replace("  power =", constant).replace("USED", "power"))
+    assert hloexec.diff(scaled, modules["size"], inputs).verdict == "differ"

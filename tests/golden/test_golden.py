@@ -111,6 +111,45 @@ def test_another_module_on_the_same_inputs(tmp_path: Path) -> None:
     assert found.outcome is Outcome.BROKEN and "does not take this golden's inputs" in found.message
 
 
+_WHOLE = """HloModule m, num_partitions=2
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[5,6] parameter(0), sharding={devices=[2,1]0,1}
+  zero = f32[] constant(0)
+  sums = f32[6] reduce(x, zero), dimensions={0}, to_apply=add
+  squares = f32[5,6] multiply(x, x), sharding={devices=[2,1]0,1}
+  ROOT r = (f32[5,6], f32[6]) tuple(squares, sums)
+}
+"""
+_SHARDS = (
+    _WHOLE.replace("main", "main_spmd")
+    .replace("[5,6]", "[3,6]")
+    .replace(", sharding={devices=[2,1]0,1}", "")
+    .replace("sums = f32[6] reduce", "part = f32[6] reduce")
+    .replace(
+        "  squares",
+        "  sums = f32[6] all-reduce(part), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add\n  squares",
+    )
+)
+
+
+def test_a_module_after_partitioning_takes_and_gives_shards(tmp_path: Path) -> None:
+    folder = _recorded(tmp_path, _WHOLE)
+    found = hloexec.check_golden(folder, module=hloexec.parse(_SHARDS))
+    assert found.passed, found.message
+    alone = _SHARDS.replace("{{0,1}}", "{{0},{1}}")
+    found = hloexec.check_golden(folder, module=hloexec.parse(alone))
+    assert found.outcome is Outcome.FAILED and "0.1" in found.message
+    found = hloexec.check_golden(folder, module=hloexec.parse(_SHARDS.replace("[3,6]", "[2,6]")))
+    assert found.outcome is Outcome.BROKEN and "does not take this golden's inputs" in found.message
+
+
 def test_updating_keeps_the_new_result(tmp_path: Path) -> None:
     folder = _recorded(tmp_path)
     before = (folder / "expected.npz").read_bytes()

@@ -224,8 +224,13 @@ class Replay:
         """By how much rounding may put the elements of a node off those of a node of `before`, of its dimensions, since
         values that both sides have: what is soon known first, then all; None where nothing rounds."""
         chain, other = state.chains[ours.number], self._chain_of(state, counterpart)
-        if not chain.linear or not other.linear or counterpart.digest.family not in ("float", "complex"):
+        if not other.linear or counterpart.digest.family not in ("float", "complex"):
             yield None
+            return
+        if not chain.linear:
+            # √x · √x may be x. A rounding to a narrower type than either's own is another matter.
+            unit = min(unit_roundoff(element_type_of(node.dtype)) for node in (ours, counterpart))
+            yield self.index.own_bounds(counterpart) if other.is_as_fine_as(unit) else None
             return
         bounds = self.bounds(state, ours)
         for allowance in self.index.allowances(chain, bounds, other, counterpart):

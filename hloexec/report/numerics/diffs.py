@@ -9,8 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hloexec.diffing import Diff, Finding, InstructionRun, RegionStep
-from hloexec.ir import Module
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import Role, role_of
+from hloexec.origins import hlo_line
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.numerics.comparison import comparison_record, comparison_view
 from hloexec.report.numerics.pairs import SavedPair, pair_view
@@ -19,6 +22,8 @@ from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["diff_record", "diff_view", "sides_record"]
 
+_MOST_STEPS = 5
+"""A called computation of more is not shown."""
 _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "differ": "bold red"}
 
 
@@ -74,12 +79,16 @@ def _summary(finding: Finding) -> str:
 
 def _details(finding: Finding, found: Diff) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    for name, place, module in (("after", finding.after, found.after), ("before", finding.before, found.before)):
+    sides = [("after", finding.after, found.after), ("before", finding.before, found.before)]
+    called = [[] if place is None else _called(place.of(module), module) for _, place, module in sides]
+    is_called_alike = [*map(_shape_of, called[0])] == [*map(_shape_of, called[1])]
+    for (name, place, module), computations in zip(sides, called, strict=True):
         if place is None:
             continue
         devices = module.replica_count * module.num_partitions
         where = f"{place.path} on device {place.device}" if devices > 1 or place.device else place.path
         lines.append(Text.assemble((f"{name:7}", "dim"), place.line(module)))
+        lines += [] if is_called_alike else [line for each in computations for line in _called_lines(each)]
         lines.append(Text(f"       at {where}", style="dim"))
         if place.op_name(module):
             lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
@@ -90,6 +99,32 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
     if finding.comparison is not None:
         lines += [Text(""), comparison_view(finding.comparison)]
     return lines
+
+
+def _called(instruction: Instruction, module: Module) -> list[Computation]:
+    return [module.by_name[name] for name in computation_names(instruction.attributes)]
+
+
+def _shape_of(computation: Computation) -> list[object]:
+    """What a computation does, whatever its instructions are called."""
+    places = {instruction.name: place for place, instruction in enumerate(computation)}
+    return [
+        (
+            each.opcode,
+            each.attributes,
+            [places[operand] for operand in each.operands],
+            each.name == computation.root_name,
+        )
+        for each in computation
+    ]
+
+
+def _called_lines(computation: Computation) -> list[Text]:
+    """What a small computation computes, as a reducer does."""
+    steps = [each for each in computation if role_of(each) is not Role.PARAMETER]
+    if len(steps) > _MOST_STEPS:
+        return []
+    return [Text(f"       where %{computation.name} computes {hlo_line(each)}") for each in steps]
 
 
 _ROLES = {"input": ("right", "green"), "step": ("", ""), "output": ("wrong", "bold red")}
