@@ -23,6 +23,7 @@ __all__ = [
     "NUMBER",
     "PUNCTUATION",
     "SHAPE",
+    "SKIPPED",
     "STRING",
     "Lexer",
     "escape",
@@ -36,10 +37,10 @@ NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 
 _TYPE_NAMES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 
-_SKIPPED = r"(?:[ \t\n\r]++|//[^\n\r\0]*+|/\*(?:[^*\0]|\*(?!/))*+\*/)*+"
+SKIPPED = r"(?:[ \t\n\r]++|//[^\n\r\0]*+|/\*(?:[^*\0]|\*(?!/))*+\*/)*+"
 
 _TOKEN = re.compile(
-    _SKIPPED + r"(?:"
+    SKIPPED + r"(?:"
     # SHAPE: an element type, its dimensions and, where the brace that follows can be one, its layout.
     rf"((?=[a-z][a-z0-9]*+\[)(?:{_TYPE_NAMES})\[[^\[\](){{}}\"/]*+\](?:\{{[0-9:][^{{}}\"/]*+\}})?)"
     rf"|(%?{NAME_PATTERN})"  # NAME
