@@ -161,7 +161,8 @@ class Lexer:
     def attribute_name(self, what: str) -> str:
         """`name=`, without space between; moves past both."""
         if self.kind != NAME or self.value[0] == "%" or not self.text.startswith("=", self.end):
-            self.fail(f"expected the name of {what} followed by '=', found {self.describe()}")
+            found = f"'{self.value} ='" if self.kind == NAME and self.following() == "=" else self.describe()
+            self.fail(f"expected the name of {what} followed by '=', found {found}")
         value = self.value
         self.move_to(self.end + 1)
         return value
@@ -188,7 +189,7 @@ class Lexer:
         elif self.kind in (NAME, NUMBER) and self.value in ("inf", "-inf", "nan", "-nan"):
             value = float(self.value)
         else:
-            self.fail(f"expected {what} (a number), found {self.describe()}")
+            self.fail(f"expected {what} (a number, inf or nan), found {self.describe()}")
         self.advance()
         return value
 

@@ -191,7 +191,7 @@ class ShapeParser:
                 lexer.fail("expected a dimension after ','")
         lexer.expect("]", "at the end of the dimensions")
         if not element_type.is_array and dimensions:
-            lexer.fail(f"a {element_type.name} has no dimensions", start)
+            lexer.fail(f"a shape of type {element_type.name} has no dimensions", start)
         layout = None
         if lexer.at("{") and _LAYOUT_START.match(lexer.text, lexer.end):
             layout_start = lexer.start
@@ -206,7 +206,7 @@ class ShapeParser:
             if layout == Layout(()):  # says nothing: {:S(0)} of a scalar
                 layout = None
             elif self._strict and not element_type.is_array:
-                lexer.fail(f"a {element_type.name} has no layout", layout_start)
+                lexer.fail(f"a shape of type {element_type.name} has no layout", layout_start)
         return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
 
     def _element_type(self, what: str) -> ElementType:
