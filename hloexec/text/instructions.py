@@ -200,11 +200,9 @@ class InstructionParser:
         """An opcode of a newer XLA: its operands are kept as names where they are names, else verbatim."""
         lexer = self._lexer
         is_word = opcode.replace("-", "").replace("_", "").isalnum() and opcode == opcode.lower()
-        if shape is None or not is_word or opcode in ELEMENT_TYPES:
+        if shape is None or not is_word or opcode in ELEMENT_TYPES or not lexer.at("("):
             lexer.fail(f"'{opcode}' is not an opcode", opcode_start)
         self._state.unknown(f"the opcode '{opcode}'", opcode_start, ("those of `hloexec ops`",))
-        if not lexer.at("("):
-            lexer.fail(f"expected '(' before operands, found {lexer.describe()}")
         opening = lexer.start
         lexer.advance()
         operands: tuple[str, ...] = ()

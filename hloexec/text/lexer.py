@@ -23,6 +23,7 @@ __all__ = [
     "NUMBER",
     "PUNCTUATION",
     "SHAPE",
+    "SKIPPED",
     "STRING",
     "Lexer",
     "escape",
@@ -36,10 +37,10 @@ NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 
 _TYPE_NAMES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 
-_SKIPPED = r"(?:[ \t\n\r]++|//[^\n\r\0]*+|/\*(?:[^*\0]|\*(?!/))*+\*/)*+"
+SKIPPED = r"(?:[ \t\n\r]++|//[^\n\r\0]*+|/\*(?:[^*\0]|\*(?!/))*+\*/)*+"
 
 _TOKEN = re.compile(
-    _SKIPPED + r"(?:"
+    SKIPPED + r"(?:"
     # SHAPE: an element type, its dimensions and, where the brace that follows can be one, its layout.
     rf"((?=[a-z][a-z0-9]*+\[)(?:{_TYPE_NAMES})\[[^\[\](){{}}\"/]*+\](?:\{{[0-9:][^{{}}\"/]*+\}})?)"
     rf"|(%?{NAME_PATTERN})"  # NAME
@@ -160,7 +161,8 @@ class Lexer:
     def attribute_name(self, what: str) -> str:
         """`name=`, without space between; moves past both."""
         if self.kind != NAME or self.value[0] == "%" or not self.text.startswith("=", self.end):
-            self.fail(f"expected the name of {what} followed by '=', found {self.describe()}")
+            found = f"'{self.value} ='" if self.kind == NAME and self.following() == "=" else self.describe()
+            self.fail(f"expected the name of {what} followed by '=', found {found}")
         value = self.value
         self.move_to(self.end + 1)
         return value
@@ -187,7 +189,7 @@ class Lexer:
         elif self.kind in (NAME, NUMBER) and self.value in ("inf", "-inf", "nan", "-nan"):
             value = float(self.value)
         else:
-            self.fail(f"expected {what} (a number), found {self.describe()}")
+            self.fail(f"expected {what} (a number, inf or nan), found {self.describe()}")
         self.advance()
         return value
 

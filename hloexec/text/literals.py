@@ -298,4 +298,4 @@ class _Nesting:
     def _count(self, axis: int, what: str) -> None:
         self._seen[axis] += 1
         if self._seen[axis] > self._shape.dimensions[axis]:
-            self._lexer.fail(f"{what} elements, found more")
+            self._lexer.fail(f"{what} elements, found more: {self._lexer.describe()}")

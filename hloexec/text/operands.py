@@ -65,8 +65,9 @@ class OperandParser:
         return self.operands(scope, entry, start), self._lexer.start
 
     def operands(self, scope: Scope, entry: Opcode | None, start: int) -> tuple[str, ...]:
-        """'(' [operand (',' operand)*] ')', operand ::= [shape] name ('#' int)* | [shape] opcode operands
+        """'(' [operand] (',' [operand])* ')', operand ::= [shape] name ('#' int)* | [shape] opcode operands
 
+        A comma too many separates nothing, as in XLA.
         Nested instructions are on a stack of our own, so they nest as deep as they like.
         """
         lexer = self._lexer
@@ -75,7 +76,6 @@ class OperandParser:
         operands: list[str] = []
         open_instructions: list[tuple[_Head, list[str]]] = []
         by_name = scope.by_name
-        at_start = True
         while True:
             match = _OPERAND.match(text, position)
             if match:
@@ -87,7 +87,6 @@ class OperandParser:
                         self._operand_seen(scope, name, shape, match.start(2))
                     operands.append(name)
                     position = match.end()
-                    at_start = False
                     if terminator == ",":
                         continue
                     lexer.move_to(position)
@@ -99,18 +98,16 @@ class OperandParser:
                 closed = False
                 lexer.move_to(position)
             if not closed:
-                if at_start and lexer.at(")"):
-                    lexer.advance()
-                else:
+                if not (lexer.at(",") or lexer.at(")")):
                     nested = self._slow_operand(scope, operands)
                     if nested is not None:
                         open_instructions.append((nested, operands))
-                        operands, position, at_start = [], lexer.end, True
+                        operands, position = [], lexer.end
                         continue
-                    if lexer.at(","):
-                        position, at_start = lexer.end, False
-                        continue
-                    lexer.expect(")", "after operands")
+                if lexer.at(","):
+                    position = lexer.end
+                    continue
+                lexer.expect(")", "after operands")
             # A list of operands is complete: the outermost one, or that of a nested instruction.
             while open_instructions:
                 head, outer = open_instructions.pop()
@@ -118,7 +115,7 @@ class OperandParser:
                 outer.append(name)
                 operands = outer
                 if lexer.at(","):
-                    position, at_start = lexer.end, False
+                    position = lexer.end
                     break
                 lexer.expect(")", "after operands")
             else:
@@ -137,7 +134,7 @@ class OperandParser:
                 operands.append(name)
                 return None
             lexer.fail(f"expected an operand, found {lexer.describe()}")
-        if lexer.text.startswith("(", lexer.end) and lexer.value[0] != "%":
+        if lexer.value[0] != "%" and lexer.following() == "(":
             entry, wrapped = find_opcode(lexer.value), None
             if entry is None:
                 entry, wrapped = wrapped_opcode(lexer.value) or (None, None)

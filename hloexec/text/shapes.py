@@ -12,7 +12,7 @@ from typing import Any
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
-from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
+from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, SKIPPED, Lexer
 
 __all__ = ["ARRAY_PATTERN", "MAXIMUM_SIZE", "ShapeParser", "parse_shape"]
 
@@ -22,7 +22,7 @@ ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 _SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1,3}(?:,[0-9]{1,3})*)\})?")
 _FLAT_TUPLE = re.compile(r"\([^()]++\)")
 """A tuple without others within, most of which repeat."""
-_LAYOUT_START = re.compile(r"\s*[0-9:]")
+_LAYOUT_START = re.compile(SKIPPED + "-?[0-9]|" + SKIPPED + ":")
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
 MAXIMUM_SIZE = (1 << 63) - 1
 """Of a dimension."""
@@ -51,7 +51,7 @@ class ShapeParser:
         self._layout_fields: tuple[tuple[str, str, Callable[[], Any]], ...] = (
             ("D", "dim_level_types", self._dim_level_types),
             ("T", "tiles", self._tiles),
-            ("L", "tail_padding_alignment_in_elements", lambda: number("the tail padding alignment")),
+            ("L", "tail_padding_alignment_in_elements", lambda: number("the tail padding alignment", 1)),
             ("#", "index_primitive_type", lambda: stored_type("index")),
             ("*", "pointer_primitive_type", lambda: stored_type("pointer")),
             ("E", "element_size_in_bits", lambda: number("the element size")),
@@ -183,11 +183,7 @@ class ShapeParser:
                 dynamic.append(True)
             else:
                 bounded = lexer.take("<=")
-                position = lexer.start
-                size = lexer.integer("a dimension")
-                if size < 0:
-                    lexer.fail("a dimension is not negative", position)
-                dimensions.append(size)
+                dimensions.append(self._at_least(0, "a dimension"))
                 dynamic.append(bounded)
             if not lexer.take(","):
                 break
@@ -195,7 +191,7 @@ class ShapeParser:
                 lexer.fail("expected a dimension after ','")
         lexer.expect("]", "at the end of the dimensions")
         if not element_type.is_array and dimensions:
-            lexer.fail(f"a {element_type.name} has no dimensions", start)
+            lexer.fail(f"a shape of type {element_type.name} has no dimensions", start)
         layout = None
         if lexer.at("{") and _LAYOUT_START.match(lexer.text, lexer.end):
             layout_start = lexer.start
@@ -210,7 +206,7 @@ class ShapeParser:
             if layout == Layout(()):  # says nothing: {:S(0)} of a scalar
                 layout = None
             elif self._strict and not element_type.is_array:
-                lexer.fail(f"a {element_type.name} has no layout", layout_start)
+                lexer.fail(f"a shape of type {element_type.name} has no layout", layout_start)
         return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
 
     def _element_type(self, what: str) -> ElementType:
@@ -255,11 +251,20 @@ class ShapeParser:
             return True
         return False
 
-    def _number(self, what: str) -> int:
+    def _at_least(self, minimum: int, what: str) -> int:
+        """An integer from `minimum` to the largest of 64 bits."""
+        lexer = self._lexer
+        start, written = lexer.start, lexer.value
+        value = lexer.integer(what)
+        if value < minimum:
+            lexer.fail(f"{what} is a number from {minimum} to {MAXIMUM_SIZE}, but is {written}", start)
+        return value
+
+    def _number(self, what: str, minimum: int = 0) -> int:
         """'(' int ')'"""
         lexer = self._lexer
         lexer.expect("(", f"before {what}")
-        value = lexer.integer(what)
+        value = self._at_least(minimum, what)
         lexer.expect(")", f"after {what}")
         return value
 
@@ -289,7 +294,7 @@ class ShapeParser:
             lexer.expect("(", "before a tile")
             tile: list[int] = []
             while not lexer.at(")"):
-                tile.append(-1 if lexer.take("*") else lexer.integer("a tile dimension"))
+                tile.append(-1 if lexer.take("*") else self._at_least(1, "a tile dimension"))
                 if not lexer.take(","):
                     break
             lexer.expect(")", "after a tile")

@@ -147,6 +147,11 @@ MODULES: dict[str, str] = {
     "nested instructions in nested instructions": module(
         "a = f32[2] parameter(0)\nROOT r = f32[2] add(f32[2] multiply(f32[2] negate(a), abs(abs(a))), f32[2] add(a, a))"
     ),
+    "nested instructions apart from their brackets": module(
+        "a = f32[2] parameter(0)\nROOT r = f32[2] add(a, negate (abs/* c */(a)))"
+    ),
+    "operands with commas too many": op("f32[2] add(, a,, negate(b,), )", a="f32[2]", b="f32[2]"),
+    "layout behind a comment": op("f32[2]{/* minor first */0} negate(a)", a="f32[2]"),
     "nested constant": module("a = f32[] parameter(0)\nROOT r = f32[] add(a, f32[] constant(2))"),
     "nested instructions and names like theirs": module(
         "a = f32[] parameter(0)\nnegate.anon = f32[] abs(a)\nROOT r = f32[] add(negate(a), negate(negate.anon))"

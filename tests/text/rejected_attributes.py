@@ -305,6 +305,9 @@ ATTRIBUTES: dict[str, str] = {
     "sharding of one device": _carries("sharding={§devices=[1]0}"),
     "sharding without dimensions": _carries("sharding={devices=§0,1}"),
     "sharding with an unknown field": _carries("sharding={devices=[2]0,1 §odd=1}"),
+    "sharding with axes that are replicated twice": _carries(
+        "sharding={mesh['x'=2,'y'=2], [{'x'},{}], replicated={'y'}, §replicated={'y'}}"
+    ),
     "sharding with an unknown subgroup": _carries("sharding={devices=[1,2]0,1 last_tile_dims={§odd}}"),
     "sharding without an end": _carries("sharding={replicated§") + "§",
     "sharding shard_as without a number": _carries("sharding={replicated shard_as§}"),

@@ -38,6 +38,8 @@ VALUES: dict[str, str] = {
     "layout with an empty element size": _parameter("§f32[2]{0:E(§)}"),
     "layout with an unknown level": _parameter("§f32[2]{0:D(§Q)}"),
     "layout with a tile of words": _parameter("§f32[2]{0:T(§x)}"),
+    "layout with a tile of less than nothing": _parameter("§f32[2]{0:T(§-1)}"),
+    "layout with an alignment of nothing": _parameter("§f32[2]{0:L(§0)}"),
     "layout with a decimal": _parameter("§f32[2]{§0.0}"),
     "layout with a physical shape": _parameter("§f32[2]§{0:§P§(f32[2])}§"),
     "literal of too few elements": _constant("f32[3] constant({1, 2§})"),

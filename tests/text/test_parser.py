@@ -247,3 +247,25 @@ def test_module_remembers_its_source_and_file() -> None:
 def test_elided_literals_take_no_memory() -> None:
     module = parse("HloModule m\nENTRY e {\n ROOT c = f32[1000000,1000000] constant({...})\n}\n")
     assert module.entry.root.attributes.literal == ir.Literal(module.entry.root.shape, None)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "column", "message"),
+    [
+        ("f32[8,8]{1,0:T(8,0)} abs(a)", 24, "a tile dimension is a number from 1 to 9223372036854775807, but is 0"),
+        ("f32[8,8]{1,0:S(-1)} abs(a)", 22, "the memory space is a number from 0 to 9223372036854775807, but is -1"),
+        ("f32[8,8]{1,0:E(9223372036854775808)} abs(a)", 22, "but is 9223372036854775808"),
+        ("f32[<=9223372036854775808] abs(a)", 13, "a dimension is a number from 0 to .*, but is 9223372036854775808"),
+        ("f32[8,8]{-1,0} abs(a)", 15, "a layout names every dimension once"),
+        ("f32[8,8] ab", 16, "'ab' is not an opcode"),
+        ("f32[8,8] a^bs(a)", 16, "'a' is not an opcode"),
+        ("f32[2] constant({0, 1 + 2})", 29, r"has 2 elements, found more: '\+'"),
+        ("f32[] constant(NaN)", 22, "a number, inf or nan"),
+        ("opaque[2] abs(a)", 7, "a shape of type opaque has no dimensions"),
+        ('f32[] abs(a), frontend_attributes={k ="v"}', 42, "followed by '=', found 'k ='"),
+    ],
+)
+def test_messages_say_what_would_be_right_at_its_place(instruction: str, column: int, message: str) -> None:
+    with pytest.raises(ParseError, match=message) as caught:
+        parse(f"ENTRY m {{\n  a = f32[8,8] parameter(0)\n  b = {instruction}\n}}")
+    assert (caught.value.line, caught.value.column) == (3, column)

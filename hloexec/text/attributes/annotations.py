@@ -49,7 +49,7 @@ class AnnotationParser:
         return tuple(sorted(dict(pairs).items()))
 
     def _frontend_attribute(self, what: str) -> tuple[str, str]:
-        name = self._lexer.attribute_name(f"one of {what}")
+        name = self._lexer.attribute_name(f"a part of {what}")
         return name, self._lexer.string_or_dictionary(f"the value of '{name}'")
 
     def statistics(self, what: str) -> Statistics:

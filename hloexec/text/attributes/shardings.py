@@ -314,7 +314,9 @@ class ShardingParser:
         while lexer.take(","):
             part_start = lexer.start
             name = lexer.attribute_name("a part of a sharding")
-            if name == "metadata":
+            if name in fields:
+                lexer.fail(f"the part '{name}' of a sharding occurs twice", part_start)
+            elif name == "metadata":
                 metadata: tuple[Metadata, ...] = self._annotations.metadata_list("the metadata of a sharding")
                 fields["metadata"] = metadata
             elif name in _AXES_KINDS and "kind" not in fields:
