@@ -353,6 +353,23 @@ def test_values_that_are_only_computed_with_lie_in_buffers() -> None:
     np.testing.assert_array_equal(given[0], X / 64)
 
 
+@pytest.mark.parametrize(
+    "copied",
+    ["dynamic-update-slice(y, b, i)", "concatenate(b, b), dimensions={0}", "concatenate(b, g), dimensions={0}"],
+)
+def test_values_that_are_copied_into_others_lie_in_buffers(copied: str) -> None:
+    body = (
+        "  h = f32[2] slice(y), slice={[0:2]}\n  g = f32[2] slice(x), slice={[2:4]}\n"
+        f"  b = f32[2] multiply(h, g)\n  w = f32[4] {copied}"
+    )
+    module = hloexec.parse(LOOP.format(body=body, next="w, x", trips=30))
+    (loop, _) = sources(code_of(plans.plan_of(module)))
+    before, within = loop.split("while iteration != until:")
+    assert "empty((2,), 'float32')" in before
+    assert " = multiply(" not in within
+    require_same(module, X / 2, X[::-1] / 2)
+
+
 def test_values_that_are_carried_twice_are_left_alone() -> None:
     body = "  a = f32[4] add(x, y)\n  b = f32[4] add(a, x)"
     module = hloexec.parse(LOOP.format(body=body, next="b, b", trips=50))
