@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.exec import machine, ownership, plans
-from hloexec.exec.code import compiling
+from hloexec.exec.code import compiling, loop_writer
 from hloexec.exec.code.code import sources
 from hloexec.exec.code.compiling import code_of
 from hloexec.exec.statistics import Statistics
@@ -351,6 +351,80 @@ def test_values_that_are_only_computed_with_lie_in_buffers() -> None:
     given = X / 64, X[::-1] / 64
     require_same(module, *given)
     np.testing.assert_array_equal(given[0], X / 64)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    ["dynamic-update-slice(y, b, i)", "concatenate(b, b), dimensions={0}", "concatenate(b, g), dimensions={0}"],
+)
+def test_values_that_are_copied_into_others_lie_in_buffers(copied: str) -> None:
+    body = (
+        "  h = f32[2] slice(y), slice={[0:2]}\n  g = f32[2] slice(x), slice={[2:4]}\n"
+        f"  b = f32[2] multiply(h, g)\n  w = f32[4] {copied}"
+    )
+    module = hloexec.parse(LOOP.format(body=body, next="w, x", trips=30))
+    (loop, _) = sources(code_of(plans.plan_of(module)))
+    before, within = loop.split("while iteration != until:")
+    assert "empty((2,), 'float32')" in before
+    assert " = multiply(" not in within
+    require_same(module, X / 2, X[::-1] / 2)
+
+
+ROWS = """HloModule m
+body { s = (s32[], f32[4], f32[50,4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  x = f32[4] get-tuple-element(s), index=1
+  rows = f32[50,4] get-tuple-element(s), index=2
+  a = f32[4] sine(x)
+  row = f32[1,4] reshape(a)
+  zero = s32[] constant(0)
+  w = f32[50,4] dynamic-update-slice(rows, row, i, zero)
+  ROOT t = (s32[], f32[4], f32[50,4]) tuple(n, a, w) }
+condition { s = (s32[], f32[4], f32[50,4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(50)
+  ROOT less = pred[] compare(i, end), direction=LT }
+ENTRY e { x = f32[4] parameter(0)
+  rows = f32[50,4] parameter(1)
+  start = s32[] parameter(2)
+  s = (s32[], f32[4], f32[50,4]) tuple(start, x, rows)
+  ROOT w = (s32[], f32[4], f32[50,4]) while(s), condition=condition, body=body }
+"""
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("old", "new", "spares", "may_spare"),
+    [
+        ("", "", True, True),
+        ("start = s32[] parameter(2)", "start = s32[] constant(2)", False, True),
+        ("constant(50)", "constant(49)", False, False),
+        ("row = f32[1,4] reshape(a)", "row = f32[1,4] slice(rows), slice={[3:4], [0:4]}", False, False),
+        ("slice(rows, row, i, zero)", "slice(rows, row, zero, zero)", False, False),
+        ("slice(rows, row, i, zero)", "slice(rows, row, n, zero)", False, False),
+    ],
+)
+def test_rows_that_are_all_written_before_they_are_read_are_not_copied(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str, spares: bool, may_spare: bool
+) -> None:
+    made: list[np.ndarray] = []
+
+    def unfilled(array: np.ndarray) -> np.ndarray:
+        made.append(np.full(array.shape, np.nan, array.dtype))
+        return made[-1]
+
+    monkeypatch.setattr(loop_writer, "_unfilled", unfilled)
+    module = hloexec.parse(ROWS.replace(old, new))
+    (loop, _) = sources(code_of(plans.plan_of(module)))
+    assert ("unfilled" in loop) == may_spare
+    rows = np.arange(200, dtype=np.float32).reshape(50, 4)
+    inputs = [X, rows.copy(), np.int32(0)][: 2 if "constant(2)" in new else 3]
+    (*_, found) = require_same(module, *inputs)
+    assert bool(made) == spares
+    np.testing.assert_array_equal(inputs[1], rows)
+    assert not np.isnan(found).any()
 
 
 def test_values_that_are_carried_twice_are_left_alone() -> None:

@@ -8,6 +8,7 @@ iterations are reduced modulo 2 or 16.
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,6 +21,7 @@ from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
 from hloexec.ops.arena import empty
 from hloexec.ops.elementwise.choosing import choose
+from hloexec.ops.indexing.dynamic_slice import Moving, WindowWriter
 from hloexec.plan.passes.cse import Numbering
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Counter, Limit, Plan, Step, While
@@ -79,6 +81,7 @@ class LoopWriter(Writer):
         self._begin_scalars()
         look = self._begin_looks()
         self._make_buffers()
+        self._begin_stacks()
         for leaf, maker in self._sums.items():
             # Imported late: few loops add up products.
             from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
@@ -253,6 +256,35 @@ class LoopWriter(Writer):
                 made = f"{self.known_as('empty', empty)}({shape.dimensions}, '{shape.element_type.storage}')"
                 self.write(f"{name} = {made}")
 
+    def _begin_stacks(self) -> None:
+        """Write what spares a copy of each array of which every row is written before anything reads it."""
+        names = [self._names[leaf] for leaf in self._stacks()]
+        if names:
+            unfilled = self.known_as("unfilled", _unfilled)
+            self.write(f"if {self._count} == 0 and until < 0:")
+            for name in names:
+                is_free = f"references({name}) == UNSHARED and is_own({name})"
+                self.write(f"    {name} = {name} if {is_free} else {unfilled}({name})")
+
+    def _stacks(self) -> list[int]:
+        """The carried leaves of which each iteration writes the row that it is the number of, if the loop counts from 0
+        on, up to the last row; nothing else in the loop reads them."""
+        body, limit = self._flow.body, self._flow.limit
+        if limit is None or limit.increment != 1:
+            return []
+        uses = Counts(slot for step in body.steps for slot in step.operands) + Counts(body.results)
+        leaves = {slot: leaf for leaf, slot in enumerate(body.parameters)}
+        found = []
+        for step in body.steps:
+            function, leaf = step.function, leaves.get(step.operands[0], -1) if step.operands else -1
+            if not isinstance(function, WindowWriter) or leaf < 0 or body.results[leaf] != step.result:
+                continue
+            is_only_use = uses[step.operands[0]] == uses[step.result] == 1
+            rows = Moving(0, 1, limit.end - 1)
+            if function.index == rows and step.operands[2] == body.parameters[limit.leaf] and is_only_use:
+                found.append(leaf)
+        return found
+
     def kernel(self, values: Values, step: Step) -> None:
         buffers = self._flow.buffers
         if values is self._state and step.result in self._shared:
@@ -324,6 +356,10 @@ class LoopWriter(Writer):
             self.write(f"    {look} += {period}")
 
         return write
+
+
+def _unfilled(array: Array) -> Array:
+    return empty(array.shape, array.dtype)
 
 
 def _skipped(limit: Limit, count: int, iteration: int, until: int, period: int) -> tuple[int, int]:

@@ -177,7 +177,11 @@ def _fold_rows(step: np.ufunc, target: Array, keys: Array, pieces: Array, ordere
         key = keys[numbers[0]]
         rows = np.empty((1 + len(numbers), *pieces.shape[1:]), target.dtype)
         rows[0] = target[key]
-        np.take(pieces, numbers, axis=0, mode="clip", out=rows[1:])
+        if pieces.flags.c_contiguous:
+            np.take(pieces, numbers, axis=0, mode="clip", out=rows[1:])
+        else:
+            # NumPy would copy all pieces first.
+            rows[1:] = pieces[numbers]
         target[key] = step.reduce(rows.reshape(len(rows), -1), axis=0, initial=initial).reshape(rows.shape[1:])
 
     is_long = len(ordered) * prod(pieces.shape[1:]) >= _LONG_FOLD_ELEMENTS * len(begins)

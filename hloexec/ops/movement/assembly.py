@@ -29,7 +29,7 @@ from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.traits import ALL_OPERANDS
 from hloexec.values import Array
 
-__all__ = ["ConcatenateAttributes", "IotaAttributes", "PadAttributes"]
+__all__ = ["ConcatenateAttributes", "IotaAttributes", "Joining", "PadAttributes", "Stacking"]
 
 
 @attrs.frozen

@@ -156,11 +156,16 @@ class _Merging:
 
 @lru_cache(maxsize=4096)
 def _merging(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple[int, ...]) -> _Merging:
-    """Few and long loops for NumPy: dimensions in memory order, merged where strides allow and both stay or both go."""
+    """Few and long loops for NumPy: dimensions in memory order, merged where strides allow and both stay or both go.
+
+    Reducing dimensions of size 1 combines nothing: they are left out.
+    """
     # Dimensions of size 1 may lie anywhere: in front of all others, whose strides then decide.
     order = sorted(range(len(shape)), key=lambda dimension: (shape[dimension] != 1, -abs(strides[dimension])))
     groups: list[list[int]] = []
     for dimension in order:
+        if shape[dimension] == 1 and dimension in dimensions:
+            continue
         last = groups[-1][-1] if groups else dimension
         joins = (
             bool(groups)

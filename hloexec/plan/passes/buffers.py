@@ -1,17 +1,20 @@
 """Buffers: values of a loop's body get arrays that belong to the loop, so that iterations do not allocate them.
 
-They are results of NumPy functions, which accept an output array. Only such functions, and a few others that keep no
-reference to their operands, read them; a buffer is therefore free again once its value is dead.
+They are results of NumPy functions, which accept an output array. Only such functions, and others of whose operands
+nothing is left, read them; a buffer is therefore free again once its value is dead.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import attrs
 
 from hloexec.ir import ArrayShape
 from hloexec.ops.elementwise.choosing import choose
+from hloexec.ops.indexing.dynamic_slice import WindowWriter
+from hloexec.ops.movement.assembly import Joining, Stacking
 from hloexec.plan.steps import Buffers, Plan, Step, While
 from hloexec.plan.trees import Leaf
 
@@ -44,12 +47,10 @@ def _own_slots(flow: While) -> frozenset[int]:
     A carried leaf is one if the result that takes its place is; neither may be carried elsewhere.
     """
     body, condition = flow.body, flow.condition
-    read_otherwise = {slot for step in body.steps if not _only_reads(body, step) for slot in step.operands}
+    read_otherwise = {slot for step in body.steps for slot in _kept_operands(body, step)}
     for step in condition.steps:
-        if not _only_reads(condition, step):
-            read_otherwise |= {
-                body.parameters[leaf] for leaf, slot in enumerate(condition.parameters) if slot in step.operands
-            }
+        kept = _kept_operands(condition, step)
+        read_otherwise |= {body.parameters[leaf] for leaf, slot in enumerate(condition.parameters) if slot in kept}
     made = {step.result for step in body.steps if _is_plain(body, step) and step.result not in read_otherwise}
     times = Counter(body.results)
     found = made - times.keys()
@@ -61,9 +62,12 @@ def _own_slots(flow: While) -> frozenset[int]:
     return frozenset(found)
 
 
-def _only_reads(plan: Plan, step: Step) -> bool:
-    """Whether nothing is left of a step that refers to its operands."""
-    return _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING or step.function is choose
+def _kept_operands(plan: Plan, step: Step) -> Sequence[int]:
+    """The operands to which something that is left of a step may refer."""
+    if isinstance(step.function, WindowWriter):
+        return step.operands[:1]
+    is_copied = step.function is choose or isinstance(step.function, (Joining, Stacking))
+    return () if is_copied or _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING else step.operands
 
 
 def _is_plain(plan: Plan, step: Step) -> bool:

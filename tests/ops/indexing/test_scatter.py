@@ -214,8 +214,13 @@ def _module(cases: list[Case], keys: list[tuple[str, str]]) -> str:
 
 @pytest.mark.parametrize("body", ["add", "multiply"])
 @pytest.mark.parametrize("is_even", [True, False])
-def test_many_long_rows_at_few_places_are_combined_one_after_the_other(body: str, is_even: bool) -> None:
-    """Against the definition, with the zeros and NaNs that it gives; the rows are so many that they are folded."""
+def test_many_long_rows_at_few_places_are_combined_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, body: str, is_even: bool
+) -> None:
+    """Against the definition, with the zeros and NaNs that it gives; the rows are so many that they are folded.
+
+    Where they are part of longer rows, they are not copied as a whole for each place, as NumPy's `take` would.
+    """
     random = np.random.default_rng(8)
     places = random.integers(0, 7, 900) if is_even else np.minimum(random.geometric(0.5, 900), 6)
     special = np.array([1.5, -0.0, 0.0, np.inf, np.nan], np.float32)
@@ -242,7 +247,17 @@ ENTRY e {{
   ROOT r = f32[8,20] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=combine
 }}
 """
-    found = evaluate(text, operand, places.astype(np.int32)[:, None], pieces)
+    indices = places.astype(np.int32)[:, None]
+    assert evaluate(text, operand, indices, pieces).tobytes() == expected.tobytes()
+
+    def taken(array: np.ndarray, *numbers: Any, **how: Any) -> np.ndarray:
+        assert array.flags.c_contiguous
+        return array.take(*numbers, **how)
+
+    monkeypatch.setattr(np, "take", taken)
+    longer = "u = f32[900,20] slice(v), slice={[0:900], [5:25]}"
+    text = text.replace("u = f32[900,20] parameter(2)", f"v = f32[900,30] parameter(2)\n  {longer}")
+    found = hloexec.run(hloexec.parse(text), operand, indices, np.pad(pieces, ((0, 0), (5, 5))))
     assert found.tobytes() == expected.tobytes()
 
 

@@ -195,6 +195,21 @@ def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
                     assert found.tobytes() == expected.tobytes(), (sizes, dimensions, operation, init)
 
 
+@pytest.mark.parametrize("operation", ["add", "multiply", "maximum", "minimum"])
+def test_along_dimensions_of_size_1_elements_are_combined_with_the_initial_value_alone(monkeypatch, operation):
+    monkeypatch.setattr(known_reducers, "reduce_axis", None)
+    array = random_array(6, (3, 1, 40, 1), np.dtype(np.float32)).copy()
+    array[0, 0, :4, 0] = np.nan, -0.0, 0.0, np.inf
+    function = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[operation]
+    for init in (np.float32(2), np.float32(-np.inf)):
+        bound = bound_reduction(array.shape, (3, 1), KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"])
+        with np.errstate(all="ignore"):
+            expected = function(init, array[:, 0, :, 0])
+            value = bound(array, np.array(init))
+        assert not np.shares_memory(value, array)
+        np.testing.assert_array_equal(value, expected, strict=True)
+
+
 @pytest.mark.parametrize("length", [9, 256, 700, 70_000])
 def test_sums_of_negative_zeros_are_negative(length):
     """−0 + −0 = −0, but −0 + +0 = +0 and x − x = +0."""
