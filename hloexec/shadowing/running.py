@@ -16,7 +16,7 @@ from hloexec.origins import hlo_line, sole_callers, source_lines, source_lines_a
 from hloexec.shadowing.digits import SampledDigits, require_samples, sampled_digits
 from hloexec.shadowing.findings import Decision, Loss, ShadowRun, Untold
 from hloexec.shadowing.observer import ShadowObserver
-from hloexec.shadowing.places import Place
+from hloexec.shadowing.places import Place, Worst
 from hloexec.values import Inputs
 
 __all__ = ["shadow"]
@@ -116,7 +116,8 @@ def _loss(
     outputs: tuple[int, ...],
     by_place: dict[tuple[str, str], Any],
 ) -> Loss:
-    instruction, worst = place.instruction, place.worst
+    instruction = place.instruction
+    worst = place.worst or Worst(instruction.name, iteration=None, devices=(0,), inherited=0.0, added=0.0)
     kind = place.kind(is_lost=lost_share > 0)
     counted = "absorption" if kind == "lost updates" else kind
     return Loss(
@@ -129,11 +130,11 @@ def _loss(
         line=hlo_line(instruction),
         op_name=instruction.op_name,
         source=source_lines_around(module, place.computation, instruction, callers),
-        name=worst.name if worst is not None else instruction.name,
-        iteration=None if worst is None else worst.iteration,
-        devices=(0,) if worst is None else worst.devices,
-        inherited=0.0 if worst is None else worst.inherited,
-        added=0.0 if worst is None else worst.added,
+        name=worst.name,
+        iteration=worst.iteration,
+        devices=worst.devices,
+        inherited=worst.inherited,
+        added=worst.added,
         runs=place.runs,
         affected=place.counts.get(counted, 0),
         outputs=outputs,

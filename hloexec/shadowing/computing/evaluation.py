@@ -41,7 +41,7 @@ from hloexec.shadowing.computing.moving import (
     moved,
     reordered,
 )
-from hloexec.shadowing.computing.pending import Noting, Pending, is_finite, may_wait
+from hloexec.shadowing.computing.pending import Elements, Noting, Pending, is_finite, may_wait
 from hloexec.shadowing.computing.wholes import whole
 from hloexec.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.shadowing.kinds import Losses, losses
@@ -196,27 +196,16 @@ class Evaluation:
         )
         return Evaluated(value, None, its_losses.scaled(energy), pending=pending, energy=energy)
 
-    def _blamed(
-        self,
-        value: Array,
-        operands: Sequence[Array],
-        exact: Sequence[Array | None],
-        shadows: Sequence[Shadow | None],
-        first: Array | None,
-        places: Array | None,
-        noting: Noting,
-    ) -> tuple[Array, Blame]:
-        """What elements at places say, which have been taken already; as `Blaming` has it."""
+    def _blamed(self, elements: Elements) -> tuple[Array, Blame]:
+        """What some elements say; as `Pending.blamed` has it."""
         kernel = self.kernel(WIDE)
         assert kernel is not None
-        sample = Sample.of_elements(self.in_range(kernel), [*map(wide, operands)], exact, wide(value))
-        sample.absorbed_before = absorbed_before(shadows, places)
-        combined = self.absorbing.combined(operands, None if self.source is None else self.source.absorbing, first)
-        if combined is not None:
-            sample.absorbed = self._absorbed(sample, value, operands, combined, places)
+        value, operands, shadows = elements.value, elements.operands, elements.shadows
+        sample = Sample.of_elements(self.in_range(kernel), [*map(wide, operands)], elements.exact, wide(value))
+        self._note_absorbed(sample, value, operands, shadows, elements.first, elements.places)
         its_losses = self._losses(sample, value, shadows)
-        if noting is not Noting.NOTHING:
-            self.place.take(its_losses, only_counts=noting is Noting.COUNTS)
+        if elements.noting is not Noting.NOTHING:
+            self.place.take(its_losses, only_counts=elements.noting is Noting.COUNTS)
         return sample.exact, blamed(self.number, its_losses, shadows, element_type_of(value.dtype))
 
     def _sample(
@@ -228,24 +217,28 @@ class Evaluation:
         places: Array | None,
     ) -> Sample:
         sample = Sample.of(self.in_range(kernel), operands, shadows, value, places)
-        sample.absorbed_before = absorbed_before(shadows, places)
-        source = None if self.source is None else self.source.absorbing
-        combined = self.absorbing.combined(operands, source, operands[0])
-        if combined is not None:
-            sample.absorbed = self._absorbed(sample, value, operands, combined, places)
+        self._note_absorbed(sample, value, operands, shadows, operands[0], places)
         return sample
 
-    @staticmethod
-    def _absorbed(
+    def _note_absorbed(
+        self,
         sample: Sample,
         value: Array,
         operands: Sequence[Array],
-        combined: tuple[Sequence[Array], bool],
+        shadows: Sequence[Shadow | None],
+        first: Array | None,
         places: Array | None,
-    ) -> Array | None:
-        """What a sample shows that is absorbed; of operands that are not those of the instruction, at these places."""
-        its = sample.operands if combined[0] is operands else [wide(taken(each, places)) for each in combined[0]]
-        return absorbed(sample.value, its, sample.added, element_type_of(value.dtype), is_sum=combined[1])
+    ) -> None:
+        """Note what is absorbed in a sample, of the elements at `places`; `first` is the whole of the first operand,
+        where that is still there."""
+        sample.absorbed_before = absorbed_before(shadows, places)
+        source = None if self.source is None else self.source.absorbing
+        combined = self.absorbing.combined(operands, source, first)
+        if combined is not None:
+            terms, is_sum = combined
+            # Terms that are not the instruction's own operands are whole arrays.
+            its = sample.operands if terms is operands else [wide(taken(each, places)) for each in terms]
+            sample.absorbed = absorbed(sample.value, its, sample.added, element_type_of(value.dtype), is_sum=is_sum)
 
     def _losses(self, sample: Sample, value: Array, shadows: Sequence[Shadow | None]) -> Losses:
         units = [shadow.blame.unit for shadow in shadows if shadow is not None]

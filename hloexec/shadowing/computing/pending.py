@@ -12,7 +12,7 @@ import enum
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -38,7 +38,7 @@ from hloexec.values import Array
 if TYPE_CHECKING:
     from hloexec.shadowing.store import Blame
 
-__all__ = ["Noting", "Pending", "is_finite", "may_wait", "ranges_of", "together"]
+__all__ = ["Elements", "Noting", "Pending", "is_finite", "may_wait", "ranges_of", "together"]
 
 _LEAST = 1 << 15
 """Elements from which on an array's shadow may wait."""
@@ -57,22 +57,22 @@ class Noting(enum.Enum):
     ALL = enum.auto()
 
 
-class Blaming(Protocol):
-    """An instruction that some elements are looked at of."""
+@attrs.frozen(eq=False)
+class Elements:
+    """Some elements of an instruction's result and of its operands, one for one."""
 
-    def __call__(
-        self,
-        value: Array,
-        operands: Sequence[Array],
-        exact: Sequence[Array | None],
-        shadows: Sequence[Shadow | None],
-        first: Array | None,
-        places: Array | None,
-        noting: Noting,
-        /,
-    ) -> tuple[Array, Blame]:
-        """The exact results, and who is to blame for the errors; `first` is the whole of the first operand, where that
-        is still there, and `noting` says what to keep of the elements for the kinds of losses."""
+    value: Array
+    operands: Sequence[Array]
+    exact: Sequence[Array | None]
+    """The operands without rounding; None where they have no error."""
+    shadows: Sequence[Shadow | None]
+    """Those of the operands as a whole."""
+    first: Array | None
+    """The whole of the first operand, where that is still there."""
+    places: Array | None
+    """Where they stand in the flat arrays; None where they are all there are."""
+    noting: Noting
+    """What to keep of them for the kinds of the instruction's losses."""
 
 
 @attrs.define(eq=False)
@@ -92,8 +92,8 @@ class Pending:
     """The exact numbers at the places of a sample (`hloexec.shadowing.computing.elements.spread`)."""
     own: Callable[..., Array] | None
     """The kernel for the types of the run."""
-    blamed: Blaming
-    """What some elements say of the instruction."""
+    blamed: Callable[[Elements], tuple[Array, Blame]]
+    """What some elements say of the instruction: the exact results, and who is to blame for the errors."""
     length: int
     chooses: bool
     """Whether one of the chain's instructions gives one of its operands: zero, where the exact numbers would choose
@@ -178,7 +178,7 @@ class Pending:
                 return None
             first = link.operands[0] if link.links[0] is None else link.links[0].value()
             noting = Noting.NOTHING if link.is_noted else Noting.COUNTS if is_rare else Noting.ALL
-            exact[key], blame = link.blamed(values[key], given, known, before, first, places, noting)
+            exact[key], blame = link.blamed(Elements(values[key], given, known, before, first, places, noting))
             link.is_noted = True
             shadows[key] = Shadow(None, False, 0.0, 0, blame)
         return blame
