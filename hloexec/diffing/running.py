@@ -137,8 +137,7 @@ def diff(
     sides = list(map(_Side, (before, after), given, topologies, policies))
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
-    graphs, decisions = _recorded(sides, watchers, room, options | limits, again, stages)
-    theirs, ours = graphs
+    (theirs, ours), decisions = _recorded(sides, watchers, room, options | limits, again, stages)
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     evaluators = _evaluators(sides, {**again, "memory_limit": room})
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
@@ -146,7 +145,7 @@ def diff(
     sampled = iter(()) if is_equal else _sampled(sides[0], {**options, "memory_limit": limit}, stages)
     comparison = settled(sampled, partial(_outputs, ours, theirs, pairing, policies[0], tiles))
     start = time.monotonic()
-    replay = _replay(sides, graphs, evaluators, tiles)
+    replay = _replay(sides, (theirs, ours), evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
     blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick)
     found = search(replay, blame, comparison, top, stages)
