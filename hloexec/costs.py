@@ -10,15 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from hloexec.ir import ArrayShape, Instruction, Shape, leaf_shapes
 from hloexec.operations import operation_name, traits_of
+from hloexec.structs import frozen
 
 __all__ = ["Contraction", "contraction_of", "trip_count_of"]
 
 
-@attrs.frozen
+@frozen
 class Contraction:
     """One contraction, run once.
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import enum
 from typing import Any, TypeAlias
 
-import attrs
 import ml_dtypes
 import numpy as np
+
+from hloexec.structs import frozen
 
 __all__ = ["ELEMENT_TYPES", "DType", "ElementType", "Kind", "element_type", "element_type_of"]
 
@@ -34,7 +35,7 @@ class Kind(enum.Enum):
     OPAQUE = "opaque"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class ElementType:
     """One element type. There is exactly one instance per type, so `is` compares them."""
 

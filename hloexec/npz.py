@@ -13,13 +13,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import require_path
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
+from hloexec.structs import frozen
 from hloexec.values import TOKEN, WHOLE, Array, Value
 from hloexec.wording import natural_number
 
@@ -37,7 +37,7 @@ DAMAGE = (
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """One stored array: the key without its type, the type the key names, and how to open the bytes."""
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from hloexec.errors import HloError
 from hloexec.ir import Computation, Instruction, Module, StackFrames
 from hloexec.ops.attributes import computation_names
+from hloexec.structs import frozen
 from hloexec.wording import truncated
 
 __all__ = ["SourceLine", "hlo_line", "sole_callers", "source_lines", "source_lines_around", "source_text"]
@@ -21,7 +20,7 @@ _LINE_LENGTH = 400
 _MOST_FRAMES = 64
 
 
-@attrs.frozen
+@frozen
 class SourceLine:
     """A line of the program that a module was generated from."""
 

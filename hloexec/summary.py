@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-import attrs
-
 from hloexec.costs import Contraction, contraction_of, trip_count_of
 from hloexec.devices.topology import device_counts
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.plan.program import Requirement, remedy_for, unsupported
+from hloexec.structs import frozen
 from hloexec.verifier import Note, verify
 
 __all__ = [
@@ -29,7 +28,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class ParameterSummary:
     """One parameter of the entry computation."""
 
@@ -39,7 +38,7 @@ class ParameterSummary:
     byte_size: int
 
 
-@attrs.frozen
+@frozen
 class ContractionSummary:
     """All contractions of one kind: how many instructions, how often they run, and what that costs."""
 
@@ -50,7 +49,7 @@ class ContractionSummary:
     byte_count: int
 
 
-@attrs.frozen
+@frozen
 class Summary:
     """What `summarize` finds.
 
@@ -95,7 +94,7 @@ class Summary:
         return sum(entry.flops for entry in self.contractions)
 
 
-@attrs.frozen
+@frozen
 class ComputationSummary:
     """One computation, and what calls it first.
 

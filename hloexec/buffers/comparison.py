@@ -15,13 +15,12 @@ from functools import cached_property
 from itertools import accumulate, compress, pairwise, zip_longest
 from typing import TypeAlias
 
-import attrs
-
 from hloexec.arguments import wrong
 from hloexec.buffers.usage import LiveValue, MemoryUsage, Peak
 from hloexec.errors import InputError
 from hloexec.ir import Shape, TupleShape
 from hloexec.ir.buffer_assignment import Allocation, BufferAssignment
+from hloexec.structs import frozen
 from hloexec.text.dumps.lines import index_text
 from hloexec.values import Described
 
@@ -32,7 +31,7 @@ _Key: TypeAlias = tuple[str, tuple[int, ...]]
 _POINTER_BYTES = 8
 
 
-@attrs.frozen
+@frozen
 class Difference:
     """One thing that XLA says and the module does not, or the other way round; None where one says nothing."""
 
@@ -42,7 +41,7 @@ class Difference:
     ours: str | None
 
 
-@attrs.frozen
+@frozen
 class AllocationUse:
     """An allocation, and how many of its bytes hold something alive at once, by XLA's places and our live ranges.
 
@@ -53,7 +52,7 @@ class AllocationUse:
     most: Peak
 
 
-@attrs.frozen(slots=False, repr=False)
+@frozen(slots=False, repr=False)
 class MemoryComparison(Described):
     """The result of `compare_memory`.
 
@@ -171,7 +170,7 @@ def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> No
         )
 
 
-@attrs.frozen
+@frozen
 class _Schedule:
     """The names of instructions in order, and which of them are compared."""
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-import attrs
-
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape, subshapes
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.traits import Index
+from hloexec.structs import define, frozen
 
 __all__ = ["Dataflow", "Index", "Position", "Value", "analyse"]
 
 
-@attrs.frozen
+@frozen
 class Position:
     """An index in the shape of an instruction of a computation."""
 
@@ -30,7 +29,7 @@ class Position:
     index: Index
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Value:
     """What is defined at a place; `number` counts the values of a module."""
 
@@ -41,7 +40,7 @@ class Value:
     is_phi: bool
 
 
-@attrs.frozen
+@frozen
 class Dataflow:
     """All values, and which of them may show at each place (one, unless a computation is called from several)."""
 
@@ -63,7 +62,7 @@ class Dataflow:
         return found
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Node:
     """What shows at a place: a value, or one of the inputs of a merge, which may turn out to be all the same."""
 

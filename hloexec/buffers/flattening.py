@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
+from hloexec.structs import frozen
 
 __all__ = ["FlatSchedule", "flatten", "listed_callees"]
 
 
-@attrs.frozen
+@frozen
 class FlatSchedule:
     """Instructions with their times, and the computations they belong to.
 

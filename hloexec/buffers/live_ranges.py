@@ -14,19 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-import attrs
-
 from hloexec.buffers.dataflow import Dataflow, Position
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.buffers.sharing import shared_buffers
 from hloexec.ir import Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 
 __all__ = ["Lifetimes", "lifetimes"]
 
 
-@attrs.frozen
+@frozen
 class Lifetimes:
     """By number of the value: first and last time; and the groups of values that share a buffer."""
 

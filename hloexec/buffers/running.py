@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import warnings
 
-import attrs
-
 from hloexec.errors import HloWarning, UnsupportedError
 from hloexec.exec.plans import plan_of
 from hloexec.ir import Module
 from hloexec.plan.memory import entry_peak_bytes
+from hloexec.structs import frozen
 
 __all__ = ["RunEstimate", "run_estimate"]
 
 
-@attrs.frozen
+@frozen
 class RunEstimate:
     """The most bytes that a run allocates beyond its inputs, on one device, and the instruction where it does."""
 

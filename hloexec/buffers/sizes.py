@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
-import attrs
-
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Module, Shape, TupleShape, subshapes
+from hloexec.structs import frozen
 
 __all__ = ["PLAIN", "TPU", "Target", "byte_size", "memory_space", "target_of"]
 
@@ -20,7 +19,7 @@ _EXTENT_BYTES = 4
 """A dynamic array is followed by the size of each dimension."""
 
 
-@attrs.frozen
+@frozen
 class Target:
     """How a backend stores tuples: bytes of a pointer, and what the table is padded to a multiple of."""
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import attrs
-
 from hloexec.arguments import require_module
 from hloexec.buffers.dataflow import analyse
 from hloexec.buffers.flattening import flatten
 from hloexec.buffers.live_ranges import lifetimes
 from hloexec.buffers.sizes import Target, byte_size, memory_space, target_of
 from hloexec.ir import Module, Shape
+from hloexec.structs import frozen
 from hloexec.text.dumps.lines import index_text
 from hloexec.values import Described
 from hloexec.verifier import verify
@@ -25,7 +24,7 @@ from hloexec.verifier import verify
 __all__ = ["LiveValue", "MemoryUsage", "Peak", "highest", "memory_usage"]
 
 
-@attrs.frozen
+@frozen
 class LiveValue:
     """A value: what an instruction defines at an index of its shape, and when it is needed.
 
@@ -58,7 +57,7 @@ class LiveValue:
         return f"{self.instruction}{index_text(self.index)}"
 
 
-@attrs.frozen
+@frozen
 class Peak:
     """The most bytes at once, and the first position in the schedule where that is so."""
 
@@ -66,7 +65,7 @@ class Peak:
     time: int
 
 
-@attrs.frozen(slots=False, repr=False)
+@frozen(slots=False, repr=False)
 class MemoryUsage(Described):
     """The result of `memory_usage`. Bytes are those of one device."""
 

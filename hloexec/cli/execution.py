@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from hloexec.errors import InputError
+from hloexec.structs import frozen
 from hloexec.wording import quoted
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ RESULT = "result"
 """The name of the result in `--print`."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Execution:
     """The results and the cost of a run."""
 

@@ -10,6 +10,7 @@ import attrs
 import click
 
 from hloexec.cli.options import ByteCount, KeyValue, named_policy
+from hloexec.structs import frozen
 
 __all__ = ["RunOptions", "run_options"]
 
@@ -19,7 +20,7 @@ def _option(name: str, *, default: object = None, **settings: object) -> Any:
     return attrs.field(default=default, metadata={"name": name, "settings": {"default": default, **settings}})
 
 
-@attrs.frozen
+@frozen
 class RunOptions:
     """The options of a run."""
 

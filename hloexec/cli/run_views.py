@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
 import click
 
 from hloexec.cli.inputs.loading import Prepared
 from hloexec.cli.options import echo_json
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["JsonView", "Outcome", "PageView", "RunView", "TerminalView"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Outcome:
     """The result of a run, and what is said of it."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import pi, sqrt
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import Kind
 from hloexec.ops.elementwise.arithmetic import maximum
 from hloexec.ops.elementwise.declaration import exact_formula
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ACTIVATIONS", "Activation", "gelu", "relu"]
@@ -41,7 +41,7 @@ def _exact_silu(x: Array, y: Array | None = None) -> Array:
     return np.where(np.isneginf(x), 0.0, result)
 
 
-@attrs.frozen
+@frozen
 class Activation:
     """A function of an array of floats, elementwise."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import DType, Kind, element_type, element_type_of
@@ -18,6 +17,7 @@ from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.declaration import exact_formula
 from hloexec.ops.policies.exact.sums import reduce_exactly
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Band", "Gradients", "Sequence", "Weights", "add_summed", "attention", "attention_gradients", "working_type"]
@@ -36,7 +36,7 @@ _WEIGHTS_BY_QUERIES = DotAttributes(
 )
 
 
-@attrs.frozen
+@frozen
 class Band:
     """Which keys a query sees: query i the keys from i + shift - left to i + shift + right, None being no bound.
 
@@ -61,7 +61,7 @@ class Band:
         return hidden
 
 
-@attrs.frozen
+@frozen
 class Sequence:
     """Queries [s, heads, d], keys [t, groups, d], values [t, groups, e], and how scores are made from them.
 
@@ -144,7 +144,7 @@ def working_type(array: Array, numerics: NumericsPolicy) -> DType:
     return np.dtype(np.float64) if numerics.is_exact else element_type_of(array.dtype).accumulate
 
 
-@attrs.frozen
+@frozen
 class Weights:
     """What attention leaves for its gradient."""
 
@@ -184,7 +184,7 @@ def attention(sequence: Sequence, *, with_probabilities: bool = False) -> tuple[
     return output, Weights(sums, probabilities)
 
 
-@attrs.frozen
+@frozen
 class Gradients:
     """With respect to what a sequence holds, in the accumulation type."""
 

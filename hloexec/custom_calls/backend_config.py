@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import attrs
-
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
+from hloexec.structs import frozen
 from hloexec.wording import natural_number, quoted
 
 __all__ = ["Fields", "backend_config_field", "checked_json", "json_object", "known_fields", "read_fields"]
@@ -63,7 +62,7 @@ def checked_json(
     return found
 
 
-@attrs.frozen
+@frozen
 class Fields:
     """One object of a config; UnsupportedError where a field is not of the kind that is asked for."""
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
@@ -17,6 +16,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.structs import frozen
 from hloexec.values import Array
 from hloexec.wording import natural_number
 
@@ -24,13 +24,13 @@ _FLOATS = ("bf16", "f16", "f32", "f64")
 _INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
 
 
-@attrs.frozen
+@frozen
 class _SortOptions:
     descending: bool = False
     batch_size: int | None = None
 
 
-@attrs.frozen
+@frozen
 class _ScanOptions:
     kind: int | str
     row_length: int = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.activations import gelu
@@ -23,6 +22,7 @@ from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.functions import erf, logistic
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 _UNARY: Mapping[str, Callable[[Array], Array]] = {
@@ -37,7 +37,7 @@ _ADDING = ("BIAS", "BINARY_ADD", "SUM")
 """Each adds one more operand."""
 
 
-@attrs.frozen
+@frozen
 class _Fusions:
     """What is done to a result, in order."""
 
@@ -92,7 +92,7 @@ _MATMUL_FIELDS = (
 ).split()
 
 
-@attrs.frozen
+@frozen
 class _Product:
     transpose_a: bool
     transpose_b: bool
@@ -168,7 +168,7 @@ class Softmax:
 _RESCALING = ("UNDEFINED", "SCALE", "SHIFT", "SCALE_AND_SHIFT")
 
 
-@attrs.frozen
+@frozen
 class _Normalization:
     has_scale: bool
     has_shift: bool

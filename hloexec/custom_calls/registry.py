@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-import attrs
-
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.relations import RelateRule, Resizing
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
+from hloexec.structs import frozen
 from hloexec.wording import counted
 
 __all__ = [
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class CustomCall:
     """What hloexec knows of one target.
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
@@ -37,6 +36,7 @@ from hloexec.ir import (
     TupleSharding,
     parts_of,
 )
+from hloexec.structs import frozen
 from hloexec.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
 from hloexec.values import Array
 
@@ -49,7 +49,7 @@ _Pieces: TypeAlias = "tuple[tuple[_Place, _Place], ...]"
 """Tiles of the result, and those of the operand that they are."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Crossing:
     """How one array crosses a boundary."""
 
@@ -139,7 +139,7 @@ def _is_alike(before: ArrayShape, after: ArrayShape) -> bool:
     return before.rank == after.rank and (len(types) == 1 or all(entry.is_floating for entry in types))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Tilings:
     """The tiles of an operand and of a result."""
 

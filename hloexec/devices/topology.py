@@ -17,6 +17,7 @@ from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import attribute_fields
+from hloexec.structs import frozen
 from hloexec.wording import counted, natural_number
 
 __all__ = [
@@ -34,7 +35,7 @@ Group: TypeAlias = "dict[int, int]"
 """The devices that act together, in their order, by the numbers that the instruction's attributes use for them."""
 
 
-@attrs.frozen
+@frozen
 class Topology:
     """How many devices there are."""
 

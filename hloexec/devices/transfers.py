@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
-
 from hloexec.devices.topology import source_target_pairs
 from hloexec.ir import Computation, Instruction
+from hloexec.structs import frozen
 
 __all__ = [
     "TRANSFERS",
@@ -28,7 +27,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class FromHost:
     """The value is (data, token), the data being what the host gives next."""
 
@@ -36,7 +35,7 @@ class FromHost:
     """None for the infeed."""
 
 
-@attrs.frozen
+@frozen
 class ToHost:
     """The first operand is sent to the host."""
 
@@ -44,7 +43,7 @@ class ToHost:
     """None for the outfeed."""
 
 
-@attrs.frozen
+@frozen
 class FromDevice:
     """The value is (data, token), the data being what another device sent; zeros where none should."""
 
@@ -53,7 +52,7 @@ class FromDevice:
     """The sender and receiver; if the text does not say, the sender and the receiver on the channel."""
 
 
-@attrs.frozen
+@frozen
 class ToDevice:
     """The first operand is sent to another device."""
 

@@ -14,7 +14,6 @@ from itertools import accumulate, islice, permutations
 from operator import mul
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.digests import Digest
@@ -27,6 +26,7 @@ from hloexec.numerics.ulps import narrower
 from hloexec.ops.common import narrow as narrowed
 from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -54,7 +54,7 @@ LOCAL = Tolerance(
 """Of values whose elements' bounds are known (`hloexec.diffing.bounds`)."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Allowance:
     """By how much the elements of two values may differ, as either side has them."""
 

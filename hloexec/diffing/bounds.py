@@ -22,7 +22,6 @@ from collections import OrderedDict
 from collections.abc import Container, Mapping
 from typing import TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.chains import InstructionChains, on_the_way
@@ -38,6 +37,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import narrow, wide
 from hloexec.ops.registry import Opcode, find_opcode
 from hloexec.precision import largest_number, smallest_normal, unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Bound", "Bounds", "PathBounds", "relative_bound", "whole"]
@@ -45,7 +45,7 @@ __all__ = ["Bound", "Bounds", "PathBounds", "relative_bound", "whole"]
 Bound: TypeAlias = Array | Windowed
 
 
-@attrs.frozen
+@frozen
 class _Called:
     """A called computation, as an opcode's `summed` is asked about it."""
 

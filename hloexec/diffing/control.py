@@ -12,8 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.findings import InstructionRun
@@ -25,6 +23,7 @@ from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 
 __all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits", "is_unrolled"]
 
@@ -33,7 +32,7 @@ Holds = Callable[[str, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Control:
     """A loop or a conditional that ran, on one device."""
 
@@ -63,7 +62,7 @@ class Control:
         return role_of(self.instruction) is Role.WHILE
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Handing:
     """An iteration of a loop on a device: the values that it was given, and those that it hands on."""
 

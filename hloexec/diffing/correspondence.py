@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import attrs
-
 from hloexec.devices.topology import Topology
 from hloexec.diffing.graph import Node
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import exchanges
+from hloexec.structs import frozen
 from hloexec.values import TOKEN, Array, Value, flat, rebuilt
 from hloexec.wording import counted, listing
 
 __all__ = ["Correspondence", "correspondence_of", "nested", "unseen_exchanges"]
 
 
-@attrs.frozen
+@frozen
 class Correspondence:
     """Parameters and results of two modules, leaf by leaf."""
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from hloexec.dtypes import Kind, element_type_of
 from hloexec.ops.common import wide
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["Digest", "digest_of", "digest_with", "family_of", "is_good_base"]
@@ -36,7 +37,7 @@ _WORDS = 1 << 64
 """How many words of 64 bits there are; digests count modulo this."""
 
 
-@attrs.frozen
+@frozen
 class Digest:
     """The digest of an array."""
 
@@ -145,7 +146,7 @@ def is_good_base(base: Digest, made: Digest) -> bool:
     )
 
 
-@attrs.define
+@define
 class _Sums:
     """The sums that a digest consists of."""
 

@@ -17,9 +17,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import attrs
-
 from hloexec.errors import InputError, os_errors_named
+from hloexec.structs import frozen
 
 __all__ = ["DumpedModule", "Stage", "dumped_modules"]
 
@@ -33,7 +32,7 @@ _OUTSIDE = "pipeline-start"
 """What XLA calls the pass before the first one of a pipeline."""
 
 
-@attrs.frozen
+@frozen
 class Stage:
     """A module as it is at one point of its compilation, in a file."""
 
@@ -54,7 +53,7 @@ class Stage:
         return self.pipeline is not None and self.name != _OUTSIDE
 
 
-@attrs.frozen
+@frozen
 class DumpedModule:
     """The files of one module of a dump."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-import attrs
-
 from hloexec.diffing.extracting.pair import ExtractedPair
 from hloexec.errors import HloError, InputError
 from hloexec.ir import Instruction, Module
 from hloexec.numerics.comparison import Comparison
 from hloexec.origins import hlo_line, source_lines
+from hloexec.structs import frozen
 from hloexec.values import Described
 
 __all__ = ["Diff", "Finding", "InstructionRun", "Pair", "RegionStep", "Verdict"]
@@ -19,7 +18,7 @@ __all__ = ["Diff", "Finding", "InstructionRun", "Pair", "RegionStep", "Verdict"]
 Verdict: TypeAlias = Literal["agree", "rounding only", "differ"]
 
 
-@attrs.frozen
+@frozen
 class InstructionRun:
     """One run of an instruction in one of the modules."""
 
@@ -46,7 +45,7 @@ class InstructionRun:
         return self.of(module).op_name or None
 
 
-@attrs.frozen
+@frozen
 class RegionStep:
     """An instruction of a region, or what comes in."""
 
@@ -59,7 +58,7 @@ class RegionStep:
     """The value of `before` that an input is; None where `before` has none."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Finding:
     """An instruction whose operands are as they were before, and whose result is not."""
 
@@ -80,7 +79,7 @@ class Finding:
     """The region as a graph in data-flow order, with the values that it starts from; empty where there is no region."""
 
 
-@attrs.frozen
+@frozen
 class Pair:
     """A value that both modules have."""
 
@@ -92,7 +91,7 @@ class Pair:
     """Whether the elements have the same order; otherwise dimensions are permuted."""
 
 
-@attrs.frozen(eq=False, slots=False, repr=False)
+@frozen(eq=False, slots=False, repr=False)
 class Diff(Described):
     """Two modules on the same inputs."""
 

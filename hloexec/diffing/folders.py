@@ -10,8 +10,6 @@ from fnmatch import fnmatchcase
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-import attrs
-
 from hloexec.arguments import require_path, require_seed, texts, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.diffing.dumps import DumpedModule, Stage, dumped_modules
@@ -23,6 +21,7 @@ from hloexec.exec.arguments import listed_inputs
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
+from hloexec.structs import frozen
 from hloexec.values import Described, Inputs
 from hloexec.wording import truncated
 
@@ -33,7 +32,7 @@ _ORDER: tuple[Outcome, ...] = ("differ", "not compared", "rounding only", "agree
 """What one outcome of several counts as that of all: the first of these among them."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class StageDiff:
     """Two stages of a module, compared with each other."""
 
@@ -52,7 +51,7 @@ class StageDiff:
         return f"{self.before} → {self.after}"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class ModuleDiff:
     """One module of a folder, or one of each of two folders."""
 
@@ -72,7 +71,7 @@ class ModuleDiff:
         return next((step for step in self.steps if step.outcome == "differ"), None)
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class FolderDiff(Described):
     """All modules of one or two folders."""
 

@@ -29,6 +29,7 @@ from hloexec.diffing.recording.held import Kept
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.structs import define
 from hloexec.values import Array
 
 __all__ = ["Graph", "Instance", "Node", "Users", "iterations_of"]
@@ -38,7 +39,7 @@ _RECENT = 1 << 12
 """So many instances are kept once they have been made."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Node:
     """An array that an instruction gave."""
 
@@ -95,7 +96,7 @@ class Node:
         return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, instance.device)
 
 
-@attrs.define(eq=False, slots=False)
+@define(eq=False, slots=False)
 class Instance:
     """One run of an instruction on one device."""
 

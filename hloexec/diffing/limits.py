@@ -8,12 +8,12 @@ is never guessed about: a finding that would need more is reported as less certa
 
 from __future__ import annotations
 
-import attrs
+from hloexec.structs import frozen
 
 __all__ = ["LIMITS", "Limits"]
 
 
-@attrs.frozen
+@frozen
 class Limits:
     """The limits of a diff; see docs/diff.md for what each step does."""
 

@@ -6,7 +6,6 @@ from array import array as column
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import (
@@ -30,12 +29,13 @@ from hloexec.diffing.replaying.evaluation import Values
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Index", "Match"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Match:
     """A value of `after` that is one of `before`."""
 

@@ -46,6 +46,7 @@ from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import Inputs, Value
 
@@ -55,7 +56,7 @@ _PICTURE_ORDER = "█▓·?×"
 _PICTURE_WIDTH = 100
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Side:
     """One of the modules, and how it runs."""
 

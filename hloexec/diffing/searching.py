@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.devices.topology import Topology
@@ -26,13 +25,14 @@ from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 
 __all__ = ["Search", "search"]
 
 _NOWHERE = "no instruction exceeds its rounding bound; this one is closest to it"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Search:
     """What was found out about why results differ."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import wrong
@@ -16,6 +15,7 @@ from hloexec.exec.arguments import value_leaves
 from hloexec.ir import Shape, TupleShape
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import leaves, unflatten
+from hloexec.structs import define
 from hloexec.values import TOKEN
 
 __all__ = ["CONTEXT", "Host", "Sink", "Source", "connect", "exchanged"]
@@ -32,7 +32,7 @@ Sink: TypeAlias = list[Any] | Callable[[Any], Any]
 """Where the values that a device sends go: a list to append to, or a function of one value."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Values:
     """A source in use."""
 

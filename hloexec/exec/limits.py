@@ -16,6 +16,7 @@ from hloexec.exec.tasks import Frame, Loop
 from hloexec.ir import leaf_shapes
 from hloexec.ops.registry import OPCODES, Role
 from hloexec.plan.steps import Plan, Scope, While
+from hloexec.structs import define
 
 __all__ = ["Limits"]
 
@@ -23,7 +24,7 @@ _SHOWN_ELEMENTS = 4
 """Of a larger value that a condition reads, the shape alone is shown."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Limits:
     """The limits of one run; it begins when they are made."""
 

@@ -20,11 +20,12 @@ from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.steps import Plan
+from hloexec.structs import define
 
 __all__ = ["explained_unless_verified", "plan_of", "plan_options", "require_policy_names"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Known:
     """What is known of a module."""
 

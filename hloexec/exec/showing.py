@@ -17,6 +17,7 @@ import attrs
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.regions.region import Region, RegionKernel
 from hloexec.plan.steps import Plan, Step
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["Shown", "shown"]
@@ -26,7 +27,7 @@ _MOST_BYTES = 1 << 26
 """What the intermediate values of a region may take together."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Shown:
     """What is shown of a plan."""
 
@@ -107,7 +108,7 @@ def _revealing(step: Step, filled: Collection[int]) -> Step:
     return attrs.evolve(step, tree=slots, kernel=Kernel(_AllValues(region, slots)))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _AllValues:
     region: Region
     slots: tuple[int, ...]

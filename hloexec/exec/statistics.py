@@ -13,12 +13,13 @@ import numpy as np
 
 from hloexec.devices.varying import Varying
 from hloexec.ops.arena import owner_of
+from hloexec.structs import define
 from hloexec.values import Array
 
 __all__ = ["Statistics"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Buffers:
     """The buffers that are alive, each with how often it is held and its bytes."""
 
@@ -43,7 +44,7 @@ class _Buffers:
             del self.held[id(base)]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Statistics:
     """The cost of a run; pass one to `run` or `run_devices` to have it filled in."""
 

@@ -17,11 +17,12 @@ import attrs
 from hloexec.devices.varying import merged, restricted
 from hloexec.exec.observers import Context
 from hloexec.plan.steps import Plan, Step, While
+from hloexec.structs import define
 
 __all__ = ["Frame", "Join", "Loop", "Task", "merged_task"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Loop:
     """A while loop under way."""
 
@@ -40,7 +41,7 @@ class Loop:
         return Loop(self.flow, [restricted(value, positions) for value in self.state], self.iteration, self.in_body)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Frame:
     """A running plan."""
 
@@ -69,7 +70,7 @@ class Frame:
         )
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Join:
     """Where devices that were split are joined: after `step`, in the frame at `depth`."""
 
@@ -82,7 +83,7 @@ class Join:
     """Whether arriving devices no longer wait."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Task:
     """Devices in lockstep, and the frames that they are in."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 
-import attrs
-
 from hloexec.numerics.comparison import LeafComparison
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Described
 
 __all__ = ["Explained", "Explanation", "InstructionExplanation", "Trial", "Untold"]
@@ -26,7 +25,7 @@ class Explained(enum.Enum):
     """Under every policy some elements are off by more than rounding explains."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Trial:
     """A policy that was tried, and how near it comes to what is expected."""
 
@@ -60,7 +59,7 @@ class Trial:
         return self.policy.name
 
 
-@attrs.frozen
+@frozen
 class Untold:
     """An instruction of which the values cannot tell whether it has a policy."""
 
@@ -69,7 +68,7 @@ class Untold:
     policy: str
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class InstructionExplanation:
     """What explains the value that an instruction has on the other side, from the operands that it has there."""
 
@@ -86,7 +85,7 @@ class InstructionExplanation:
     """Whether the search ended by itself: if not, another policy may explain it."""
 
 
-@attrs.frozen(slots=False, eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Explanation(Described):
     """The result of `explain`."""
 

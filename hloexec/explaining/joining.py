@@ -19,6 +19,7 @@ from hloexec.explaining.units import single_units, spelled
 from hloexec.explaining.values import shares_of
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, numerics_policy
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["further", "joint"]
@@ -79,7 +80,7 @@ def _beam(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) ->
     return _Beam(trials, turns, order)
 
 
-@attrs.frozen
+@frozen
 class _Turn:
     """An instruction gets a policy, or loses it."""
 
@@ -87,7 +88,7 @@ class _Turn:
     part: NumericsPolicy
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Beam:
     _trials: Trials
     _turns: list[_Turn]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import wrong
@@ -21,6 +20,7 @@ from hloexec.interop.literals import literal_value
 from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.literals import load_arrays
 from hloexec.numerics.leaves import leaves_of
+from hloexec.structs import frozen
 from hloexec.tracing.reading import Trace
 from hloexec.values import Array, Value
 from hloexec.wording import listing
@@ -28,7 +28,7 @@ from hloexec.wording import listing
 __all__ = ["Frame", "arrays_of", "frames_of_names", "frames_of_trace", "read_literals"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Frame:
     """The values of a computation in one of its runs, on one device."""
 

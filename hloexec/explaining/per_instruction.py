@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from hloexec.errors import HloError, InputError
 from hloexec.exec.running import run_devices
 from hloexec.explaining.findings import Explained, InstructionExplanation
@@ -24,6 +22,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line, source_lines
+from hloexec.structs import frozen
 from hloexec.values import Value
 
 __all__ = ["explained_instructions"]
@@ -59,7 +58,7 @@ def explained_instructions(
     return count, found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Part:
     """The instruction, and what it takes to compute it, as a module."""
 

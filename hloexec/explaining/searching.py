@@ -19,6 +19,7 @@ from hloexec.explaining.trying import Trials
 from hloexec.explaining.units import single_units
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
+from hloexec.structs import frozen
 
 __all__ = ["Found", "search"]
 
@@ -36,7 +37,7 @@ _BETTER = 0.9
 """What remains has to shrink to this for another policy to be worth its mention."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Found:
     """What a search came to."""
 

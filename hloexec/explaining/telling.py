@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-import attrs
 import numpy as np
 
 from hloexec.explaining.findings import Trial, Untold
@@ -20,6 +19,7 @@ from hloexec.explaining.units import groups_of, spelled
 from hloexec.explaining.values import same
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, mixed, without
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["told"]
@@ -51,7 +51,7 @@ def told(module: Module, trials: Trials, best: Trial) -> tuple[Trial, tuple[Unto
     return search.smallest(found), tuple(untold)
 
 
-@attrs.frozen
+@frozen
 class _Choice:
     """Whether some instructions have a part of a policy."""
 

@@ -21,6 +21,7 @@ from hloexec.numerics.sampling.spread import SAMPLES, Spread
 from hloexec.numerics.tolerances import measured_tolerance
 from hloexec.numerics.ulps import narrower, same_bits, ulp_distances
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, mixed
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = ["Trials"]
@@ -257,7 +258,7 @@ class Trials:
         return compare(result, self.expected, spreads=self.spreads(trial.policy)).leaves
 
 
-@attrs.frozen
+@frozen
 class _Off:
     """Elements that are off by more than rounding explains."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from hloexec.ir import Computation, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.concerns import concerns
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 from hloexec.summary import summarize_computations
 
 __all__ = ["Group", "groups_of", "most_runs", "single_units", "spelled"]
@@ -23,7 +22,7 @@ _RUNS = (60, 1000)
 """A search has so many runs at least, and at most."""
 
 
-@attrs.frozen
+@frozen
 class Group:
     """Some instructions of one opcode."""
 

@@ -26,6 +26,7 @@ from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.ulps import same_bits
 from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = ["FAR", "Leaves", "Scale", "coefficient", "leaves_from", "same", "shares_of", "size_of", "spreads_of"]
@@ -58,7 +59,7 @@ def spreads_of(samples: Sequence[Leaves]) -> dict[str, Spread]:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Scale:
     """The units of the elements, and how a result becomes a vector of them."""
 

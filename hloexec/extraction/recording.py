@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import attrs
-
 from hloexec.exec.observers import Event
+from hloexec.structs import frozen
 from hloexec.values import Value
 
 __all__ = ["Enough", "Occurrence", "Recorder"]
@@ -16,7 +15,7 @@ class Enough(BaseException):
     """Ends a run: everything is recorded. No error, so nothing on the way may take it for one."""
 
 
-@attrs.frozen
+@frozen
 class Occurrence:
     """Which run of an instruction is meant; None where any will do, and then the first is."""
 

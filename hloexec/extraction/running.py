@@ -30,6 +30,7 @@ from hloexec.numerics.comparison import LeafComparison
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 from hloexec.values import Described, Inputs, Value
 from hloexec.verifier import explained
 from hloexec.wording import on_devices
@@ -39,7 +40,7 @@ __all__ = ["Extraction", "Rerun", "extract"]
 _RUN_OPTIONS = ("numerics", "elided", "unknown", "memory_limit", "seed")
 
 
-@attrs.frozen
+@frozen
 class Rerun:
     """How the result of an extracted module compares with the recorded one."""
 
@@ -48,7 +49,7 @@ class Rerun:
     """Leaves whose elements are not equal; there may be none where only bits of NaN or signs of zeros differ."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Extraction(Described):
     """A part of a module, with its input values in one run, and their result."""
 

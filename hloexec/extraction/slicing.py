@@ -18,12 +18,13 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first
+from hloexec.structs import frozen
 from hloexec.wording import quoted
 
 __all__ = ["Slice", "slice_module", "slice_of"]
 
 
-@attrs.frozen
+@frozen
 class Slice:
     """The instructions of a computation that one of them needs."""
 

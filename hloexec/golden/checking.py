@@ -23,6 +23,7 @@ from hloexec.numerics.comparison import Comparison, Verdict
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.results import labelled_arrays
 from hloexec.sharding import shard_inputs, shards_of_result
+from hloexec.structs import frozen
 from hloexec.values import Described, Value
 
 __all__ = ["GoldenCheck", "Outcome", "check_golden", "update_golden"]
@@ -40,7 +41,7 @@ class Outcome(enum.Enum):
     """It could not be run: files are missing, damaged, or do not fit."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class GoldenCheck(Described):
     """The result of running a golden's module again: an outcome, and the reason."""
 

@@ -23,6 +23,7 @@ from hloexec.arguments import require_path
 from hloexec.errors import InputError, UnsupportedError, os_errors_named
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import numerics_policy
+from hloexec.structs import frozen
 from hloexec.text import format as format_module
 from hloexec.values import Described
 
@@ -47,7 +48,7 @@ _FORMAT = 1
 _MOST_BYTES = 1 << 20
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Golden(Described):
     """A golden on disk: how its `golden.json` says that the module is run and compared."""
 

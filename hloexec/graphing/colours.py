@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from hloexec.graphing.flow import Place
+from hloexec.structs import frozen
 
 __all__ = ["VERDICTS", "Colours", "Step", "ink", "quantity"]
 
@@ -19,7 +20,7 @@ _RAMP = ("#fff3bf", "#ffdb7a", "#fbb257", "#ef7d3f", "#c93a31", "#a62440", "#671
 _DARK, _LIGHT = "#1b1f24", "#ffffff"
 
 
-@attrs.frozen
+@frozen
 class Step:
     """A step of a scale: numbers up to `most`, and beyond the step before."""
 
@@ -29,7 +30,7 @@ class Step:
     label: str
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Colours:
     """What instructions are coloured by."""
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-import attrs
-
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 
 __all__ = ["Edge", "Flow", "Kind", "Place", "called_computations"]
 
@@ -29,7 +28,7 @@ _OPENED = (Role.CALL, Role.ASYNC_START)
 _CALLING = (*_OPENED, Role.WHILE, Role.CONDITIONAL)
 
 
-@attrs.frozen
+@frozen
 class Edge:
     """That one instruction is taken by another."""
 

@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable
 from functools import cached_property
 
-import attrs
-
 from hloexec.arguments import named_computation, require_flags, require_integer, require_module, require_text, wrong
 from hloexec.errors import HloError, InputError
 from hloexec.extraction.naming import holding_computation, instruction_name
@@ -16,6 +14,7 @@ from hloexec.graphing.colours import Colours
 from hloexec.graphing.cones import cone
 from hloexec.graphing.flow import Edge, Flow, Place
 from hloexec.ir import Instruction, Module
+from hloexec.structs import frozen
 from hloexec.values import Described
 from hloexec.verifier import verify
 from hloexec.wording import listing
@@ -23,7 +22,7 @@ from hloexec.wording import listing
 __all__ = ["Cluster", "Graph", "Node", "graph", "whole"]
 
 
-@attrs.frozen
+@frozen
 class Node:
     """An instruction of a graph."""
 
@@ -37,7 +36,7 @@ class Node:
         return self.computation, self.instruction.name
 
 
-@attrs.frozen
+@frozen
 class Cluster:
     """A computation, some instructions of which are in a graph."""
 
@@ -48,7 +47,7 @@ class Cluster:
     """Whether it stands for its caller, a call or a fusion, which is no node then."""
 
 
-@attrs.frozen(eq=False, slots=False, repr=False)
+@frozen(eq=False, slots=False, repr=False)
 class Graph(Described):
     """The result of `graph`."""
 

@@ -20,6 +20,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import largest_number
+from hloexec.structs import frozen
 
 __all__ = ["LeafBounds", "Scope", "frame_of", "leaf_count", "opaque_bounds"]
 
@@ -29,7 +30,7 @@ LeafBounds: TypeAlias = tuple[Bounds, ...]
 """One per leaf of a shape."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Scope:
     """A computation with what is known of its values when it is called with certain arguments."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import parameter_numbers, wrong
@@ -15,12 +14,13 @@ from hloexec.inputs.distributions import random_array
 from hloexec.ir import Computation
 from hloexec.ops.intervals import Demand
 from hloexec.precision import largest_number, part_type
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Range", "ranges_of"]
 
 
-@attrs.frozen
+@frozen
 class Range:
     """Numbers from `low` to `high`, both included."""
 

@@ -13,6 +13,7 @@ import attrs
 from hloexec.errors import InputError
 from hloexec.interop.content import Format, decoded, detect, unpacked
 from hloexec.ir import Module
+from hloexec.structs import frozen
 from hloexec.text import parse
 from hloexec.values import Value
 
@@ -29,7 +30,7 @@ _OTHERS = {
 """Related files that are not modules, and what reads them."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Snapshot:
     """A module with the values it was run on, as XLA dumps it."""
 

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.interop.wire import Message, read
+from hloexec.structs import frozen
 from hloexec.values import TOKEN, Array, Value
 
 __all__ = ["literal_value"]
@@ -30,7 +30,7 @@ class _Encoding(enum.Enum):
     VARINTS = enum.auto()
 
 
-@attrs.frozen
+@frozen
 class _Storage:
     """Where a literal keeps the elements of one type."""
 

@@ -10,11 +10,10 @@ A file does not name its type, but each of the others has its module inside fiel
 
 from __future__ import annotations
 
-import attrs
-
 from hloexec.errors import InputError
 from hloexec.interop.literals import literal_value
 from hloexec.interop.wire import Message, read
+from hloexec.structs import frozen
 from hloexec.values import Value
 
 __all__ = ["ModuleFile", "module_file"]
@@ -24,7 +23,7 @@ _INSTRUCTIONS = 2
 _REPLICA_COUNT, _COMPUTATION_COUNT = 1, 2
 
 
-@attrs.frozen
+@frozen
 class ModuleFile:
     """What a file holds: a serialized HloModuleProto, and how many devices it was compiled for."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.errors import InputError
+from hloexec.structs import frozen
 
 __all__ = ["Message", "read"]
 
@@ -23,7 +23,7 @@ _LONGEST_VARINT = 10
 _Payload: TypeAlias = int | memoryview
 
 
-@attrs.frozen
+@frozen
 class Message:
     """The fields of one message: every number with its payloads in the order of the bytes.
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from hloexec.ir.shape import Shape
+from hloexec.structs import frozen
 
 __all__ = [
     "Allocation",
@@ -36,7 +35,7 @@ __all__ = [
 Index = tuple[int, ...]
 
 
-@attrs.frozen
+@frozen
 class ValueLabel:
     """`<id instruction{index} (phi) @color>`: the name of a value.
 
@@ -56,7 +55,7 @@ class ValueLabel:
         return self.instruction, self.index or ()
 
 
-@attrs.frozen
+@frozen
 class AssignedValue:
     """A value in an allocation, `size` bytes from `offset` on."""
 
@@ -66,7 +65,7 @@ class AssignedValue:
     shape: Shape
 
 
-@attrs.frozen
+@frozen
 class EntryParameter:
     """The leaf of an entry parameter that an allocation holds; the shape is None where XLA does not know it."""
 
@@ -75,7 +74,7 @@ class EntryParameter:
     index: Index
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Allocation:
     """A contiguous piece of memory of one color; values that are not alive at once may share its bytes."""
 
@@ -108,7 +107,7 @@ class Allocation:
         return "temporary" if self.is_preallocated_temp else "other"
 
 
-@attrs.frozen
+@frozen
 class Position:
     """A place in the program where a value shows: an instruction, and the index in its shape where that is a tuple."""
 
@@ -116,7 +115,7 @@ class Position:
     index: Index | None
 
 
-@attrs.frozen
+@frozen
 class Use:
     """An operand that reads a value, and where in the operand's shape the value lies if that is a tuple."""
 
@@ -125,7 +124,7 @@ class Use:
     operand_index: Index | None
 
 
-@attrs.frozen
+@frozen
 class UsedValue:
     """A value with all its positions, the defining one first, its uses, and its instruction, verbatim."""
 
@@ -135,7 +134,7 @@ class UsedValue:
     instruction_text: str
 
 
-@attrs.frozen
+@frozen
 class LiveRange:
     """A value is needed from `start` to `end`, both included; `end` may be one past the last instruction."""
 
@@ -149,7 +148,7 @@ class LiveRange:
         return self.instruction, self.index
 
 
-@attrs.frozen
+@frozen
 class PeakValue:
     """A value in the list of those that are alive at the peak.
 
@@ -163,7 +162,7 @@ class PeakValue:
     cumulative_bytes: int | None
 
 
-@attrs.frozen
+@frozen
 class BreakdownNode:
     """A line of the peak's breakdown by stack trace; `depth` 0 is the entry computation."""
 
@@ -175,7 +174,7 @@ class BreakdownNode:
     remaining: int
 
 
-@attrs.frozen
+@frozen
 class LiveRanges:
     """`HloLiveRange`: the flattened schedule, and when each value lives.
 
@@ -191,7 +190,7 @@ class LiveRanges:
     breakdown: tuple[BreakdownNode, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Slot:
     """The values that begin at one offset of an allocation; the texts are XLA's rounded figures.
 
@@ -207,7 +206,7 @@ class Slot:
     """How many values of which shape, as text."""
 
 
-@attrs.frozen
+@frozen
 class SlotTable:
     """The slots of one allocation, largest first; XLA leaves out the last `omitted` where they are small."""
 
@@ -215,7 +214,7 @@ class SlotTable:
     omitted: int = 0
 
 
-@attrs.frozen
+@frozen
 class MemorySpace:
     """What the memory usage report says of one color."""
 
@@ -225,7 +224,7 @@ class MemorySpace:
     allocations: tuple[SlotTable, ...]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class BufferAssignment:
     """The parts of a buffer assignment; those that were not dumped are None."""
 

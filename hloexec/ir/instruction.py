@@ -16,6 +16,7 @@ from hloexec.errors import VerificationError
 from hloexec.ir.metadata import Metadata, OriginalValue, StackFrames, Statistics
 from hloexec.ir.shape import Shape
 from hloexec.ir.sharding import Sharding
+from hloexec.structs import frozen
 from hloexec.values import Described
 from hloexec.wording import counted
 
@@ -29,7 +30,7 @@ class Span(NamedTuple):
     end: int
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False)
 class Instruction(Described):
     """`name = shape opcode(operands), attributes…`.
 
@@ -66,7 +67,7 @@ class Instruction(Described):
         return f"%{self.name} = {self.shape} {self.opcode}({', '.join(f'%{name}' for name in self.operands)})"
 
 
-@attrs.frozen(kw_only=True, slots=False, repr=False)
+@frozen(kw_only=True, slots=False, repr=False)
 class Computation(Described):
     """A list of instructions, one of which is the root."""
 
@@ -132,7 +133,7 @@ class Computation(Described):
         return len(self.instructions)
 
 
-@attrs.frozen
+@frozen
 class EntryLayout:
     """`entry_computation_layout={(parameters)->result}`."""
 
@@ -140,7 +141,7 @@ class EntryLayout:
     result: Shape
 
 
-@attrs.frozen
+@frozen
 class Alias:
     """One entry of `input_output_alias`: the output leaf that shares a parameter leaf's buffer."""
 
@@ -150,7 +151,7 @@ class Alias:
     kind: str = "may-alias"
 
 
-@attrs.frozen(kw_only=True, slots=False, repr=False)
+@frozen(kw_only=True, slots=False, repr=False)
 class Module(Described):
     """A whole HLO module.
 

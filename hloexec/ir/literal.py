@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from hloexec.ir.shape import ArrayShape, Shape
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Literal"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Literal:
     """The value of a constant; `value` is None if the text elides it.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
+from hloexec.structs import frozen
 
 __all__ = ["FileLocation", "Metadata", "OriginalValue", "ResultAccuracy", "StackFrame", "StackFrames", "Statistics"]
 
 
-@attrs.frozen
+@frozen
 class Metadata:
     """`metadata={…}` of an instruction."""
 
@@ -27,7 +27,7 @@ class Metadata:
     """Fields of a newer XLA, verbatim."""
 
 
-@attrs.frozen
+@frozen
 class FileLocation:
     """A row of the FileLocations table; ids count from 1, as in the text."""
 
@@ -39,7 +39,7 @@ class FileLocation:
     end_column: int
 
 
-@attrs.frozen
+@frozen
 class StackFrame:
     """A row of the StackFrames table; a parent of its own id or 0 ends the chain."""
 
@@ -47,7 +47,7 @@ class StackFrame:
     parent_frame_id: int
 
 
-@attrs.frozen
+@frozen
 class StackFrames:
     """The tables that `stack_frame_id` points into."""
 
@@ -57,7 +57,7 @@ class StackFrames:
     stack_frames: tuple[StackFrame, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Statistics:
     """`statistics={visualizing_index=…, name=value, …}`; `visualizing_index` None for `{}`."""
 
@@ -65,7 +65,7 @@ class Statistics:
     values: tuple[tuple[str, float], ...] = ()
 
 
-@attrs.frozen
+@frozen
 class ResultAccuracy:
     """`result_accuracy={mode=…}` or `={tolerance={ulps=…,rtol=…,atol=…}}`."""
 
@@ -75,7 +75,7 @@ class ResultAccuracy:
     atol: float | None = None
 
 
-@attrs.frozen
+@frozen
 class OriginalValue:
     """`origin={…}`: the values of the module before optimization that this one corresponds to, verbatim."""
 

@@ -14,9 +14,8 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, zip_longest
 from typing import Any, TypeAlias, TypeVar
 
-import attrs
-
 from hloexec.dtypes import ElementType, Kind
+from hloexec.structs import frozen
 from hloexec.values import Nested, rebuilt
 
 __all__ = [
@@ -39,7 +38,7 @@ UNBOUNDED = -1
 """The size of a dimension written `?`: dynamic without an upper bound."""
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class SplitConfig:
     """Where a dimension is split between memories: `SC(dimension:index,…)`."""
 
@@ -47,7 +46,7 @@ class SplitConfig:
     split_indices: tuple[int, ...]
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Layout:
     """The physical order of an array: `{minor_to_major:D(..)T(..)L(..)#(..)*(..)E(..)S(..)SC(..)P(..)M(..)}`.
 
@@ -69,7 +68,7 @@ class Layout:
     dynamic_shape_metadata_prefix_bytes: int = 0
 
 
-@attrs.frozen(cache_hash=True, repr=False)
+@frozen(cache_hash=True, repr=False)
 class ArrayShape:
     """An array, a token or an opaque value.
 
@@ -151,7 +150,7 @@ class ArrayShape:
         printer.text(repr(self))
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class TupleShape:
     """A tuple of shapes, possibly empty or nested to any depth."""
 
@@ -198,7 +197,7 @@ class TupleShape:
     __repr__ = __str__
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class BufferShape:
     """A buffer that may be written in place: `b(f32[8])`."""
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.ir.metadata import Metadata
+from hloexec.structs import frozen
 
 __all__ = [
     "AxisRef",
@@ -43,7 +43,7 @@ class ShardingType(enum.Enum):
     TILED = "tiled"
 
 
-@attrs.frozen
+@frozen
 class IotaTiles:
     """Devices 0, 1, 2, … reshaped, transposed, and reshaped to `dimensions`: `[d]<=[reshape]T(transpose)`."""
 
@@ -57,7 +57,7 @@ class IotaTiles:
         return iota.reshape(self.reshape_dims).transpose(self.transpose_perm).reshape(self.dimensions)
 
 
-@attrs.frozen
+@frozen
 class TileSharding:
     """A sharding of one array in the tile form, or one of the simple kinds.
 
@@ -78,7 +78,7 @@ class TileSharding:
     metadata: tuple[Metadata, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Mesh:
     """Named axes over devices: `mesh[x=2,y=4]`, with the device order where it is not 0, 1, 2, …
 
@@ -154,7 +154,7 @@ class Mesh:
         return self.devices().reshape(dimensions).transpose(*outer, *inner).reshape(-1, columns)
 
 
-@attrs.frozen
+@frozen
 class AxisRef:
     """An axis of a mesh, or a part of one: `x` or `x:(pre_size)size`."""
 
@@ -167,7 +167,7 @@ class AxisRef:
         return pre, pre * own
 
 
-@attrs.frozen
+@frozen
 class DimensionSharding:
     """The axes that divide one dimension, major to minor; an open one (`?`) may be divided further."""
 
@@ -175,7 +175,7 @@ class DimensionSharding:
     is_closed: bool = True
 
 
-@attrs.frozen
+@frozen
 class NamedSharding:
     """A sharding in terms of mesh axes."""
 
@@ -189,7 +189,7 @@ class NamedSharding:
     metadata: tuple[Metadata, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class TupleSharding:
     """One sharding per leaf of a tuple."""
 
@@ -199,7 +199,7 @@ class TupleSharding:
 Sharding: TypeAlias = TileSharding | NamedSharding | TupleSharding
 
 
-@attrs.frozen
+@frozen
 class MeshReplicaGroups:
     """Groups along axes of a mesh (the third form)."""
 
@@ -211,7 +211,7 @@ class MeshReplicaGroups:
         return self.mesh.along(self.axes)
 
 
-@attrs.frozen
+@frozen
 class ReplicaGroups:
     """The groups of a collective: explicit lists, an iota, or mesh axes; no groups at all means everyone together."""
 

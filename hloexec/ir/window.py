@@ -5,12 +5,12 @@ Names follow XLA's text: the input of a windowed operation is `lhs` (base), the 
 
 from __future__ import annotations
 
-import attrs
+from hloexec.structs import frozen
 
 __all__ = ["ConvolutionDimensionNumbers", "PaddingDimension", "SliceDimension", "Window", "WindowDimension"]
 
 
-@attrs.frozen
+@frozen
 class WindowDimension:
     """One dimension of a window.
 
@@ -28,14 +28,14 @@ class WindowDimension:
     window_reversal: bool = False
 
 
-@attrs.frozen
+@frozen
 class Window:
     """A window, one entry per dimension; empty for an operation without window."""
 
     dimensions: tuple[WindowDimension, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class PaddingDimension:
     """Padding of one dimension: `low_high_interior`; low and high may be negative (they crop)."""
 
@@ -44,7 +44,7 @@ class PaddingDimension:
     interior_padding: int = 0
 
 
-@attrs.frozen
+@frozen
 class SliceDimension:
     """The half-open range `[start:limit:stride]` of one dimension."""
 
@@ -53,7 +53,7 @@ class SliceDimension:
     stride: int = 1
 
 
-@attrs.frozen
+@frozen
 class ConvolutionDimensionNumbers:
     """Which dimension plays which role, e.g. `b01f_01io->b01f`.
 

@@ -20,6 +20,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, Tupl
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
 from hloexec.plan.schedule import after_dependencies, callees_first
+from hloexec.structs import frozen
 from hloexec.values import Value
 
 __all__ = [
@@ -44,7 +45,7 @@ _TUPLE = next(name for name, entry in OPCODES.items() if entry.role is Role.TUPL
 _NO_WORK = frozenset({Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT})
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Case:
     """A module on inputs."""
 
@@ -134,7 +135,7 @@ def assembled(
     return attrs.evolve(case, module=module, inputs=_inputs(case, names, before, values))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Part:
     """Some instructions of a computation."""
 

@@ -20,6 +20,7 @@ from hloexec import literals
 from hloexec.errors import HloError, InputError
 from hloexec.minifying.case import Case
 from hloexec.minifying.processes import Ended, run_command
+from hloexec.structs import define
 from hloexec.text import format as format_module
 from hloexec.values import Value
 
@@ -31,7 +32,7 @@ signal, or not end in time."""
 _PLACE = "{}"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Check:
     """A command that is given a module's path, as its last word or wherever a word has `{}`.
 

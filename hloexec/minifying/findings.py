@@ -6,20 +6,19 @@ import os
 import shlex
 from pathlib import Path
 
-import attrs
-
 from hloexec import literals
 from hloexec.arguments import require_path
 from hloexec.errors import HloError
 from hloexec.files import require_new_folder, whole_folder
 from hloexec.ir import Module, leaf_shapes
+from hloexec.structs import frozen
 from hloexec.text import format as format_module
 from hloexec.values import Described, Value
 
 __all__ = ["Minified"]
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Minified(Described):
     """A small module that shows what the given one showed."""
 

@@ -28,6 +28,7 @@ from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.results import labelled_arrays
+from hloexec.structs import define
 from hloexec.values import Array, Value, flat, mapped
 
 __all__ = ["XLA", "Against", "DiffersFrom", "Expected", "Nan", "Oracle", "has_numbers", "on_xla_cpu"]
@@ -68,7 +69,7 @@ def _one(results: Sequence[Value]) -> Value:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Nan:
     """From finite inputs to NaN, or to infinities where there were no NaN, by an instruction of the same kind."""
 
@@ -127,7 +128,7 @@ def _is_inexact(leaf: object) -> bool:
     return isinstance(leaf, np.ndarray) and element_type_of(leaf.dtype).is_inexact
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Difference:
     """What comparisons have in common: results that are further from others than rounding explains.
 
@@ -213,7 +214,7 @@ class DiffersFrom(_Difference):
         return {**super()._judge(case), "module": case.other}
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Against(_Difference):
     """From what XLA:CPU gives, or a run under another policy."""
 
@@ -232,7 +233,7 @@ def on_xla_cpu(module: Module, inputs: Sequence[Value]) -> Value:
     return value_of(module.entry.result_shape, lambda number, _: leaves[number])
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Expected(_Difference):
     """From results that were recorded elsewhere.
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import attrs
-
 from hloexec.errors import InputError
+from hloexec.structs import frozen
 
 __all__ = ["Ended", "run_command"]
 
@@ -23,7 +22,7 @@ _SHELL_SIGNAL = 128
 """What shells, and programs that pass on how another ended, add to the number of a signal."""
 
 
-@attrs.frozen
+@frozen
 class Ended:
     """How a command ended."""
 

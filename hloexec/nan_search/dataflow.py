@@ -7,8 +7,6 @@ operands as sources.
 
 from __future__ import annotations
 
-import attrs
-
 from hloexec.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.nan_search.findings import Link
 from hloexec.nan_search.history import History, Path, ResultLeaf
@@ -18,6 +16,7 @@ from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line, source_text
+from hloexec.structs import frozen
 
 __all__ = ["RENAMING", "Sources", "chain_to"]
 
@@ -30,7 +29,7 @@ RENAMING = frozenset(Role).difference(_COMPUTING)
 """Of instructions whose values are made of others', without arithmetic."""
 
 
-@attrs.frozen
+@frozen
 class Sources:
     """Answers for one module, given what has run."""
 

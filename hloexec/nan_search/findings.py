@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import attrs
-
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.origins import SourceLine
+from hloexec.structs import frozen
 from hloexec.values import Described
 from hloexec.wording import listing
 
 __all__ = ["Element", "Finding", "Link", "NanInput", "NanSearch", "Operand"]
 
 
-@attrs.frozen
+@frozen
 class Element:
     """One affected element."""
 
@@ -22,7 +21,7 @@ class Element:
     """The operands' elements at the same place; None where the instruction is not elementwise."""
 
 
-@attrs.frozen
+@frozen
 class Operand:
     """One operand of the instruction, as it was."""
 
@@ -31,7 +30,7 @@ class Operand:
     """Empty where the run no longer holds it (collectives)."""
 
 
-@attrs.frozen
+@frozen
 class Link:
     """One instruction on the path to an affected element, with the range of its result."""
 
@@ -43,7 +42,7 @@ class Link:
     maximum: float
 
 
-@attrs.frozen
+@frozen
 class Finding:
     """An instruction that produces NaN, infinities or another symptom."""
 
@@ -75,7 +74,7 @@ class Finding:
     """The chain that led to it, from the earliest instruction to the operand."""
 
 
-@attrs.frozen
+@frozen
 class NanInput:
     """NaN in an array of the inputs."""
 
@@ -91,7 +90,7 @@ class NanInput:
     """How many elements there are."""
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class NanSearch(Described):
     """What `find_nan` found, and how far it looked."""
 

@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-import attrs
-
 from hloexec.exec.observers import PathEntry
 from hloexec.nan_search.magnitudes import Range
+from hloexec.structs import frozen
 
 __all__ = ["History", "Leaf", "Path", "ResultLeaf", "path_of"]
 
@@ -25,7 +24,7 @@ Path: TypeAlias = tuple[tuple[str, str, int | None], ...]
 """The calling instruction, the called computation, and for loops the iteration, outermost first."""
 
 
-@attrs.frozen
+@frozen
 class ResultLeaf:
     """A leaf of what an instruction gives in one run of it."""
 
@@ -44,7 +43,7 @@ def path_of(entries: tuple[PathEntry, ...]) -> Path:
     return tuple((entry.instruction.name, entry.computation, entry.iteration) for entry in entries)
 
 
-@attrs.frozen
+@frozen
 class Leaf:
     """What is remembered of one array."""
 
@@ -56,7 +55,7 @@ class Leaf:
     """Whether constants alone have made it; known of arrays with NaN or infinities only."""
 
 
-@attrs.frozen
+@frozen
 class _Run:
     iterations: tuple[int | None, ...]
     devices: tuple[int, ...]

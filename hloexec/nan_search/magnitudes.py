@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Range", "range_of", "wide"]
@@ -15,7 +15,7 @@ __all__ = ["Range", "range_of", "wide"]
 _BLOCK = 1 << 18
 
 
-@attrs.frozen
+@frozen
 class Range:
     """The least and the greatest element of an array, NaN left out; of complex numbers those of both parts."""
 

@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
-import attrs
 import ml_dtypes
 import numpy as np
 
@@ -33,6 +32,7 @@ from hloexec.nan_search.magnitudes import Range, wide
 from hloexec.numerics.statistics import leaves
 from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["CHECKS", "Symptom", "bad_numbers", "losses", "nan_of_constants"]
@@ -41,7 +41,7 @@ CHECKS = ("overflow", "underflow", "cancellation")
 """What may be looked for besides NaN and infinities."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Symptom:
     """What went wrong in one leaf of an instruction's value."""
 

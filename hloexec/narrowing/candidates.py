@@ -10,8 +10,6 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import attrs
-
 from hloexec.costs import contraction_of
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
@@ -20,6 +18,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, Role, find_opcode, role_of
 from hloexec.ops.relations import Place
 from hloexec.ops.rounding import Rounding, Sums
+from hloexec.structs import frozen
 
 __all__ = ["CONTRACTION", "ELEMENTWISE", "KINDS", "Candidate", "candidates_of", "other_flops", "static_array"]
 
@@ -33,7 +32,7 @@ _ROUNDS_PLAINLY = (Rounding.NONE, Rounding.ONCE, Rounding.FUNCTION)
 _NUMBER = re.compile(r"\d+")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Candidate:
     """An instruction that could compute in a narrower type."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
-
 from hloexec.arguments import described
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
+from hloexec.structs import frozen
 from hloexec.values import Value, label_of, mapped
 from hloexec.wording import listing
 
@@ -19,7 +18,7 @@ Leaves: TypeAlias = Sequence[tuple[str, ArrayShape | BufferShape]]
 """The labels and shapes of the arrays in a value."""
 
 
-@attrs.frozen
+@frozen
 class Carried:
     """What a step hands on: the labels of outputs, and of the parameters that they become."""
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ops.common import widen
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Expected", "worst_element"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Expected:
     """An array of the original's outputs, and what the errors of its elements are relative to."""
 

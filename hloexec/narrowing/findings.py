@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 
-import attrs
-
 from hloexec.ir import Module
 from hloexec.narrowing.carrying import Carried
+from hloexec.structs import frozen
 from hloexec.values import Described
 
 __all__ = ["Deviation", "InstructionVerdict", "Narrowing", "OutputDeviation", "Standing"]
@@ -30,7 +29,7 @@ class Standing(enum.Enum):
     """No trials were left for it, or the run never reached it."""
 
 
-@attrs.frozen
+@frozen
 class Deviation:
     """The worst element of some runs: where an output of the narrowed module lies farthest from the original's, in
     units of its tolerance."""
@@ -54,7 +53,7 @@ class Deviation:
         return self.error / self.tolerance
 
 
-@attrs.frozen
+@frozen
 class InstructionVerdict:
     """An instruction that could be narrowed, and whether it may."""
 
@@ -79,7 +78,7 @@ class InstructionVerdict:
     source: str | None
 
 
-@attrs.frozen
+@frozen
 class OutputDeviation:
     """An output that was held to a tolerance."""
 
@@ -91,7 +90,7 @@ class OutputDeviation:
     """Over inputs that the search had not seen; None where there were none."""
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Narrowing(Described):
     """A narrowed module, and what was found out about each of its instructions.
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -20,12 +19,13 @@ from hloexec.narrowing.findings import Deviation
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.common import widen
 from hloexec.ops.relations import Place
+from hloexec.structs import define, frozen
 from hloexec.values import Array, Inputs, Value, label_of
 
 __all__ = ["Measurer", "Ranges", "Reference", "worst_of"]
 
 
-@attrs.define
+@define
 class _Range:
     runs: float = 0.0
     largest: float = 0.0
@@ -63,7 +63,7 @@ class Ranges:
             found.infinities += infinities + sum(extent[1] for extent in extents)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Reference:
     """What the original gives for some inputs."""
 
@@ -75,7 +75,7 @@ class Reference:
     """By step and device, the outputs that are held to a tolerance."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Measurer:
     """Runs modules that have the same parameters and results."""
 

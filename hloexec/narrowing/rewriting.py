@@ -25,13 +25,14 @@ from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
 from hloexec.ops.relations import Place
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.schedule import after_dependencies
+from hloexec.structs import frozen
 
 __all__ = ["Rewritten", "rewritten"]
 
 _CONVERT = next(name for name, entry in OPCODES.items() if entry.evaluate is Convert.evaluate)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Rewritten:
     """A module with narrow instructions."""
 

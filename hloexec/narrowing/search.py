@@ -14,8 +14,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from hloexec.dtypes import ElementType
 from hloexec.errors import EvaluationError, HloError, ResourceError, ShapeError, UnsupportedError, VerificationError
 from hloexec.exec.observers import Stages
@@ -26,6 +24,7 @@ from hloexec.narrowing.measuring import Measurer, Ranges, Reference, worst_of
 from hloexec.narrowing.rewriting import rewritten
 from hloexec.ops.relations import Place
 from hloexec.precision import largest_number
+from hloexec.structs import define
 
 __all__ = ["FAILURES", "Search"]
 
@@ -38,7 +37,7 @@ FAILURES = (EvaluationError, ResourceError, UnsupportedError, ShapeError, Verifi
 """What a narrowed module may come to that the original did not."""
 
 
-@attrs.define
+@define
 class _Group:
     members: list[Candidate]
     weight: float

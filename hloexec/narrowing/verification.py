@@ -15,11 +15,12 @@ from hloexec.narrowing.rewriting import Rewritten, rewritten
 from hloexec.narrowing.search import FAILURES, Search
 from hloexec.narrowing.supply import Supply
 from hloexec.ops.relations import Place
+from hloexec.structs import define
 
 __all__ = ["Verification"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Verification:
     """The module that was found, run as a whole on all inputs and on others, until nothing is wrong with it."""
 

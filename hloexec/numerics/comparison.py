@@ -6,11 +6,10 @@ import enum
 import math
 from functools import cached_property
 
-import attrs
-
 from hloexec.numerics.error_maps import ErrorMap
 from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import CHECK_ERRORS, Tolerance
+from hloexec.structs import frozen
 from hloexec.values import Described
 
 __all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
@@ -42,7 +41,7 @@ _ORDER = tuple(Verdict)
 _BY_STATISTIC = {"p99": Verdict.P99, "median": Verdict.MEDIAN, "mean": Verdict.MEAN}
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class LeafComparison:
     """A comparison of one leaf of two values.
 
@@ -136,7 +135,7 @@ class LeafComparison:
         )
 
 
-@attrs.frozen(slots=False, eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Comparison(Described):
     """A comparison of two values, with one entry per leaf of either."""
 

@@ -33,6 +33,7 @@ from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.rounding import Rounding, Sums
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 
 __all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "own_chain", "worst"]
 
@@ -45,7 +46,7 @@ _LIBRARY_ROUNDINGS = 8
 """Of a library call that is no plain product: attention rounds its scores, its weights, their sums and its result."""
 
 
-@attrs.frozen
+@frozen
 class Chain:
     """The errors on a path, one after the other."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ErrorMap", "MapMaker"]
@@ -17,7 +17,7 @@ _MARKS = (" ", "·", "░", "▒", "▓", "█")
 _LIMITS = (0.0, 1.0, 10.0, 100.0, 1000.0)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class ErrorMap:
     """The worst error in each cell of a grid over an array's last two dimensions, in units of the tolerance.
 

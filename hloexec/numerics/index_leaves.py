@@ -28,12 +28,13 @@ from hloexec.numerics.selections import ModuleValue, Selection, apply_steps, obs
 from hloexec.numerics.severities import agreement
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import define, frozen
 from hloexec.values import Array, index_of
 
 __all__ = ["IndexLeaves"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Source:
     """Values that indices select from."""
 
@@ -44,7 +45,7 @@ class _Source:
     """Of each value, what its tolerance is in units of; √(s² + t²) of two that round independently."""
 
 
-@attrs.define(slots=False, eq=False)
+@define(slots=False, eq=False)
 class IndexLeaves:
     """Looks at leaves that differ once more, where they hold indices."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -19,6 +18,7 @@ from hloexec.numerics.severities import absolute_errors, exceeds, severities
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances
 from hloexec.ops.common import wide
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["MOST_ELEMENTS", "PERCENTILES", "ElementDifference", "Measured", "elements_at", "measure"]
@@ -40,7 +40,7 @@ _Means: TypeAlias = Callable[[Array], Array] | None
 """What gives the means of samples at flat places."""
 
 
-@attrs.frozen
+@frozen
 class ElementDifference:
     """One element at which two arrays differ."""
 
@@ -54,7 +54,7 @@ class ElementDifference:
     """The error in units of the tolerance; the error itself where nothing is tolerated."""
 
 
-@attrs.frozen
+@frozen
 class Measured:
     """The measurements of `LeafComparison` for two arrays of one shape."""
 
@@ -246,7 +246,7 @@ class _Accumulator:
         return dict(zip(PERCENTILES, distances, strict=True))
 
 
-@attrs.define
+@define
 class _Mean:
     """A mean over elements most of which are zero, and the largest of them."""
 

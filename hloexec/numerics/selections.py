@@ -23,6 +23,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = ["ModuleValue", "Selection", "Watcher", "apply_steps", "observed_sources", "selections_of"]
@@ -34,7 +35,7 @@ Steps: TypeAlias = tuple[tuple[str, Any], ...]
 """What to do to a leaf, one after the other: to reshape or to transpose it."""
 
 
-@attrs.frozen
+@frozen
 class ModuleValue:
     """A value in a module: an instruction, the calls that lead to its computation, and which part of its tuple."""
 
@@ -49,7 +50,7 @@ class ModuleValue:
         return ModuleValue(self.computation, operand, element, self.callers)
 
 
-@attrs.frozen
+@frozen
 class Selection:
     """How an index leaf is to be read."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type, element_type_of
 from hloexec.numerics.leaves import blocks
+from hloexec.structs import define, frozen
 from hloexec.values import Array, Token, Value
 
 __all__ = ["LeafStatistics", "leaves", "statistics"]
@@ -21,7 +21,7 @@ _BLOCK = 1 << 18
 """Number of elements processed at a time: their f64 copies stay in the L2 cache."""
 
 
-@attrs.frozen
+@frozen
 class LeafStatistics:
     """Statistics of one leaf of a value.
 
@@ -84,7 +84,7 @@ def _leaf_statistics(index: tuple[int, ...], leaf: Array | Token) -> LeafStatist
     )
 
 
-@attrs.define
+@define
 class _Moments:
     """Count, mean and sum of squared deviations, merged block by block (Chan, Golub and LeVeque, 1979)."""
 

@@ -18,14 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import attrs
-
 from hloexec.arguments import require_choice, require_number
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.precision import smallest_normal, unit_roundoff
+from hloexec.structs import frozen
 
 __all__ = ["CHECK_ERRORS", "Tolerance", "derived_tolerance", "given_tolerance", "measured_tolerance"]
 
@@ -40,7 +39,7 @@ _CONTRACTION_LENGTH = 1024
 """What is taken for the longest contraction where neither a module nor a length says it."""
 
 
-@attrs.frozen
+@frozen
 class Tolerance:
     """An element agrees if |actual − expected| ≤ atol + rtol·|expected| + factor·(its spread), or if it is at most
     `ulp` ULPs off; types without floats must be equal."""

@@ -13,6 +13,8 @@ from typing import Any
 
 import attrs
 
+from hloexec.structs import frozen
+
 __all__ = [
     "REQUIRED",
     "AttributeField",
@@ -62,7 +64,7 @@ REQUIRED: Any = attrs.NOTHING
 """The default of an attribute that the text must give."""
 
 
-@attrs.frozen
+@frozen
 class OperandAlias:
     """One entry of `output_to_operand_aliasing`: an output leaf that shares an operand leaf's buffer."""
 
@@ -71,7 +73,7 @@ class OperandAlias:
     operand_index: tuple[int, ...]
 
 
-@attrs.frozen
+@frozen
 class AttributeField:
     """What parser and printer need to know of one attribute."""
 

@@ -15,9 +15,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import attrs
-
 from hloexec.ir import ArrayShape, Instruction, Module
+from hloexec.structs import frozen
 
 __all__ = [
     "ANYTHING",
@@ -39,7 +38,7 @@ __all__ = [
 INFINITY = math.inf
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Bounds:
     """All elements of an array lie in [low, high], or are NaN."""
 
@@ -58,7 +57,7 @@ UNKNOWN = Bounds(math.nan, math.nan)
 """Whatever the element type allows."""
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Demand:
     """Elements should lie in [low, high]; where nothing bounds them, floats should have the given standard deviation.
 
@@ -96,7 +95,7 @@ ANYTHING = Demand()
 POSITIVE = Demand(low=0)
 
 
-@attrs.frozen
+@frozen
 class Use:
     """An instruction as rules see it: operands that are arrays, and the bounds of their elements."""
 

@@ -7,9 +7,8 @@ parts have it.
 
 from __future__ import annotations
 
-import attrs
-
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.structs import frozen
 
 __all__ = ["COMPARATOR", "REDUCER", "SELECT", "Probe"]
 
@@ -18,7 +17,7 @@ SELECT = "s { x = T[] parameter(0) y = T[] parameter(1) ROOT r = pred[] compare(
 COMPARATOR = SELECT.replace("s {", "c {", 1)
 
 
-@attrs.frozen
+@frozen
 class Probe:
     """An instruction on operands a0, a1, … of the given shapes, and the computations that it calls."""
 

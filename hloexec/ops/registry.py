@@ -22,6 +22,7 @@ from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
 from hloexec.ops.traits import NO_TRAITS, TRAITS, Traits, traits_with_rules
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -100,7 +101,7 @@ class Callee(Protocol):
     def __call__(self, *arguments: Any) -> Any: ...
 
 
-@attrs.frozen
+@frozen
 class ProgramShape:
     """The signature of a called computation, as a shape rule sees it."""
 
@@ -126,7 +127,7 @@ def _keywords_of(rule: str) -> Any:
     return attrs.field(init=False, default=of_rule)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Opcode:
     """What hloexec knows of one opcode.
 

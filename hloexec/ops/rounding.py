@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-import attrs
+from hloexec.structs import frozen
 
 __all__ = ["Rounding", "Summation", "Sums"]
 
@@ -41,7 +41,7 @@ class Sums(enum.Enum):
     """What meets at random places, rounded to the declared type after each addition."""
 
 
-@attrs.frozen
+@frozen
 class Summation:
     """What an instruction adds up for one element of its result."""
 

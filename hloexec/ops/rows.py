@@ -14,10 +14,9 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, TypeAlias
 
-import attrs
-
 from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["RowForm", "RowFunction", "behind_prefix", "prefix_length", "prefixes", "same", "widened_from_bf16"]
@@ -26,7 +25,7 @@ RowFunction: TypeAlias = "Callable[..., Any]"
 _F32 = element_type("f32")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class RowForm:
     """How one instruction is computed by rows."""
 

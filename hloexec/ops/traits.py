@@ -15,6 +15,7 @@ from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
 from hloexec.ops.probes import Probe
 from hloexec.ops.rounding import Sums
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -35,7 +36,7 @@ Index: TypeAlias = tuple[int, ...]
 ALL_OPERANDS: tuple[int, ...] = ()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Pole:
     """Where a function is infinite."""
 
@@ -54,7 +55,7 @@ def finite_and_not_zero(*operands: Array) -> Array:
     return np.asarray(found)
 
 
-@attrs.frozen
+@frozen
 class ContractionSize:
     """How much a contraction multiplies."""
 
@@ -72,7 +73,7 @@ ContractionRule: TypeAlias = Callable[[Instruction, ArrayShape, ArrayShape, Arra
 """From an instruction and the shapes of lhs, rhs and (first) result; None where it does not say enough."""
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Traits:
     """What is known of what an instruction does."""
 

@@ -23,6 +23,7 @@ from hloexec.ops.registry import Callee, MemoryOrder, Opcode
 from hloexec.ops.rounding import Sums
 from hloexec.plan.float_widths import converted
 from hloexec.plan.trees import Leaf
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.ops.contraction.dot import MatrixProduct
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Conversion", "Forward", "InstructionKernel", "Kernel", "View"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Kernel:
     """What a step computes."""
 
@@ -66,7 +67,7 @@ class Kernel:
         return self.function if isinstance(self.function, np.ufunc) else None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Conversion(Kernel):
     """Converts the leaves of a value, given one by one; one that is not to change stays the array it is."""
 
@@ -85,7 +86,7 @@ def _converted_leaves(types: tuple[ElementType | None, ...], is_array: bool, *le
     return found[0] if is_array else found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Forward(Kernel):
     """Hands on an array as it is, to a slot of its own."""
 
@@ -96,7 +97,7 @@ class Forward(Kernel):
         return True
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class View(Kernel):
     """A view of an array that several instructions together make; `function` is an Indexing, or the WindowReader of a
     window without the dimension along which it moves."""
@@ -110,7 +111,7 @@ class View(Kernel):
         return 1
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class InstructionKernel(Kernel):
     """What an opcode or a library call computes."""
 

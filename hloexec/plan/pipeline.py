@@ -11,18 +11,17 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import attrs
-
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.plan.liveness import with_lifetimes
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.regions import LEAST_BYTES
 from hloexec.plan.steps import Invocation, Plan, While
+from hloexec.structs import frozen
 
 __all__ = ["PASS_NAMES", "Options", "run_passes"]
 
 
-@attrs.frozen
+@frozen
 class Options:
     """What of a run's options a plan depends on; the values are checked where a run begins."""
 
@@ -66,7 +65,7 @@ def _has_movements(plan: Plan) -> bool:
     return any(getattr(getattr(step.kernel, "entry", None), "may_be_view", False) for step in plan.steps)
 
 
-@attrs.frozen
+@frozen
 class _Pass:
     """An optimization."""
 

@@ -15,6 +15,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
+from hloexec.structs import frozen
 
 __all__ = [
     "UNKNOWN_CALL_HINT",
@@ -35,7 +36,7 @@ UNKNOWN_CALL_HINT = (
 _LISTED = 50
 
 
-@attrs.frozen
+@frozen
 class Requirement:
     """An opcode or a library call that a module needs and that does not run."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import attrs
-
 from hloexec.devices.topology import Group, Topology
 from hloexec.devices.transfers import FromDevice, FromHost
 from hloexec.devices.varying import Classes, joined, renumbered
@@ -27,11 +25,12 @@ from hloexec.plan.steps import (
     groups_at,
     inner_plans,
 )
+from hloexec.structs import define
 
 __all__ = ["Spread", "spread_of"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Spread:
     """The classes of devices in the slots of a plan, and of all plans that it runs."""
 

@@ -26,6 +26,7 @@ from hloexec.ir import Computation, Instruction
 from hloexec.ops.arena import Arenas
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.trees import NO_SLOT, Leaf, SlotTree, leaves
+from hloexec.structs import define, frozen
 
 __all__ = [
     "COMMUNICATION",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Scope:
     """The computation that a step was written in, and the instruction that called it within the same plan."""
 
@@ -73,14 +74,14 @@ def placed_in(scope: Scope, outer: Scope, known: dict[int, Scope]) -> Scope:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Invocation:
     """The step runs another plan on its operands."""
 
     plan: Plan
 
 
-@attrs.frozen
+@frozen
 class Limit:
     """A loop continues while one of its counters is less than a constant, and does not wrap around before."""
 
@@ -89,7 +90,7 @@ class Limit:
     end: int
 
 
-@attrs.frozen
+@frozen
 class Counter:
     """A carried integer that each iteration increases by a constant, and that nothing else changes."""
 
@@ -98,7 +99,7 @@ class Counter:
     """Whether anything in the loop's body but the increase needs its value."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Buffers:
     """Arrays of a loop that its body writes to again in each iteration."""
 
@@ -111,7 +112,7 @@ class Buffers:
     """Which buffer takes the place of each as the next iteration begins."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class While:
     """The step runs `body` on its operands, the loop-carried leaves, for as long as `condition` gives true.
 
@@ -134,7 +135,7 @@ class While:
     """What `hloexec.exec.code` has made of it, once it has."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Branch:
     """One branch of a conditional, and which of the step's operands are its arguments."""
 
@@ -143,7 +144,7 @@ class Branch:
     stop: int
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Conditional:
     """The step runs one of `branches`, which its first operand selects."""
 
@@ -163,7 +164,7 @@ class Mark(enum.Enum):
     MARK = enum.auto()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Exchange:
     """The step is a collective: groups of devices exchange values."""
 
@@ -177,7 +178,7 @@ class Exchange:
     """
 
 
-@attrs.frozen
+@frozen
 class DeviceNumber:
     """The step's value is the number of the device's replica or partition."""
 
@@ -219,7 +220,7 @@ _groups: WeakKeyDictionary[Step, dict[Topology, list[Group]]] = WeakKeyDictionar
 """Those of steps that have been asked for."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Step:
     """One step of a plan: a kernel, or else a flow."""
 
@@ -288,7 +289,7 @@ class PartError(Exception):
         self.step = step
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Plan:
     """A computation, ready to be worked on by passes and, once its lifetimes are known, to run."""
 

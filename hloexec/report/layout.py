@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import attrs
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from hloexec.errors import printable
 from hloexec.report.units import count_text
+from hloexec.structs import frozen
 
 __all__ = [
     "TerminalOnly",
@@ -54,7 +54,7 @@ def show(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
 
 
-@attrs.frozen
+@frozen
 class WithoutControls:
     """What is shown, but for characters of a file that could steer the terminal."""
 
@@ -154,7 +154,7 @@ def titled(title: str, remark: str, body: RenderableType) -> Titled:
     return Titled(title, remark, body)
 
 
-@attrs.frozen
+@frozen
 class Titled:
     """A part of a report with a title, and what there is to say beside it."""
 
@@ -168,7 +168,7 @@ class Titled:
         yield self.body
 
 
-@attrs.frozen
+@frozen
 class TerminalOnly:
     """A drawing made of characters, in whose place pages have a plot."""
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import require_integer
@@ -33,6 +32,7 @@ from hloexec.ops.policies.policy import numerics_policy
 from hloexec.precision import unit_roundoff
 from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import wide
+from hloexec.structs import frozen
 from hloexec.values import Array, Inputs, flat
 
 __all__ = ["CONFIDENCE", "SampledDigits", "require_samples", "sampled_digits"]
@@ -42,7 +42,7 @@ _WATCHED = 64
 """Elements of an instruction's result that are compared."""
 
 
-@attrs.frozen
+@frozen
 class SampledDigits:
     """Significant decimal digits of a value, as runs with random rounding show them."""
 

@@ -9,12 +9,13 @@ import attrs
 from hloexec.origins import SourceLine
 from hloexec.shadowing.digits import SampledDigits
 from hloexec.shadowing.outputs import LeafError
+from hloexec.structs import frozen
 from hloexec.values import Described
 
 __all__ = ["Decision", "Loss", "ShadowRun", "Untold"]
 
 
-@attrs.frozen
+@frozen
 class Loss:
     """An instruction that part of the error of the outputs comes from."""
 
@@ -52,7 +53,7 @@ class Loss:
     """Where random rounding was asked for, what it says of the last run of the instruction."""
 
 
-@attrs.frozen
+@frozen
 class Decision:
     """An instruction whose integers or preds the shadows would make otherwise: a comparison, a conversion, a sort."""
 
@@ -66,7 +67,7 @@ class Decision:
     source: tuple[SourceLine, ...]
 
 
-@attrs.frozen
+@frozen
 class Untold:
     """An instruction whose results count as exact, since they cannot be computed in f64."""
 
@@ -76,7 +77,7 @@ class Untold:
     reason: str
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class ShadowRun(Described):
     """What `shadow` found."""
 

@@ -22,6 +22,7 @@ from hloexec.dtypes import ElementType
 from hloexec.ops.traits import Traits
 from hloexec.precision import smallest_normal, unit_roundoff
 from hloexec.shadowing.computing.elements import Sample
+from hloexec.structs import define
 from hloexec.values import Array
 
 __all__ = [
@@ -47,7 +48,7 @@ KINDS = {
 """The kinds of losses, and a clause about each."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Losses:
     """What an instruction does to some elements of one run of it. Energies are sums of squared errors."""
 

@@ -16,6 +16,7 @@ from hloexec.shadowing.computing.elements import first_places, subtracted, taken
 from hloexec.shadowing.computing.pending import ranges_of, together
 from hloexec.shadowing.computing.ranges import BLOCK, row_by_row
 from hloexec.shadowing.store import Shadow, wide
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["LeafError", "digits_of", "leaf_errors"]
@@ -25,7 +26,7 @@ _SAMPLE = 1 << 14
 _HUGE = 1e300
 
 
-@attrs.frozen
+@frozen
 class LeafError:
     """The rounding error of a leaf of the result, as its shadow shows it."""
 
@@ -94,7 +95,7 @@ def leaf_errors(
     ]
 
 
-@attrs.frozen
+@frozen
 class _Measured:
     """What a leaf's error is made from, or a part of it."""
 

@@ -12,6 +12,7 @@ from hloexec.exec.observers import Event
 from hloexec.exec.observers import Place as RunPlace
 from hloexec.ir import Computation, Instruction
 from hloexec.shadowing.kinds import Losses
+from hloexec.structs import define, frozen
 
 if TYPE_CHECKING:
     from hloexec.shadowing.looping.accounts import Runs
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Worst"]
 
 
-@attrs.frozen
+@frozen
 class Worst:
     """The run of an instruction in which it lost most, relative to its result."""
 
@@ -32,7 +33,7 @@ class Worst:
     added: float
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Place:
     """An instruction, and what was seen of it."""
 

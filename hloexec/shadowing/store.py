@@ -18,6 +18,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.ops import common
 from hloexec.ops.threads import in_blocks
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "finite_energy_of", "wide", "widened"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Blame:
     """Where the error of an array comes from."""
 
@@ -41,7 +42,7 @@ class Blame:
     """The largest unit roundoff of the types that the error was made in."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Shadow:
     """What the elements of an array would be without rounding."""
 

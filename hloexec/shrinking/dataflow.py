@@ -18,6 +18,7 @@ from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
+from hloexec.structs import define, frozen
 
 __all__ = ["Fact", "ForwardAnalysis"]
 
@@ -27,7 +28,7 @@ _MOST_ROUNDS = 4
 F = TypeVar("F", bound="Fact[Any]")
 
 
-@attrs.frozen
+@frozen
 class Fact(ABC, Generic[F]):
     """What is known of a value, and of the elements of a tuple; `F` is the kind of fact itself."""
 
@@ -48,7 +49,7 @@ def _joined(first: F, second: F) -> F:
     return attrs.evolve(joined, parts=parts)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class ForwardAnalysis(ABC, Generic[F]):
     """An analysis that begins in the entry computation, and analyses a computation anew for each of its calls."""
 

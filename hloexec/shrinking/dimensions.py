@@ -21,11 +21,12 @@ from hloexec.shrinking.devices.axes import DeviceAxes
 from hloexec.shrinking.devices.dimensions import device_group, device_starts, relate_devices
 from hloexec.shrinking.library_calls import relate_library_call
 from hloexec.shrinking.literals import fixed_axes
+from hloexec.structs import frozen
 
 __all__ = ["Dimensions", "dimensions_of"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Dimensions:
     """The relations of a module's dimensions, and the numbered dimensions of every value."""
 

@@ -12,6 +12,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Value
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.grouping import Groups
+from hloexec.structs import frozen
 from hloexec.summary import run_counts
 
 __all__ = ["Workload", "resized_shape"]
@@ -39,7 +40,7 @@ def _resized_array(
     return shape if found == shape.dimensions else attrs.evolve(shape, dimensions=found)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Workload:
     """A module's values and how often its computations run, to be measured at several sizes."""
 

@@ -22,6 +22,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Relations
 from hloexec.shrinking.positions import ConstantChange
 from hloexec.shrinking.sums import Roots, Sums
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["factors_for"]
@@ -38,7 +39,7 @@ _FEW = 32
 """Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
 
 
-@attrs.frozen
+@frozen
 class _Form:
     """A way in which a constant depends on a number of elements."""
 
@@ -92,7 +93,7 @@ _COUNTING = (
 """Those of numbers that count: steps of angles around a circle, of windows, and of the frequencies of embeddings."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Sizes:
     relations: Relations
     sizes: Mapping[int, int]

@@ -12,6 +12,7 @@ from hloexec.shrinking.devices.arrangements import AxisChange
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.grouping import Groups
 from hloexec.shrinking.positions import ConstantChange
+from hloexec.structs import define, frozen
 from hloexec.values import Described
 
 __all__ = ["KeptSize", "Shrinkage", "SizeChange", "kept_sizes", "size_changes"]
@@ -19,7 +20,7 @@ __all__ = ["KeptSize", "Shrinkage", "SizeChange", "kept_sizes", "size_changes"]
 _MOST_ROLES = 3
 
 
-@attrs.frozen
+@frozen
 class SizeChange:
     """A size that became another, everywhere where it is the same dimension."""
 
@@ -33,7 +34,7 @@ class SizeChange:
     """The operations in which it occurs most often, by the names that a framework gave them."""
 
 
-@attrs.frozen
+@frozen
 class KeptSize:
     """A size that stays, and why, with one place where that was found."""
 
@@ -44,7 +45,7 @@ class KeptSize:
     instruction: str
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Shrinkage(Described):
     """A smaller module, and how it differs from the given one.
 
@@ -78,7 +79,7 @@ class Shrinkage(Described):
         return f"{self.module}, {len(self.changes)} sizes changed"
 
 
-@attrs.define
+@define
 class _Uses:
     arrays: int = 0
     parameters: list[str] = attrs.field(factory=list)

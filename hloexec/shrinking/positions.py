@@ -19,6 +19,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Position, Relations
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.literals import is_counting
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ConstantChange", "constants_for", "lengths_by_constant", "tie_positions"]
@@ -33,7 +34,7 @@ _SHARES = 16
 """A number is a share of a size if it is a multiple of this fraction of it."""
 
 
-@attrs.frozen
+@frozen
 class ConstantChange:
     """A constant that may encode a dimension, and what became of it."""
 
@@ -139,7 +140,7 @@ def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Lengths:
     """The sizes, before and after, of the dimensions along which numbers are positions."""
 

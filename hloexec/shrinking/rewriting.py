@@ -15,11 +15,12 @@ from hloexec.ops.relations import Place, Resizing, Value
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.estimating import resized_shape
 from hloexec.shrinking.literals import resized_literal
+from hloexec.structs import frozen
 
 __all__ = ["rewritten"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Rewriting:
     module: Module
     dimensions: Dimensions

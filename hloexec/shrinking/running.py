@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf, log2
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, wrong
@@ -26,6 +25,7 @@ from hloexec.shrinking.positions import ConstantChange, constants_for, tie_posit
 from hloexec.shrinking.rewriting import rewritten
 from hloexec.shrinking.solving import Demand, Sizing, Solver
 from hloexec.shrinking.sums import Sums
+from hloexec.structs import frozen
 from hloexec.verifier import verify
 from hloexec.wording import listing
 
@@ -110,7 +110,7 @@ def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Candidate:
     module: Module
     sizes: Mapping[int, int]
@@ -125,7 +125,7 @@ class _Candidate:
         return limit is None or (total <= limit and self.flops <= _MOST_FLOPS)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Work:
     """A module, and everything that is known of its dimensions."""
 

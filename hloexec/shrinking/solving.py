@@ -19,6 +19,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ops.relations import Relations
 from hloexec.shrinking.grouping import Group, Groups
 from hloexec.shrinking.primes import factorization
+from hloexec.structs import define, frozen
 
 __all__ = ["Demand", "Sizing", "Solver"]
 
@@ -33,7 +34,7 @@ _SLOPES = ((65536, 1.0), (16384, 1.0), (4096, 2.0), (1024, 2.0), (256, 4.0), (64
 """Below each size, what it costs in addition to halve a dimension."""
 
 
-@attrs.frozen
+@frozen
 class Demand:
     """What is asked of a group: that it keeps its unit, or gets a certain one."""
 
@@ -41,7 +42,7 @@ class Demand:
     unit: int
 
 
-@attrs.frozen
+@frozen
 class Sizing:
     """The new units of all groups."""
 
@@ -71,7 +72,7 @@ def _milp() -> Any:
     return optimize
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Program:
     """Rows and columns of a linear integer program, as they are added."""
 
@@ -113,7 +114,7 @@ class _Program:
         return result.x, result.status == 0
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Solver:
     """The program of one module; `largest` gives, by the factors' groups of a value, the largest one's bytes."""
 

@@ -19,6 +19,7 @@ from hloexec.ops.registry import find_opcode
 from hloexec.ops.relations import Place, Relations
 from hloexec.shrinking.dataflow import Fact, ForwardAnalysis
 from hloexec.shrinking.dimensions import Dimensions
+from hloexec.structs import define, frozen
 
 __all__ = ["Roots", "Sums"]
 
@@ -31,7 +32,7 @@ _MOST_CANDIDATES = 24
 _MOST_SOURCES = 4
 
 
-@attrs.frozen
+@frozen
 class _Fact(Fact["_Fact"]):
     sums: tuple[Roots, ...] = ()
     """Over which dimensions it was summed: the last sums first, and with those before."""
@@ -65,7 +66,7 @@ def _places(sources: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(dict.fromkeys(sources))[:_MOST_SOURCES]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Sums(ForwardAnalysis[_Fact]):
     """What constants of a module meet."""
 

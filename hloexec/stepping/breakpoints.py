@@ -19,6 +19,7 @@ from hloexec.errors import InputError
 from hloexec.exec.observers import Event
 from hloexec.stepping.conditions import Condition, condition
 from hloexec.stepping.targets import Targets
+from hloexec.structs import define
 from hloexec.tracing.selection import Selection
 from hloexec.values import Described, Value, flat
 from hloexec.wording import natural_number
@@ -26,7 +27,7 @@ from hloexec.wording import natural_number
 __all__ = ["Breakpoint", "made", "parsed"]
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class Breakpoint(Described):
     """Where a run stops; `str` says where."""
 

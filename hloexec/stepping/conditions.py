@@ -21,13 +21,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ops.common import narrow, wide, widen
 from hloexec.precision import smallest_normal
+from hloexec.structs import frozen
 from hloexec.values import Array, Value, flat
 
 __all__ = ["Condition", "condition"]
@@ -46,7 +46,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 _Test: TypeAlias = Callable[[Sequence[Array]], bool]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Condition:
     """A condition; `str` is its text."""
 

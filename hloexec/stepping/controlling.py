@@ -10,12 +10,13 @@ from hloexec.stepping.breakpoints import Breakpoint
 from hloexec.stepping.kept import Kept
 from hloexec.stepping.stops import Stop
 from hloexec.stepping.worker import Worker
+from hloexec.structs import define
 from hloexec.values import Value
 
 __all__ = ["Going", "RunController"]
 
 
-@attrs.define
+@define
 class Going:
     """How far a run goes on if no breakpoint comes first."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec import literals
 from hloexec.errors import InputError, ParseError
 from hloexec.ir import ArrayShape, Literal, Shape
+from hloexec.structs import frozen
 from hloexec.values import Array, Value, rebuilt
 
 __all__ = ["Expression", "expression", "value_of_text"]
@@ -24,7 +24,7 @@ __all__ = ["Expression", "expression", "value_of_text"]
 _EXPRESSION = re.compile(r"\s*%?([^\s{}\[\]%]+)\s*(?:\{([^{}]*)\})?\s*(?:\[([^\[\]]*)\])?\s*")
 
 
-@attrs.frozen
+@frozen
 class Expression:
     """A value, or a part of it."""
 

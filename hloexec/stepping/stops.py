@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import attrs
-
 from hloexec.errors import HloError
 from hloexec.exec.observers import Activation, Event, Failure, PathEntry
 from hloexec.ir import Computation, Instruction
 from hloexec.stepping.breakpoints import Breakpoint
+from hloexec.structs import frozen
 from hloexec.values import Described, Value
 
 __all__ = ["Level", "Stop"]
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Level(Described):
     """One of the computations that a run is in."""
 
@@ -28,7 +27,7 @@ class Level(Described):
         return f"%{self.instruction.name} in {self.computation.name}"
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Stop(Described):
     """Where a run stands still: after an instruction, or at one that has failed."""
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.intervals import ANYTHING
 from hloexec.precision import largest_number, least_number, part_type, smallest_normal
+from hloexec.structs import frozen
 from hloexec.system_memory import memory_limit_bytes
 from hloexec.testing.shapes import element_types_of, shapes
 from hloexec.text.shapes import parse_shape
@@ -40,7 +40,7 @@ _SIMPLE = 16
 """Of the numbers in such a table, those that are drawn more often than others."""
 
 
-@attrs.frozen
+@frozen
 class _Limits:
     """What elements may be; specials as far as the element type has them."""
 
@@ -56,7 +56,7 @@ class _Limits:
         return self.min_value is not None or self.max_value is not None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Elements:
     """How elements are drawn."""
 

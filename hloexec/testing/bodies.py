@@ -18,6 +18,7 @@ from hloexec.dtypes import ElementType, element_type
 from hloexec.element_types import accepted_element_types
 from hloexec.ir import ArrayShape, Literal
 from hloexec.ops.registry import OPCODES
+from hloexec.structs import define, frozen
 from hloexec.testing.arrays import arrays
 from hloexec.testing.shapes import shapes
 from hloexec.text.shape_text import literal_text
@@ -30,7 +31,7 @@ _MOST_CONSTANT = 16
 """Elements of constants that are written out."""
 
 
-@attrs.frozen
+@frozen
 class Value:
     """A value that instructions can take."""
 
@@ -50,7 +51,7 @@ class Value:
         return self.shape.rank
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class Program:
     """A module while it is written."""
 
@@ -117,7 +118,7 @@ _NAME = re.compile(r"[a-z_]+\d+\w*")
 """What names look like here."""
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class Body:
     """The instructions of one computation while it is written.
 
@@ -274,7 +275,7 @@ class Body:
         return self.values[-1] if self.values else self.operand(self.program.element_types)
 
 
-@attrs.frozen
+@frozen
 class Step:
     """Writes the instruction of an opcode, and what it needs."""
 

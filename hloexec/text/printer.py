@@ -23,6 +23,7 @@ from hloexec.ir import (
 )
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.registry import Role, find_opcode
+from hloexec.structs import frozen
 from hloexec.text.attributes import printing as write
 from hloexec.text.lexer import RESERVED, escape
 from hloexec.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
@@ -34,7 +35,7 @@ _UNWRITABLE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, V
 """What the writers raise for values that are not of their grammar's Python type."""
 
 
-@attrs.frozen
+@frozen
 class _Options:
     metadata: bool = True
     layouts: bool = True

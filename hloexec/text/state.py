@@ -10,6 +10,7 @@ import attrs
 from hloexec.errors import warn
 from hloexec.ir import Computation, Instruction, Shape, Span
 from hloexec.ops.registry import find_opcode
+from hloexec.structs import define
 from hloexec.text.lexer import NAME_PATTERN, Lexer
 
 __all__ = ["ParserState", "Scope"]
@@ -18,7 +19,7 @@ _DEFINED = re.compile(rf"({NAME_PATTERN})\s*+=")
 """What may be the name of an instruction, and words that are those of attributes."""
 
 
-@attrs.define
+@define
 class Scope:
     """The instructions of the computation that is being read."""
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.arguments import require_path, require_text, wrong
@@ -17,6 +16,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ir import ArrayShape
 from hloexec.npz import DAMAGE, decoded
+from hloexec.structs import frozen
 from hloexec.tracing.recording import VERSION
 from hloexec.values import Array, Described
 from hloexec.wording import quoted
@@ -27,7 +27,7 @@ _SHAPE = re.compile(r"([a-z0-9]+)\[((?:[0-9]+(?:,[0-9]+)*)?)\]")
 _STATISTICS = ("minimum", "maximum", "mean", "standard_deviation")
 
 
-@attrs.frozen
+@frozen
 class ArrayRecord:
     """One array that an instruction gave: its statistics, as in `hloexec.numerics.statistics`, and where it lies."""
 
@@ -45,7 +45,7 @@ class ArrayRecord:
     """Where its record begins in values.npy; None in a trace of statistics only."""
 
 
-@attrs.frozen
+@frozen
 class TraceEvent:
     """One run of an instruction, on devices that hold the same value."""
 

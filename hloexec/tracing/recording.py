@@ -20,6 +20,7 @@ from hloexec.npz import encode
 from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import source_text
+from hloexec.structs import define, frozen
 from hloexec.tracing.known import KnownArrays
 from hloexec.tracing.selection import Selection
 from hloexec.values import Array
@@ -37,7 +38,7 @@ ADVICE = "select fewer instructions (select=PATTERN), or record statistics only 
 """To whom a trace takes too much room."""
 
 
-@attrs.frozen
+@frozen
 class Remarkable:
     """A notable event."""
 
@@ -46,7 +47,7 @@ class Remarkable:
     leaf: LeafStatistics
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Recorder:
     """Writes the index and the values of a trace into a folder."""
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
-import attrs
-
 from hloexec.arguments import byte_count, listed, require_flags, require_module, require_path, texts
 from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError, os_errors_named
@@ -24,6 +22,7 @@ from hloexec.ir import Computation, Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode
 from hloexec.plan.program import Program
+from hloexec.structs import frozen
 from hloexec.summary import run_counts
 from hloexec.tracing.reading import Trace
 from hloexec.tracing.recording import ADVICE, VERSION, Recorder, Remarkable, is_renaming
@@ -33,7 +32,7 @@ from hloexec.values import Described, Inputs
 __all__ = ["Traced", "record", "trace"]
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Traced(Described):
     """What a trace came to."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-import attrs
-
 from hloexec.errors import InputError
 from hloexec.ir import Instruction, Module
+from hloexec.structs import frozen
 from hloexec.wording import suggestion
 
 __all__ = ["Selection"]
@@ -16,7 +15,7 @@ __all__ = ["Selection"]
 _FIELDS = ("name", "opcode", "op_name", "path")
 
 
-@attrs.frozen
+@frozen
 class Selection:
     """Patterns, of which an instruction has to match one; without any, every instruction is selected.
 

@@ -20,6 +20,7 @@ import attrs
 from hloexec.diffing.dumps import DumpedModule, dumped_modules
 from hloexec.diffing.folders import paired_stages
 from hloexec.errors import InputError, os_errors_named
+from hloexec.structs import define, frozen
 from hloexec.wording import listing
 
 __all__ = ["Case", "cases_of"]
@@ -30,7 +31,7 @@ _BESIDE = re.compile(r"\.(?:(inputs)(?:\.(\d+))?|(expected))\.np[zy]$")
 _START_BYTES = 4096
 
 
-@attrs.frozen
+@frozen
 class Case:
     """What is judged by itself: a module, a pair of modules, or the stages of one."""
 
@@ -51,7 +52,7 @@ class Case:
         return (*self.files, *self.inputs, *(() if self.expected is None else (self.expected,)))
 
 
-@attrs.define
+@define
 class _Found:
     """What a folder has: files of modules by their names, what lies beside them, and dumps."""
 

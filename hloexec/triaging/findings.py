@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from hloexec.structs import frozen
 from hloexec.values import Described
 
 __all__ = [
@@ -38,7 +39,7 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-@attrs.frozen
+@frozen
 class OutputDifference:
     """How far an array of the result is from what it should be."""
 
@@ -58,7 +59,7 @@ class OutputDifference:
     """Elements that are infinite on one side only."""
 
 
-@attrs.frozen
+@frozen
 class Blamed:
     """The instruction that makes a module differ."""
 
@@ -83,7 +84,7 @@ class Blamed:
     reason: str = ""
 
 
-@attrs.frozen
+@frozen
 class PolicyFound:
     """The numerics policy that explains a difference."""
 
@@ -100,7 +101,7 @@ class PolicyFound:
     """Whether it explains all results; else only what the instruction to blame gives, the only one there is."""
 
 
-@attrs.frozen
+@frozen
 class TriagedModule:
     """What came of a module, or a pair."""
 
@@ -155,7 +156,7 @@ class TriagedModule:
         return found
 
 
-@attrs.frozen
+@frozen
 class MinifiedModule:
     """The smallest module that shows what a group has in common."""
 
@@ -177,7 +178,7 @@ class MinifiedModule:
     seconds: float = attrs.field(default=0.0, eq=False)
 
 
-@attrs.frozen
+@frozen
 class CauseGroup:
     """Modules that differ, or could not be judged, for the same cause."""
 
@@ -203,7 +204,7 @@ class CauseGroup:
         return dict(Counter(each.blamed.opcode for each in self.members if each.blamed is not None).most_common())
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Triage(Described):
     """What came of all modules of a folder."""
 

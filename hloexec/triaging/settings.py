@@ -9,6 +9,7 @@ import attrs
 
 from hloexec.minifying.oracles import XLA
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.structs import frozen
 
 __all__ = ["Settings"]
 
@@ -16,7 +17,7 @@ _SEARCH_SHARE = 1 / 3
 """A search for what is to blame, or for a policy, takes so much of the time at most."""
 
 
-@attrs.frozen
+@frozen
 class Settings:
     """The options that results depend on."""
 

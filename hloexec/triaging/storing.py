@@ -19,6 +19,7 @@ import attrs
 import hloexec
 from hloexec.errors import InputError, os_errors_named
 from hloexec.files import open_atomically, require_new_folder
+from hloexec.structs import frozen
 from hloexec.triaging.collecting import Case
 from hloexec.triaging.findings import MinifiedModule, TriagedModule
 from hloexec.triaging.settings import Settings
@@ -59,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-@attrs.frozen
+@frozen
 class Store:
     """What is known of modules under these settings."""
 

@@ -6,17 +6,16 @@ from bisect import bisect_right
 from functools import cached_property
 from itertools import accumulate
 
-import attrs
-
 from hloexec.errors import VerificationError
 from hloexec.ir import Computation, Instruction, Module
+from hloexec.structs import frozen
 
 __all__ = ["Note", "Report"]
 
 _MOST_PROBLEMS = 20
 
 
-@attrs.frozen
+@frozen
 class Note:
     """A deviation that XLA tolerates, and its location."""
 

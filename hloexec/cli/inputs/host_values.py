@@ -10,13 +10,14 @@ import click
 
 from hloexec import literals
 from hloexec.errors import InputError
+from hloexec.structs import define
 from hloexec.values import Value
 from hloexec.wording import natural_number
 
 __all__ = ["HostValues", "host_values"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class HostValues:
     """The values for a run's infeeds and recvs, and the files for its outfeeds and sends."""
 

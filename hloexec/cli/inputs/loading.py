@@ -7,10 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from hloexec.cli.run_options import RunOptions
 from hloexec.errors import InputError
+from hloexec.structs import frozen
 from hloexec.wording import quoted
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Prepared", "given_values", "prepared", "values_per_device"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Prepared:
     """A module that can be run, with its inputs and options."""
 

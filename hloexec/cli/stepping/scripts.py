@@ -9,15 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-import attrs
-
 from hloexec.cli.stepping.shell import PROMPT, Shell
 from hloexec.errors import HloError, InputError, os_errors_named, printable
+from hloexec.structs import frozen
 
 __all__ = ["Line", "lines_of_file", "lines_of_input", "run_lines"]
 
 
-@attrs.frozen
+@frozen
 class Line:
     """A command and where it is from."""
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-import attrs
-
 from hloexec.custom_calls.activations import ACTIVATIONS, Activation
 from hloexec.custom_calls.backend_config import Fields, backend_config_field, known_fields
 from hloexec.errors import UnsupportedError
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes
+from hloexec.structs import frozen
 
 __all__ = ["GEMM_FIELDS", "Epilogue", "GemmConfig", "gemm_config", "read_gemm_config"]
 
 
-@attrs.frozen
+@frozen
 class Epilogue:
     """What is done to a product before it is rounded."""
 
@@ -42,7 +41,7 @@ GEMM_FIELDS = (
 ).split()
 
 
-@attrs.frozen
+@frozen
 class GemmConfig:
     """What a `gemm_backend_config` says about values."""
 

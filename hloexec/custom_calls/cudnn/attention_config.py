@@ -16,6 +16,7 @@ from hloexec.custom_calls.backend_config import Fields, read_fields
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.ops.common import require
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["KINDS", "AttentionConfig", "Kind", "Placement", "attention_config"]
@@ -31,7 +32,7 @@ _FIELDS = (
 _MASKS = ("NO_MASK", "PADDING", "CAUSAL", "PADDING_CAUSAL", "ALIBI")
 
 
-@attrs.frozen
+@frozen
 class Kind:
     """What a target's name says."""
 
@@ -61,7 +62,7 @@ KINDS: Mapping[str, Kind] = {
 """Every target of cuDNN's attention."""
 
 
-@attrs.frozen
+@frozen
 class Placement:
     """Which dimensions of an operand are the batch (and heads), the rows and the columns."""
 
@@ -102,7 +103,7 @@ _BACKWARD_ROLES = {
 """By role: the product, the side of it, and whether the rows are what it contracts."""
 
 
-@attrs.frozen
+@frozen
 class AttentionConfig:
     """A target's kind and what its config says about values."""
 

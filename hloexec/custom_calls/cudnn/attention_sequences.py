@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
 from hloexec.custom_calls.cudnn.attention_config import AttentionConfig
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Batch", "Stretch", "four_dimensions", "heads_first", "tokens"]
@@ -36,7 +36,7 @@ def four_dimensions(array: Array | None) -> Array | None:
     return array if array is None or array.ndim == 4 else array[:, None]
 
 
-@attrs.frozen
+@frozen
 class Stretch:
     """One sequence."""
 
@@ -50,7 +50,7 @@ class Stretch:
         return int(self.queries.stop - self.queries.start)
 
 
-@attrs.frozen
+@frozen
 class Batch:
     """All sequences of a call; queries, keys and values are `[batch, heads, rows, depth]`."""
 

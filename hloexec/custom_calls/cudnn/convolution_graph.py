@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.activations import relu
@@ -34,10 +33,11 @@ from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import require, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 
-@attrs.frozen
+@frozen
 class _Operation:
     """One operation of a graph."""
 
@@ -105,7 +105,7 @@ def _graph(text: str) -> tuple[_Operation, ...]:
     return tuple(operations)
 
 
-@attrs.frozen
+@frozen
 class _Config:
     geometry: Geometry
     graph: tuple[_Operation, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.activations import relu
@@ -32,6 +31,7 @@ from hloexec.ops.common import require, widen
 from hloexec.ops.elementwise.arithmetic import minimum
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ACTIVATIONS", "CONVOLUTION_FIELDS", "elu"]
@@ -57,7 +57,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array, float], Array]] = {
 }
 
 
-@attrs.frozen
+@frozen
 class _Config:
     """What a call says about values."""
 

@@ -19,12 +19,13 @@ from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.convolution.convolution import Convolution, ConvolutionAttributes
 from hloexec.ops.policies.flushing import Flushing
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Geometry", "geometry"]
 
 
-@attrs.frozen
+@frozen
 class Geometry:
     """The forward convolution that a call's attributes describe."""
 

@@ -7,7 +7,6 @@ cores of one generation of GPUs. Source: XLA, cudnn_support_utils.h (CudnnInferT
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import custom_call
@@ -15,12 +14,13 @@ from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_sh
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape
 from hloexec.ops.common import require
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Side", "dimension_numbers", "sides", "unreordered_bias", "unreordered_filter"]
 
 
-@attrs.frozen
+@frozen
 class Side:
     """One side of a convolution: its labelled dimensions in an order of roles, and its dimension of vectors."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.backend_config import read_fields
@@ -25,12 +24,13 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 _KINDS = ("LAYER_FWD_INFER", "LAYER_FWD_TRAIN", "LAYER_BWD")
 
 
-@attrs.frozen
+@frozen
 class _Config:
     is_backward: bool
     epsilon: float

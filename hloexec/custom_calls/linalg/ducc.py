@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import custom_call
@@ -16,13 +15,14 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.policies.exact.fourier import fourier_transform
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 _C2C, _C2R, _R2C = range(3)
 _LARGEST_RANK = 64
 
 
-@attrs.frozen
+@frozen
 class _Descriptor:
     """What to transform; `scale` multiplies a transform without any factor of its own."""
 

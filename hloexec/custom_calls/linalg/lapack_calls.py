@@ -27,12 +27,13 @@ from hloexec.custom_calls.linalg.matrix_routines import (
 from hloexec.dtypes import DType, element_type_of
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Call", "Older", "routine"]
 
 
-@attrs.frozen
+@frozen
 class Older:
     """A routine's spelling with scalar operands."""
 
@@ -45,7 +46,7 @@ class Older:
     library: str = "lapack"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Target:
     """One target."""
 

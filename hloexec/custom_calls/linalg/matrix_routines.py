@@ -17,7 +17,6 @@ from importlib.util import find_spec, module_from_spec
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import add_custom_call
@@ -28,6 +27,7 @@ from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
 from hloexec.precision import part_type
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["PRECISIONS", "Call", "Field", "MatrixRoutine", "fields_of", "reason_without_scipy", "register"]
@@ -40,7 +40,7 @@ _MANY = 4
 _FIELD = re.compile(r"(\w+)(?:\[([\w,\-]*)\](?::(\w+))?)?")
 
 
-@attrs.frozen
+@frozen
 class Call:
     """What a routine's function gets besides its matrices."""
 
@@ -61,7 +61,7 @@ class Call:
         return int(self.lapack(*arguments, lwork=-1, **options)[-2][0].real)
 
 
-@attrs.frozen
+@frozen
 class Field:
     """An operand or a result: `a[m,n]`, `info[]:s32`; every one has the batch dimensions before its own.
 
@@ -94,7 +94,7 @@ def reason_without_scipy() -> str | None:
     return None if find_spec("scipy") else "SciPy is needed, which is not installed: pip install 'hloexec[linalg]'"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MatrixRoutine:
     """One routine in one precision, as one custom-call target names it.
 

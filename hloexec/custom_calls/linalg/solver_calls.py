@@ -28,6 +28,7 @@ from hloexec.custom_calls.shapes import shapes_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, parts_of
 from hloexec.ops.common import array_shape, require
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -52,7 +53,7 @@ _LETTERS = {element: letter for letter, element in PRECISIONS.items()}
 _TYPES = tuple(_LETTERS)
 
 
-@attrs.frozen
+@frozen
 class Descriptor:
     """The C structure of an older call: `struct` codes, and its members' names in order.
 
@@ -88,7 +89,7 @@ def enumeration(values: Mapping[int, Any]) -> Callable[[Options, str], Any]:
     return read
 
 
-@attrs.frozen
+@frozen
 class Spelling:
     """One way to write a call.
 
@@ -107,7 +108,7 @@ class Spelling:
         return checked_attributes(backend_config, self.attributes)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Target:
     target: str
     spelling: Spelling

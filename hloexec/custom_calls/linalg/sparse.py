@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.ffi import bytes_of_attribute, bytes_of_config, checked_attributes
@@ -23,6 +22,7 @@ from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 _COLUMNS_AT_ONCE = 1 << 22
@@ -126,7 +126,7 @@ _MATRIX_PRODUCT = _structures(
 _OPERATION = enumeration({0: "N", 1: "T", 2: "C"})
 
 
-@attrs.frozen
+@frozen
 class _Format:
     """How the places of elements are given by two index arrays."""
 
@@ -149,7 +149,7 @@ _FORMATS = {
 }
 
 
-@attrs.frozen
+@frozen
 class _Target:
     """One of the calls, in one format and spelling."""
 

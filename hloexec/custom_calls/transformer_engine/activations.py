@@ -22,6 +22,7 @@ from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.elementwise.functions import logistic
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 
@@ -61,7 +62,7 @@ plain and gated ones alternate, the number of halves tells which version counted
 del _BY_NUMBER[10, 2]
 
 
-@attrs.frozen
+@frozen
 class _Config:
     number: int
     scaling: str

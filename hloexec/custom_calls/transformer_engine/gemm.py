@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from math import prod
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.activations import gelu
@@ -21,10 +20,11 @@ from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 
-@attrs.frozen
+@frozen
 class _Config:
     scaling: str
     boundaries: tuple[int, int]

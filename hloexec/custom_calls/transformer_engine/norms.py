@@ -20,10 +20,11 @@ from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, large
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, widen
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 
-@attrs.frozen
+@frozen
 class _Form:
     """The operands and the results of a call in order; what follows are workspaces, and what newer versions add."""
 
@@ -56,7 +57,7 @@ _FORMS: Mapping[str, _Form] = {
 }
 
 
-@attrs.frozen
+@frozen
 class _Config:
     norm: str
     adds_one: bool

@@ -22,6 +22,7 @@ from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.precision import largest_number
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["SCALINGS", "as_matrix", "inverses", "largest_magnitude", "scaled"]
@@ -72,7 +73,7 @@ def _turned(dimensions: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return dimensions[axis:] + dimensions[:axis]
 
 
-@attrs.frozen
+@frozen
 class _Quantize:
     scaling: str
     layout: str

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
@@ -20,6 +19,7 @@ from hloexec.custom_calls.ffi import Attributes
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -46,7 +46,7 @@ _BIASES = {0: "none", 1: "before the scale", 2: "after the scale"}
 _SOFTMAXES = {0: "vanilla", 1: "off by one", 2: "learnable"}
 
 
-@attrs.frozen
+@frozen
 class AttentionConfig:
     """What the attributes say about values; sizes are the operands'."""
 
@@ -115,7 +115,7 @@ def attention_config(backend_config: str | None) -> AttentionConfig:
     return config
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a call: batch dimensions, queries, keys, heads, groups, and lengths of query and value vectors."""
 

@@ -19,6 +19,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Module
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Extractor"]
@@ -26,7 +27,7 @@ __all__ = ["Extractor"]
 _AS_IT_IS = Fit()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Input:
     """A parameter of both modules."""
 
@@ -39,7 +40,7 @@ class _Input:
     theirs: list[tuple[Node, Fit]] = attrs.field(factory=list)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Extractor:
     """Extracts from both modules what is to blame."""
 

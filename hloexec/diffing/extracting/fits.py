@@ -12,13 +12,14 @@ from hloexec.diffing.agreement import is_same
 from hloexec.diffing.limits import LIMITS
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Instruction, TupleShape
+from hloexec.structs import frozen
 from hloexec.text import format_shape, parse
 from hloexec.values import Array
 
 __all__ = ["Fit", "fit_of", "step"]
 
 
-@attrs.frozen
+@frozen
 class Fit:
     """Steps from a value to another."""
 

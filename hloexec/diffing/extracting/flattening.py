@@ -16,12 +16,13 @@ from hloexec.diffing.partitioned.tiles import TileInstance
 from hloexec.dtypes import element_type_of
 from hloexec.extraction.slicing import Slice, slice_module
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, TupleShape
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Feed", "flat_module", "shape_of"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Feed:
     """A parameter, and the values of a part that are it."""
 

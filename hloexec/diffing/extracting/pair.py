@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 
-import attrs
-
 from hloexec import literals
 from hloexec.arguments import require_path
 from hloexec.files import require_new_folder, whole_folder
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.structs import frozen
 from hloexec.values import Described, Value
 
 __all__ = ["ExtractedPair"]
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class ExtractedPair(Described):
     """Two small modules of the same parameters, whose results differ; `hloexec.diff` compares them."""
 

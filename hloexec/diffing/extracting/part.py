@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Sequence
 from typing import TypeAlias
 
-import attrs
-
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.structs import frozen
 
 __all__ = ["Key", "Part", "can_stand_alone", "key_of", "part_behind", "part_of", "way_between"]
 
@@ -18,7 +17,7 @@ Key: TypeAlias = tuple[str, int, int]
 """What a value is: its family, its number of elements, and its numbers in row-major order."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Part:
     """What computes a value, and from which values."""
 

@@ -24,12 +24,13 @@ from hloexec.diffing.localization.trials import Trials
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.ops.common import wide
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Blamed:
     """An instruction, and what was found out about it."""
 

@@ -37,11 +37,12 @@ from hloexec.diffing.localization.relations import (
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 
 __all__ = ["Causes"]
 
 
-@attrs.frozen
+@frozen
 class _Cause:
     """A pair that differs, and behind which the cause may lie."""
 
@@ -58,7 +59,7 @@ class _Cause:
         return attrs.evolve(suspect, is_restructured=True) if self.is_guessed else suspect
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Explanation:
     """Why a pair differs."""
 

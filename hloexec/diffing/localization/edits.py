@@ -20,12 +20,13 @@ from hloexec.ir.sharding import ReplicaGroups
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields, computation_names
 from hloexec.ops.registry import OPCODES, Role, find_opcode
 from hloexec.origins import hlo_line
+from hloexec.structs import frozen
 from hloexec.verifier import verify
 
 __all__ = ["Edit", "edits_of"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Edit:
     """A module whose root is another instruction than it was, or calls another one."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import aligned, arranged, is_near
@@ -14,12 +13,13 @@ from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Patch", "corrects_alone", "patched", "replaced"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Patch:
     """A replacement that puts results right."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-import attrs
-
 from hloexec.diffing.agreement import arranged, comes_near, permuted
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
@@ -19,6 +17,7 @@ from hloexec.diffing.localization.relations import NodePair, Relation, Relations
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.ops.registry import Role, role_of
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Region", "Regions", "could_be"]
@@ -26,7 +25,7 @@ __all__ = ["Region", "Regions", "could_be"]
 _Key = tuple[int, int]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Misuse:
     """What computes from a wrong value in a region, and how."""
 
@@ -34,7 +33,7 @@ class Misuse:
     reason: str
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Region:
     """The steps from values that are right to one that is wrong."""
 
@@ -49,7 +48,7 @@ class Region:
     one is in `before`."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Steps:
     """What one side computes a value by, since values that both have."""
 

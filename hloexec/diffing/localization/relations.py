@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
 
-import attrs
-
 from hloexec.diffing.agreement import aligned, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.operations import exchanges, traits_of
+from hloexec.structs import frozen
 
 __all__ = [
     "NodePair",
@@ -43,7 +42,7 @@ class Relation(Enum):
     DIFFERENT = "different"
 
 
-@attrs.frozen
+@frozen
 class NodePair:
     """A value of `after`, and the one of `before` that it should be."""
 

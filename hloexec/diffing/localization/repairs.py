@@ -21,12 +21,13 @@ from hloexec.diffing.localization.relations import NodePair, Relations, constant
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs", "tells_something"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Repair:
     """An instruction, and the change that makes a value right."""
 
@@ -38,7 +39,7 @@ class Repair:
     """Where it is right on another operand, the one that it has, and that of `before`."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Change:
     """What a node gives with one thing about it changed."""
 

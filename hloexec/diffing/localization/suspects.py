@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import attrs
-
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.relations import NodePair
+from hloexec.structs import frozen
 
 __all__ = ["Suspect"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Suspect:
     """An instruction that may be to blame."""
 

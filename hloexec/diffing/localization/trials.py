@@ -27,11 +27,12 @@ from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
+from hloexec.structs import define
 
 __all__ = ["Trials"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Seen:
     """What is left of suspects that nothing has proven."""
 

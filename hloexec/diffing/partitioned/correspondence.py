@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.devices.topology import Topology
@@ -29,6 +28,7 @@ from hloexec.diffing.replaying.evaluation import Evaluator
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, NamedSharding, Shape, TileSharding, leaf_shapes
 from hloexec.sharding import leaf_shardings, parameter_sharding, result_shardings
+from hloexec.structs import frozen
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.values import TOKEN, Array, Value, flat
 
@@ -37,7 +37,7 @@ __all__ = ["Partitioning", "partitioning_of"]
 _Sharding = TileSharding | NamedSharding | None
 
 
-@attrs.frozen
+@frozen
 class Partitioning(Correspondence):
     """Whole parameters and results of `before`, and how their shards lie on `after`'s devices."""
 
@@ -120,7 +120,7 @@ def partitioning_of(before: Module, after: Module, topologies: Sequence[Topology
     return Partitioning(before, after, order, (note,), topology, tuple(divisions), tuple(parameters), tuple(results))
 
 
-@attrs.frozen
+@frozen
 class _Finding:
     """What is known while layouts are looked for."""
 

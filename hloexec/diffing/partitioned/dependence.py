@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import is_near
@@ -20,6 +19,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.common import wide
 from hloexec.ops.registry import find_opcode
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Dependence", "Sum", "masked"]
@@ -27,7 +27,7 @@ __all__ = ["Dependence", "Sum", "masked"]
 _Operands = Sequence[Array]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Sum:
     """A way in which a dimension vanishes."""
 

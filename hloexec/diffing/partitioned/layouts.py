@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.devices.tiles import places, tiles_of
@@ -15,6 +14,7 @@ from hloexec.devices.topology import Topology
 from hloexec.diffing.limits import LIMITS
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Module, NamedSharding, TileSharding, TupleSharding
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class Division:
     """A dimension cut into equal parts."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import attrs
-
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Instance, Node
@@ -22,6 +20,7 @@ from hloexec.diffing.partitioned.steps import Contents, Steps, contents_of, hold
 from hloexec.diffing.partitioned.tiles import Key, Tiles
 from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
 from hloexec.operations import exchanges, traits_of
+from hloexec.structs import define
 
 __all__ = ["TiledIndex"]
 
@@ -31,7 +30,7 @@ _Source = tuple[tuple[str, str], int, Key]
 """The instruction, the leaf and the part."""
 
 
-@attrs.define
+@define
 class _Way:
     """From which part of which value steps give what they should on any device."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.digests import digest_of
@@ -16,12 +15,13 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Contents", "Steps", "contents_of", "holds_same", "steps_from"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Steps:
     """Instructions that only move values, or add them up across devices."""
 
@@ -101,7 +101,7 @@ def _is_given(node: Node) -> bool:
     return node.instance.is_source
 
 
-@attrs.frozen(eq=False, slots=False)
+@frozen(eq=False, slots=False)
 class Contents:
     """The numbers of an array, to be compared with those of others."""
 

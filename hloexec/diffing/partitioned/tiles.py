@@ -34,6 +34,7 @@ from hloexec.diffing.replaying.evaluation import Evaluator, Values
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling.spread import Spread
+from hloexec.structs import define
 from hloexec.values import Array
 
 __all__ = ["TileEvaluator", "TileInstance", "Tiles"]
@@ -43,7 +44,7 @@ Key: TypeAlias = tuple[Layout, tuple[tuple[int, int, Division], ...]]
 """Which part of a value it is: its tile and, of a part of a sum, along which axes of which operands it is a part."""
 
 
-@attrs.define(eq=False, slots=False)
+@define(eq=False, slots=False)
 class TileInstance(Instance):
     """An instruction as it would compute a tile of its result, or a part of a sum. Its computation has nothing but the
     operands and this instruction, in the shapes of the tiles."""

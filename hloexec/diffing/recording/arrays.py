@@ -13,12 +13,12 @@ from array import array as column
 from collections import OrderedDict
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of, digest_with, family_of, is_good_base
 from hloexec.diffing.recording.digests import DigestTable
 from hloexec.ops.arena import owner_of
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Arrays", "Window", "is_worth_it"]
@@ -39,7 +39,7 @@ _WHOLE, _OVERWRITTEN = -1, -2
 """In place of a place: where the array is kept as it is, and where a window of another is."""
 
 
-@attrs.frozen
+@frozen
 class _Layout:
     """How an array's elements lie."""
 
@@ -48,7 +48,7 @@ class _Layout:
     strides: tuple[int, ...]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Overwriting:
     """An array that differs from another one in a window."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of, digest_with, is_good_base
 from hloexec.diffing.recording.arrays import Arrays, Window, is_worth_it
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["Held", "Holding", "Kept", "Overwritten", "Own", "Windowed", "own"]
@@ -40,7 +41,7 @@ class Held(Protocol):
         """A part of the array."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Kept:
     """An array that was recorded."""
 
@@ -70,7 +71,7 @@ class Kept:
         return self.arrays.window(self.number, window)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Own:
     """An array that was not recorded."""
 
@@ -100,7 +101,7 @@ def own(array: Array) -> Own:
     return Own(digest_of(array), array)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Windowed:
     """An array that differs from another one in a window.
 
@@ -140,7 +141,7 @@ class Windowed:
         return whole
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Overwritten(Windowed):
     """What a node holds that is another value but for a window."""
 

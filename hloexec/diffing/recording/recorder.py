@@ -18,6 +18,7 @@ from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction, Module, leaf_shapes, parts_of
 from hloexec.operations import exchanges
 from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.structs import define
 from hloexec.values import Array, Value, flat
 from hloexec.wording import byte_text
 
@@ -32,7 +33,7 @@ _NODE_BYTES = 128
 """What a node takes beside its array."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Scope:
     """A path of calls and iterations that is running on a device: what its instructions have given."""
 

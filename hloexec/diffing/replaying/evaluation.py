@@ -19,6 +19,7 @@ from hloexec.exec.running import run_devices
 from hloexec.extraction.slicing import Slice, slice_module
 from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.ops.registry import find_opcode
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = ["Evaluator", "Overlay", "Values", "window_of"]
@@ -30,7 +31,7 @@ class Values(Protocol):
     def __getitem__(self, number: int, /) -> Array: ...
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Overlay:
     """The values of a run, some of them replaced."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from array import array as column
 from collections.abc import Iterator
 
-import attrs
-
 from hloexec.diffing.bounds import Bound
 from hloexec.diffing.chains import NO_CHAIN
 from hloexec.diffing.graph import Graph, Node
@@ -18,6 +16,7 @@ from hloexec.diffing.matching import Match
 from hloexec.diffing.recording.held import Holding
 from hloexec.diffing.recording.numbers import Numbers
 from hloexec.numerics.error_budget import Chain
+from hloexec.structs import define
 
 __all__ = ["Chains", "Matches", "State"]
 
@@ -117,7 +116,7 @@ class Chains:
         return made
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class State:
     """What each node of `after` holds in a replay."""
 

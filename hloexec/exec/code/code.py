@@ -15,6 +15,7 @@ import attrs
 
 from hloexec.exec.observers import Context
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step
+from hloexec.structs import define, frozen
 
 __all__ = ["KEY", "Code", "Line", "place_of", "sources"]
 
@@ -22,7 +23,7 @@ KEY = "__hloexec_code__"
 """The global variable through which a function's frames lead to its code."""
 
 
-@attrs.frozen
+@frozen
 class Line:
     """What a line of code does: a step, and the loop that it is in, if any."""
 
@@ -32,7 +33,7 @@ class Line:
     """The loop's condition or body."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Code:
     """A function made from a plan or from a loop."""
 

@@ -23,6 +23,7 @@ from hloexec.ops.movement.views import Indexing
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT
+from hloexec.structs import define
 from hloexec.values import flat
 
 __all__ = ["UnwritableError", "Values", "Writer"]
@@ -34,7 +35,7 @@ class UnwritableError(Exception):
     """A plan within this one could not be written."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Values:
     """The variables of one plan's slots, and which of them outlive the plan's steps."""
 

@@ -25,6 +25,7 @@ from hloexec.exec.tasks import Task
 from hloexec.ir import TupleShape, leaf_shapes
 from hloexec.plan.steps import Exchange, Step, groups_at
 from hloexec.plan.synthesis import zeros
+from hloexec.structs import define
 from hloexec.values import TOKEN
 from hloexec.wording import listing
 
@@ -35,7 +36,7 @@ Leaves: TypeAlias = "tuple[Any, ...]"
 _LISTED = 12
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Waiting:
     """A task at a step that needs other devices."""
 
@@ -51,7 +52,7 @@ class Waiting:
         return len(self.results) == len(self.task.devices)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Groups:
     """The groups of one collective."""
 

@@ -20,6 +20,7 @@ from hloexec.exec.tasks import Frame
 from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.spread import spread_of
 from hloexec.plan.steps import COMMUNICATION, Plan, Step, While, inner_plans
+from hloexec.structs import define
 
 __all__ = ["ClassOperands", "lone_frame", "parts_of_loop", "side_by_side"]
 
@@ -27,7 +28,7 @@ _COMMON_SHARE = 0.1
 """How much of a loop's work may be on values that classes have in common, as a part of the bytes that steps touch."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class ClassOperands:
     """A class of devices before a loop."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
-
 from hloexec.errors import HloError
 from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.plan.steps import Plan, Scope, Step
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = [
@@ -26,7 +25,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class PathEntry:
     """One call on the path from the entry computation to an instruction."""
 
@@ -44,7 +43,7 @@ class PathEntry:
         return f"{self.instruction.name}{count}" + (f":{self.computation}" if is_choice else "")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Context:
     """A run of a plan: the step that called it in its caller's plan, and the iteration."""
 
@@ -79,7 +78,7 @@ Activation: TypeAlias = tuple[object, object]
 """One run of a computation; equal to itself alone."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Place:
     """An instruction in one of its runs."""
 
@@ -147,7 +146,7 @@ class Place:
         return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Event(Place):
     """An instruction that has just run; in loops there is one event per iteration, in fusions one per instruction
     inside, and one per value where devices hold several."""
@@ -165,14 +164,14 @@ class Event(Place):
         return Failure(self.instruction, self._scope, self._context, self.devices, error)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Failure(Place):
     """An instruction that has failed, or the last that has run, where the run ends with an error."""
 
     error: HloError
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Progress:
     """The progress of a run through the entry computation."""
 
@@ -185,7 +184,7 @@ class Progress:
     """Where that is a loop: its iteration."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class LoopState:
     """A loop before its condition."""
 
@@ -198,7 +197,7 @@ class LoopState:
     iteration: int
 
 
-@attrs.frozen
+@frozen
 class Stage:
     """A stage of something that takes several."""
 

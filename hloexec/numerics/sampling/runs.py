@@ -17,12 +17,13 @@ from hloexec.numerics.sampling.samples import Samples
 from hloexec.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.numerics.selections import ModuleValue, Watcher
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = ["Key", "Sampled", "at_random", "sampled", "sampled_in_stages"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Key:
     """Values that indices select from."""
 
@@ -32,7 +33,7 @@ class Key:
     """None where nothing rounds: of integers."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Sampled:
     """What a few runs showed."""
 

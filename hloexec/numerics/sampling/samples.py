@@ -13,6 +13,7 @@ import numpy as np
 from hloexec.dtypes import DType, element_type_of
 from hloexec.numerics.sampling.spread import Spread, moderated
 from hloexec.numerics.sampling.student import student_quantile
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Samples"]
@@ -71,7 +72,7 @@ class Samples:
         return Spread(scales, self.count, min(found), max(factors), self.means if has_means else None)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Moments:
     """Those of some elements' distances d from the first sample: Σd² as its root, and Σd as a share of the most that it
     can be, which is √n of that root (Cauchy and Schwarz). Eight bits of each are more than so few samples know of

@@ -30,10 +30,10 @@ import math
 import warnings
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from hloexec.numerics.sampling.student import digamma, inverse_trigamma, trigamma
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["SAMPLES", "STAGES", "Spread", "moderated"]
@@ -57,7 +57,7 @@ _UNLIKELY = 4.0
 of the others' scale, that happens to one in a thousand."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Spread:
     """The rounding errors of the elements of one leaf."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 
 from hloexec.ir import Shape, TupleShape, parts_of
@@ -22,6 +21,7 @@ from hloexec.ops.collective.shares import relate_share, require_shares, shares_i
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import element_of_operand, one_or_tuple, require_same_shape, require_tuple
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.ops.relations import Value
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["AllGatherAttributes"]
 
 
-@attrs.frozen
+@frozen
 class AllGatherAttributes(CollectiveAttributes):
     constrain_layout: bool = attribute(Grammar.BOOL, default=False)
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")

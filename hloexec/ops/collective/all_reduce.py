@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -44,6 +43,7 @@ from hloexec.ops.signatures import (
     require_reducer,
 )
 from hloexec.ops.threads import in_pieces
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ __all__ = ["AllReduceAttributes", "CollectiveReduceAttributes", "ReduceScatterAt
 _MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
 
 
-@attrs.frozen
+@frozen
 class _FoldAttributes(CollectiveAttributes):
     """`mode` stood in dumps for some weeks and has no effect."""
 
@@ -63,12 +63,12 @@ class _FoldAttributes(CollectiveAttributes):
     mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
 
 
-@attrs.frozen
+@frozen
 class AllReduceAttributes(_FoldAttributes):
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@attrs.frozen
+@frozen
 class ReduceScatterAttributes(_FoldAttributes):
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
     to_apply: str = attribute(Grammar.COMPUTATION, formerly=("calls",))
@@ -128,7 +128,7 @@ class AllReduceDone:
         return operand
 
 
-@attrs.frozen
+@frozen
 class CollectiveReduceAttributes(RootedAttributes):
     constrain_layout: bool = attribute(Grammar.BOOL, default=False)
     use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.errors import EvaluationError
@@ -22,12 +21,13 @@ from hloexec.ops.collective.groups import (
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import one_or_tuple, require_same_shape
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["AllToAllAttributes", "RaggedAllToAllAttributes"]
 
 
-@attrs.frozen
+@frozen
 class AllToAllAttributes(CollectiveAttributes):
     """With `dimensions` one array is split and concatenated along it; without, each operand goes to one device."""
 
@@ -35,7 +35,7 @@ class AllToAllAttributes(CollectiveAttributes):
     dimension: int | None = attribute(Grammar.INT_IN_LIST, name="dimensions", default=None)
 
 
-@attrs.frozen
+@frozen
 class RaggedAllToAllAttributes(CollectiveAttributes):
     """XLA reads `dimensions` and forgets it."""
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, DType
@@ -20,6 +19,7 @@ from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, Role, opcode
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -49,7 +49,7 @@ Results: TypeAlias = dict[int, Any]
 """The result of each member, an array or a tuple of arrays."""
 
 
-@attrs.frozen
+@frozen
 class CollectiveAttributes:
     """Which devices take part, and over which channel."""
 
@@ -57,7 +57,7 @@ class CollectiveAttributes:
     replica_groups: ReplicaGroups = attribute(Grammar.REPLICA_GROUPS, default=ReplicaGroups(), always_printed=True)
 
 
-@attrs.frozen
+@frozen
 class RootedAttributes(CollectiveAttributes):
     """Of collectives in which one device of each group, the root, has a part of its own."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import attrs
-
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Shape, leaf_shapes
 from hloexec.ops.attributes import Grammar, attribute
@@ -27,18 +25,19 @@ from hloexec.ops.intervals import always
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["CollectiveBroadcastAttributes", "CollectivePermuteAttributes"]
 
 
-@attrs.frozen
+@frozen
 class CollectiveBroadcastAttributes(RootedAttributes):
     may_leave_out: ClassVar[bool] = True
     """Devices in no group take part, too: they get zeros."""
 
 
-@attrs.frozen
+@frozen
 class CollectivePermuteAttributes:
     may_leave_out: ClassVar[bool] = True
     """Devices in no pair take part, too: they get zeros."""

@@ -42,6 +42,7 @@ from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Axes, Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class ContractionAttributes:
     """Which dimensions are contracted, and which are batch dimensions."""
 
@@ -67,7 +68,7 @@ class ContractionAttributes:
     rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
 
 
-@attrs.frozen
+@frozen
 class DotAttributes(ContractionAttributes):
     """Which dimensions are contracted, which are batch dimensions, and how precisely."""
 
@@ -169,7 +170,7 @@ def relate_contraction(use: Relating, attributes: ContractionAttributes, lhs: Ax
     use.same([*batch, *ours, *theirs], result)
 
 
-@attrs.frozen
+@frozen
 class MatrixProduct:
     """The kernel for lhs · rhs of matrices of one type that BLAS multiplies; either may have to be transposed first."""
 

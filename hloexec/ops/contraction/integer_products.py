@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import reduce
 from operator import iadd
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import widen
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["integer_multiplier"]
@@ -59,7 +59,7 @@ def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
     return reduce(iadd, parts)
 
 
-@attrs.frozen
+@frozen
 class _DirectIntegerMultiplier:
     """Integer products in NumPy's own loop, which wraps as the result does; for small operands."""
 
@@ -72,7 +72,7 @@ class _DirectIntegerMultiplier:
         return matmul(lhs[0], rhs[0])
 
 
-@attrs.frozen
+@frozen
 class _ExactIntegerMultiplier(_DirectIntegerMultiplier):
     """Integer products by BLAS: floats that hold every partial sum of `length` products exactly."""
 
@@ -82,7 +82,7 @@ class _ExactIntegerMultiplier(_DirectIntegerMultiplier):
         return _exact_integer_matmul(lhs[0], rhs[0], self.length)
 
 
-@attrs.frozen
+@frozen
 class _LimbMultiplier:
     """Products of wide integers modulo 2^(16·limbs): both operands as digits of 16 bits, multiplied exactly by BLAS.
 

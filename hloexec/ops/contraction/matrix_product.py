@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, element_type_of
@@ -27,6 +26,7 @@ from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.threads import for_each, in_blocks
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -76,7 +76,7 @@ class Multiplier(Protocol):
         """The product of prepared operands, in a type that `narrow` takes to the result's."""
 
 
-@attrs.frozen
+@frozen
 class OperandSplit:
     """How a float operand is rounded before it is multiplied.
 
@@ -99,7 +99,7 @@ class OperandSplit:
             yield from terms_of(wide, self)
 
 
-@attrs.frozen
+@frozen
 class FloatMultiplier:
     """Floating-point or complex products: one BLAS call per pair of terms, added up in the type of these."""
 

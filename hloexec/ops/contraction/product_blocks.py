@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from math import prod
 
-import attrs
-
 from hloexec.ops.threads import in_blocks
+from hloexec.structs import frozen
 
 __all__ = ["FEW_TERMS", "LEAST_SHARED", "Blocks", "batch_blocks", "blocks_of", "even_step"]
 
@@ -44,7 +43,7 @@ _LEAST_FEW_TERMS = 1 << 19
 _FEW_TERMS_ELEMENTS = 1 << 18
 
 
-@attrs.frozen
+@frozen
 class Blocks:
     """The blocks of a product `[rows, columns]`."""
 

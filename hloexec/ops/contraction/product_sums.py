@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.contraction.dot import MatrixProduct
 from hloexec.ops.contraction.plain_products import products_plus
 from hloexec.ops.contraction.product_blocks import FEW_TERMS, blocks_of
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.registry import MemoryOrder
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["AddedProduct", "ProductSum"]
@@ -24,7 +23,7 @@ _MOST_WAITING = 16
 """More products at a time are hardly faster."""
 
 
-@attrs.frozen
+@frozen
 class AddedProduct:
     """The kernel for a product of two matrices plus a matrix: the product is rounded, then the sum."""
 

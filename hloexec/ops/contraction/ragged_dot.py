@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
@@ -27,12 +26,13 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Sums
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["RaggedDotAttributes"]
 
 
-@attrs.frozen
+@frozen
 class RaggedDotAttributes(ContractionAttributes):
     """A dot's dimensions, and which of them the group sizes divide."""
 

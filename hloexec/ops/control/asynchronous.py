@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
@@ -24,6 +22,7 @@ from hloexec.ops.signatures import (
     require_token,
     require_tuple,
 )
+from hloexec.structs import frozen
 
 __all__ = [
     "AsyncDoneAttributes",
@@ -37,14 +36,14 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class AsyncStartAttributes:
     async_execution_thread: str = attribute(Grammar.STRING, default="main")
     output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
     calls: str = attribute(Grammar.COMPUTATION)
 
 
-@attrs.frozen
+@frozen
 class AsyncDoneAttributes:
     """Older dumps repeat the start's thread and computation; the start's count."""
 
@@ -52,12 +51,12 @@ class AsyncDoneAttributes:
     calls: str | None = attribute(Grammar.COMPUTATION, default=None)
 
 
-@attrs.frozen
+@frozen
 class CopyStartAttributes:
     cross_program_prefetch_index: int | None = attribute(Grammar.INT32, default=None)
 
 
-@attrs.frozen
+@frozen
 class TransferAttributes:
     """Of send, recv and their dones."""
 
@@ -65,12 +64,12 @@ class TransferAttributes:
     is_host_transfer: bool = attribute(Grammar.BOOL, default=False)
 
 
-@attrs.frozen
+@frozen
 class InfeedAttributes:
     infeed_config: str = attribute(Grammar.STRING, default="")
 
 
-@attrs.frozen
+@frozen
 class OutfeedAttributes:
     outfeed_shape: Shape | None = attribute(Grammar.SHAPE, default=None)
     outfeed_config: str = attribute(Grammar.STRING, default="")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import Kind
@@ -27,6 +26,7 @@ from hloexec.ops.signatures import (
     require_token,
     same_shape,
 )
+from hloexec.structs import frozen
 
 __all__ = [
     "CallAttributes",
@@ -41,22 +41,22 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class ParameterAttributes:
     number: int
 
 
-@attrs.frozen
+@frozen
 class ConstantAttributes:
     literal: Literal
 
 
-@attrs.frozen
+@frozen
 class GetTupleElementAttributes:
     index: int = attribute(Grammar.INT)
 
 
-@attrs.frozen
+@frozen
 class CallAttributes:
     """`is_composite` marks a call that represents an operation of a framework; it changes no value."""
 
@@ -64,13 +64,13 @@ class CallAttributes:
     is_composite: bool = attribute(Grammar.BOOL, default=False)
 
 
-@attrs.frozen
+@frozen
 class WhileAttributes:
     condition: str = attribute(Grammar.COMPUTATION)
     body: str = attribute(Grammar.COMPUTATION)
 
 
-@attrs.frozen
+@frozen
 class ConditionalAttributes:
     """Two computations where the first operand is a predicate, a list of branches where it is an index."""
 
@@ -85,21 +85,21 @@ class ConditionalAttributes:
         return tuple(name for name in named if name is not None) + (self.branch_computations or ())
 
 
-@attrs.frozen
+@frozen
 class FusionAttributes:
     kind: str = attribute(Grammar.ENUM, choices=("kLoop", "kInput", "kOutput", "kCustom"), is_open=True)
     output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
     calls: str = attribute(Grammar.COMPUTATION)
 
 
-@attrs.frozen
+@frozen
 class DomainAttributes:
     """Entry and exit sharding of a domain; no value depends on them."""
 
     domain: tuple[Sharding, Sharding] = attribute(Grammar.DOMAIN)
 
 
-@attrs.frozen
+@frozen
 class CustomCallAttributes:
     """What a call of a library routine says besides its `backend_config`; the target decides what it means."""
 

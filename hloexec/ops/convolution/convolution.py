@@ -35,6 +35,7 @@ from hloexec.ops.relations import Relating, Resizing, relate_convolution, resize
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.ops.windows import output_size, require_window
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ConvolutionAttributes"]
@@ -43,7 +44,7 @@ _MOST_PAIRS = 1 << 24
 """Output positions times window taps in one dimension up to which padding is counted exactly."""
 
 
-@attrs.frozen
+@frozen
 class ConvolutionAttributes:
     """`convolution_kind` names the role of a convolution in training, which changes no value; `algorithm` is that of a
     dot (`hloexec.ops.contraction.algorithms`)."""

@@ -13,13 +13,13 @@ from functools import cached_property, reduce
 from itertools import product
 from operator import iadd
 
-import attrs
 import numpy as np
 
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.threads import for_each, in_blocks
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["kernel_gradient"]
@@ -63,7 +63,7 @@ def kernel_gradient(work: ConvolutionViews) -> None:
     for_each(lambda part: part.store(part.of(part.blocks())), parts)
 
 
-@attrs.frozen
+@frozen
 class _Sums:
     """The sums for some of the batch at some places of the result."""
 

@@ -27,12 +27,13 @@ from hloexec.ops.contraction.matrix_product import (
     float_accumulation,
 )
 from hloexec.ops.windows import part_of_windows, taps
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ConvolutionViews", "merges_into_rows", "phases", "store"]
 
 
-@attrs.frozen
+@frozen
 class ConvolutionViews:
     """One convolution on views."""
 

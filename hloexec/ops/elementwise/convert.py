@@ -30,6 +30,7 @@ from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import finite_and_not_zero
 from hloexec.precision import part_type
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
@@ -199,7 +200,7 @@ class Convert:
         return _fill_converted if _is_numpys(operand_shapes[0].element_type, shape.element_type) else None
 
 
-@attrs.frozen
+@frozen
 class ReducePrecisionAttributes:
     """The format whose precision the operand is reduced to."""
 

@@ -10,7 +10,6 @@ import math
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type
@@ -31,12 +30,13 @@ from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import Pole
 from hloexec.precision import part_type
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["UnaryAttributes", "erf", "logistic"]
 
 
-@attrs.frozen
+@frozen
 class UnaryAttributes:
     """What XLA lets a program say of the accuracy of a function's result; hloexec's results do not depend on it."""
 

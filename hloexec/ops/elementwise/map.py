@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape, Shape
@@ -16,12 +15,13 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import pointwise
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.signatures import as_parameters, require_parameters
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Map"]
 
 
-@attrs.frozen
+@frozen
 class MapAttributes:
     """All dimensions in order (the text may leave them out), and the computation."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import Kind, element_type, element_type_of
@@ -24,6 +23,7 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, prefixes, widened_from_bf16
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["DIRECTIONS", "CompareAttributes", "Select", "total_order_key"]
@@ -46,7 +46,7 @@ _TYPES_BY_KIND = {
 }
 
 
-@attrs.frozen
+@frozen
 class CompareAttributes:
     """`direction=LT, type=TOTALORDER`; without `type`, the usual comparison of the element type."""
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import attrs
 import numpy as np
+
+from hloexec.structs import frozen
 
 __all__ = [
     "OfScalars",
@@ -33,7 +34,7 @@ _Formula = TypeVar("_Formula", bound=Function)
 _FORMS: dict[Function, Function] = {}
 
 
-@attrs.frozen
+@frozen
 class OfScalars:
     """A kernel of arrays without dimensions, and the function that gives its result from NumPy's scalars, as one."""
 

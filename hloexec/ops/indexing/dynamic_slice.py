@@ -23,12 +23,13 @@ from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["DynamicSliceAttributes", "Moving", "WindowReader", "WindowWriter", "writeable"]
 
 
-@attrs.frozen
+@frozen
 class DynamicSliceAttributes:
     """The size of the slice in each dimension."""
 
@@ -168,7 +169,7 @@ class DynamicUpdateSlice:
         return WindowWriter(_bound_window(operand.dimensions, starts, update.dimensions))
 
 
-@attrs.frozen
+@frozen
 class WindowReader:
     """The kernel of dynamic-slice."""
 
@@ -179,7 +180,7 @@ class WindowReader:
         return result
 
 
-@attrs.frozen
+@frozen
 class WindowWriter:
     """The kernel of dynamic-update-slice."""
 
@@ -258,7 +259,7 @@ def _bound_window(
     return Moving(axis, window[axis], sizes[axis] - window[axis])
 
 
-@attrs.frozen
+@frozen
 class Moving:
     """The index of a window that moves along one dimension: from start indices to what that takes."""
 

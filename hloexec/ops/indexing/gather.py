@@ -29,12 +29,13 @@ from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window_of
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["GatherAttributes"]
 
 
-@attrs.frozen
+@frozen
 class GatherAttributes:
     """Which dimensions of operand, start_indices and result correspond."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import flags, require, require_distinct_dimensions
 from hloexec.ops.intervals import Demand
 from hloexec.ops.relations import Axes, Relating
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class WindowNames:
     """What one opcode calls the attributes that gather and scatter have in common."""
 

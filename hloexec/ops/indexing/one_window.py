@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from hloexec.ops.indexing.dynamic_slice import writeable
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["OneWindow"]
 
 
-@attrs.frozen
+@frozen
 class OneWindow:
     """The kernel of such a scatter."""
 

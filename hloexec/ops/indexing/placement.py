@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-import attrs
 import numpy as np
 
 from hloexec.ops.movement.copying import row_major
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Placement", "placed"]
 
 
-@attrs.frozen
+@frozen
 class Placement:
     """Where updates go: the operand as a table of rows, each window as one piece per row that it touches."""
 

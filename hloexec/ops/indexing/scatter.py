@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import Kind
@@ -45,12 +44,13 @@ from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, relate_window_of
 from hloexec.ops.rounding import Rounding, Summation, Sums
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ScatterAttributes"]
 
 
-@attrs.frozen
+@frozen
 class ScatterAttributes:
     """Which dimensions of operands, scatter indices and updates correspond."""
 

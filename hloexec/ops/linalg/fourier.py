@@ -22,6 +22,7 @@ from hloexec.ops.relations import Relating, Resizing
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["FftAttributes"]
@@ -38,7 +39,7 @@ _BLOCK_POINTS, _CONVERTED_POINTS = 1 << 17, 1 << 15
 NumPy uses for single precision, but for the inverse."""
 
 
-@attrs.frozen
+@frozen
 class FftAttributes:
     """`fft_length` are the sizes of the transformed dimensions, for RFFT and IRFFT on the real side."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -17,6 +16,7 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.rounding import Sums
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["CholeskyAttributes", "TriangularSolveAttributes"]
@@ -25,12 +25,12 @@ _BLOCK = 32
 """Rows that are substituted one by one; the rest of the work is matrix products."""
 
 
-@attrs.frozen
+@frozen
 class CholeskyAttributes:
     lower: bool = attribute(Grammar.BOOL, default=False)
 
 
-@attrs.frozen
+@frozen
 class TriangularSolveAttributes:
     left_side: bool = attribute(Grammar.BOOL, default=False)
     lower: bool = attribute(Grammar.BOOL, default=False)

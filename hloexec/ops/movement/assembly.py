@@ -27,19 +27,20 @@ from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_part, relate_sum, resized_start
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.traits import ALL_OPERANDS
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ConcatenateAttributes", "IotaAttributes", "Joining", "PadAttributes", "Stacking"]
 
 
-@attrs.frozen
+@frozen
 class ConcatenateAttributes:
     """The dimension along which the operands follow one another."""
 
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
 
 
-@attrs.frozen
+@frozen
 class Joining:
     """The kernel that puts arrays of one type one after the other, into a new one in row-major order."""
 
@@ -51,7 +52,7 @@ class Joining:
         return np.concatenate(operands, self.axis, out=np.empty(self.sizes, self.storage))
 
 
-@attrs.frozen
+@frozen
 class Stacking:
     """The kernel that puts arrays of one type side by side along a new dimension, in a new one in row-major order."""
 
@@ -140,7 +141,7 @@ class Concatenate:
         return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind, fills=True, moves=True)
 
 
-@attrs.frozen
+@frozen
 class PadAttributes:
     """Low, high and interior padding per dimension."""
 
@@ -260,7 +261,7 @@ def _placement(size: int, padded: int, entry: PaddingDimension) -> tuple[slice, 
     return slice(first, last + 1), slice(low + first * step, low + last * step + 1, step)
 
 
-@attrs.frozen
+@frozen
 class IotaAttributes:
     """The dimension along which the numbers grow."""
 

@@ -13,7 +13,6 @@ from itertools import chain
 from math import prod
 from operator import methodcaller, mul
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
@@ -28,6 +27,7 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, relate_bytes, relate_reshape
 from hloexec.ops.rows import RowForm, prefixes
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -117,7 +117,7 @@ class Bitcast:
         return Reshape.by_rows(shape=shape, operand_shapes=operand_shapes) if is_reshape else None
 
 
-@attrs.frozen
+@frozen
 class _Split:
     """One tile: the minor dimensions of an array become counts of blocks, and the sizes of these."""
 
@@ -144,7 +144,7 @@ class _Split:
         )
 
 
-@attrs.frozen
+@frozen
 class _Tiling:
     """The tiles of a layout applied one after the other to dimensions in major-to-minor order."""
 
@@ -157,7 +157,7 @@ class _Tiling:
         return self.splits[-1].result if self.splits else self.logical
 
 
-@attrs.frozen
+@frozen
 class _Plan:
     major_to_minor: tuple[int, ...]
     """The operand's dimensions in physical order."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from math import prod
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES
@@ -20,6 +19,7 @@ from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Relating
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["DimensionSizeAttributes"]
@@ -27,7 +27,7 @@ __all__ = ["DimensionSizeAttributes"]
 _S32 = ELEMENT_TYPES["s32"]
 
 
-@attrs.frozen
+@frozen
 class DimensionSizeAttributes:
     """The dimension that is asked for or set."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.errors import EvaluationError
@@ -14,12 +13,13 @@ from hloexec.ops.common import array_shape, flags, require, require_distinct_dim
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, pointwise
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ShuffleAttributes"]
 
 
-@attrs.frozen
+@frozen
 class ShuffleAttributes:
     """`mode=rotate, shifts={1}`, a shift for each of `dimensions`; `mode=permute, indices=s32[4]{0} {3, 1, 0, 2}`."""
 

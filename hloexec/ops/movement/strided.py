@@ -23,6 +23,7 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -37,7 +38,7 @@ _COPIED_BYTES = 1 << 12
 """Broadcasts to no more than this are copies: they take less time than NumPy's views."""
 
 
-@attrs.frozen
+@frozen
 class BroadcastAttributes:
     """Operand dimension i becomes result dimension `dimensions[i]`; a scalar's may be left out."""
 
@@ -141,7 +142,7 @@ class Broadcast:
         return RowForm(rows, bind, is_view=True)
 
 
-@attrs.frozen
+@frozen
 class ReshapeAttributes:
     """`inferred_dimension` says which result dimension is dynamic where a dynamic operand dimension is split."""
 
@@ -203,7 +204,7 @@ class Reshape:
         return RowForm(rows, bind, is_view=True)
 
 
-@attrs.frozen
+@frozen
 class TransposeAttributes:
     """Result dimension i is operand dimension `dimensions[i]`."""
 
@@ -244,7 +245,7 @@ class Transpose:
         return tuple(map(attributes.dimensions.index, order))
 
 
-@attrs.frozen
+@frozen
 class SliceAttributes:
     """One range `[start:limit:stride]` per dimension."""
 
@@ -327,7 +328,7 @@ class Slice:
         return order
 
 
-@attrs.frozen
+@frozen
 class ReverseAttributes:
     """The dimensions that are reversed."""
 

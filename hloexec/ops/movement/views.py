@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Indexing", "Spreading", "without_units"]
 
 
-@attrs.frozen
+@frozen
 class Indexing:
     """The kernel operand[index], a view: of slices, integers where a dimension of one element goes, None where one
     comes."""
@@ -24,7 +24,7 @@ class Indexing:
         return result
 
 
-@attrs.frozen
+@frozen
 class Spreading:
     """The kernel that repeats operand[fill] along dimensions of one element."""
 

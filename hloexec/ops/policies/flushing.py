@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ops.traits import Traits
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Flushing", "flushed", "flushes"]
@@ -30,7 +30,7 @@ def flushes(traits: Traits, types: frozenset[ElementType]) -> bool:
     return traits.flushes_denormals and not moves_bits
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Flushing:
     """A kernel whose operands and results are flushed."""
 

@@ -19,12 +19,13 @@ import attrs
 
 from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
+from hloexec.structs import frozen
 from hloexec.wording import natural_number, quoted
 
 __all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy", "without"]
 
 
-@attrs.frozen(slots=False)
+@frozen(slots=False)
 class NumericsPolicy:
     """One way of rounding."""
 

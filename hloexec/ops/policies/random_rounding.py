@@ -47,6 +47,7 @@ from hloexec.ops.policies.random_sums import RandomSums, accumulated_type, parte
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks, in_pieces
 from hloexec.precision import part_type, unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class RandomRounding(RandomSums):
     """A kernel under the policy."""
 

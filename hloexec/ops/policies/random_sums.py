@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
@@ -20,6 +19,7 @@ from hloexec.ops.policies import chance
 from hloexec.ops.policies.narrow_sums import added_stepwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.precision import unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["RandomSums", "accumulated_type", "parted", "stacked"]
@@ -30,7 +30,7 @@ _LARGEST_WHOLE = 2.0**24
 """Whole numbers that are smaller are added without errors, in every type that sums are accumulated in."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class RandomSums:
     """A kernel that makes sums, or what is treated as such."""
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
@@ -26,6 +25,7 @@ from hloexec.ops.random.bit_generators import PHILOX_WORDS, philox_4x32, threefr
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import require_same_shape, require_tuple, same_type
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["RngAttributes", "RngBitGeneratorAttributes", "RngGetAndUpdateStateAttributes", "seeded"]
@@ -33,22 +33,22 @@ __all__ = ["RngAttributes", "RngBitGeneratorAttributes", "RngGetAndUpdateStateAt
 _MASK64 = (1 << 64) - 1
 
 
-@attrs.frozen
+@frozen
 class RngAttributes:
     distribution: str = attribute(Grammar.ENUM, choices=("rng_uniform", "rng_normal", "rng_invalid"), any_case=True)
 
 
-@attrs.frozen
+@frozen
 class RngBitGeneratorAttributes:
     algorithm: str = attribute(Grammar.ENUM, choices=("rng_default", "rng_three_fry", "rng_philox"), any_case=True)
 
 
-@attrs.frozen
+@frozen
 class RngGetAndUpdateStateAttributes:
     delta: int = attribute(Grammar.INT)
 
 
-@attrs.define
+@define
 class _RunGenerator:
     """The generator of a run: a key and a counter of 128 bits."""
 

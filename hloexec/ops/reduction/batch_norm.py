@@ -8,7 +8,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -22,12 +21,13 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["BatchNormAttributes"]
 
 
-@attrs.frozen
+@frozen
 class BatchNormAttributes:
     epsilon: float = attribute(Grammar.FLOAT)
     feature_index: int = attribute(Grammar.INT)

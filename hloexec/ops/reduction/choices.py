@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
@@ -19,6 +18,7 @@ from hloexec.ops.registry import Callee
 from hloexec.ops.remembering import remembered
 from hloexec.ops.signatures import called
 from hloexec.ops.threads import in_blocks
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Choice", "choice_of"]
@@ -26,7 +26,7 @@ __all__ = ["Choice", "choice_of"]
 _BLOCK_ELEMENTS = 1 << 17
 
 
-@attrs.frozen
+@frozen
 class Choice:
     """What is known of a reducer that chooses by order."""
 

@@ -16,12 +16,12 @@ from functools import cache, lru_cache
 from math import isqrt, prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -52,7 +52,7 @@ _REGISTER_BYTES = 16
 """What NumPy's einsum adds at once, as long as NumPy is built for all processors of a kind."""
 
 
-@attrs.frozen
+@frozen
 class KnownReducer:
     """One associative and commutative operation."""
 
@@ -141,7 +141,7 @@ def bound_reduction(
     return reduced
 
 
-@attrs.frozen
+@frozen
 class _Merging:
     """How an array is seen with neighbouring dimensions of one kind merged, and its result put in order again."""
 

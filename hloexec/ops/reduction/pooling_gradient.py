@@ -18,6 +18,7 @@ from hloexec.ops.arena import empty
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.threads import for_each
 from hloexec.ops.windows import part_of_windows, taps
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["PREFERENCES", "Preference", "add_at_extrema"]
@@ -26,7 +27,7 @@ _BLOCK_BYTES = 256 << 10
 """The source elements of a block; what their windows see, and what is held of it, takes several times as much."""
 
 
-@attrs.frozen
+@frozen
 class Preference:
     """What a window keeps of two numbers."""
 
@@ -65,7 +66,7 @@ def add_at_extrema(
     return result
 
 
-@attrs.frozen
+@frozen
 class _Pooling:
     """Windows over an operand, as many as there are source elements; all three arrays may be views."""
 

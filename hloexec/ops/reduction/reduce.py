@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
@@ -47,6 +46,7 @@ from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.signatures import called
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Reduce"]
@@ -58,7 +58,7 @@ _CHOOSING_LENGTH = 4
 _MANY_ELEMENTS = 1 << 12
 
 
-@attrs.frozen
+@frozen
 class ReduceAttributes:
     """Which dimensions vanish, and what combines two values."""
 

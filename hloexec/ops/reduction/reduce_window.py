@@ -33,12 +33,13 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.windows import output_size, require_window
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ReduceWindow"]
 
 
-@attrs.frozen
+@frozen
 class ReduceWindowAttributes:
     """The window, and what combines two values."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, parts_of
@@ -19,12 +18,13 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Sums
 from hloexec.ops.signatures import called, require_parameters, require_same_shape
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ScanAttributes"]
 
 
-@attrs.frozen
+@frozen
 class ScanAttributes:
     """`is_associative` lets a backend evaluate steps in another order."""
 

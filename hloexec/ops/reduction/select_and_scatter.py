@@ -21,12 +21,13 @@ from hloexec.ops.relations import Relating, Resizing, relate_window, resized_win
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
 from hloexec.ops.windows import output_size, require_window, taps
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["SelectAndScatterAttributes"]
 
 
-@attrs.frozen
+@frozen
 class SelectAndScatterAttributes:
     window: Window = attribute(Grammar.WINDOW, default=Window())
     select: str = attribute(Grammar.COMPUTATION)

@@ -14,12 +14,12 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import DType
 from hloexec.ir import WindowDimension
 from hloexec.ops.windows import output_size, part_of_windows, visits
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Along", "Combination"]
@@ -41,7 +41,7 @@ class _Form(enum.Enum):
     CUMULATIVE_REVERSED = enum.auto()
 
 
-@attrs.frozen
+@frozen
 class Along:
     """The windows along one dimension."""
 

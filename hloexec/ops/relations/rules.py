@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from hloexec.ir import Shape, leaf_shapes
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.ops.relations.unknowns import Relations, Value
@@ -21,7 +22,7 @@ Place: TypeAlias = tuple[str, str]
 """The names of a computation and of one of its instructions."""
 
 
-@attrs.frozen
+@frozen
 class Relating:
     """One instruction, for a `relate` rule, which says here how its dimensions depend on one another."""
 
@@ -187,7 +188,7 @@ class Relating:
         self.same(self.relations.channels.setdefault(number, axes), axes)
 
 
-@attrs.frozen
+@frozen
 class Resizing:
     """One instruction whose dimensions have changed, for a `resize` rule, which fits its attributes to them."""
 

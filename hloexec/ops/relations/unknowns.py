@@ -9,6 +9,7 @@ import attrs
 
 from hloexec.ir import ArrayShape, Shape, leaf_shapes
 from hloexec.ops.relations.rules import Axes, Place
+from hloexec.structs import define, frozen
 
 __all__ = [
     "Equation",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class Equation:
     """A sum of dimensions times coefficients that is constant, whatever the sizes."""
 
@@ -31,7 +32,7 @@ class Equation:
     where: Place
 
 
-@attrs.frozen
+@frozen
 class Product:
     """The product of some dimensions is that of others, up to factors that stay."""
 
@@ -40,7 +41,7 @@ class Product:
     where: Place
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class UnionFind:
     """Numbers in classes, each of which has one of them as its root."""
 
@@ -65,7 +66,7 @@ class UnionFind:
             self._parents[max(ours, theirs)] = min(ours, theirs)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Units(UnionFind):
     """What numbers count. One constant may be used for several things, so it does not make them count the same."""
 
@@ -90,7 +91,7 @@ class Units(UnionFind):
             self.uses.append((first, second) if ours else (second, first))
 
 
-@attrs.frozen
+@frozen
 class Position:
     """The numbers of a unit are positions along a dimension; along several, they are vectors of positions."""
 
@@ -98,7 +99,7 @@ class Position:
     dimensions: Axes
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Relations:
     """All dimensions of a module, as numbers, and what is known of them."""
 
@@ -176,7 +177,7 @@ class Relations:
         self._same.tie(first, second)
 
 
-@attrs.frozen
+@frozen
 class Value:
     """A shape, and the numbers of the dimensions of each of its leaves, and of what its elements count."""
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import Kind, element_type_of
@@ -23,6 +22,7 @@ from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
 from hloexec.ops.remembering import remembered
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Keys", "keys_of", "order_key"]
@@ -81,7 +81,7 @@ def _keys(analysis: _Analysis, graph: list[_Node], operands: Sequence[Array]) ->
     return None if order is None else [~keys[number] if descending else keys[number] for number, descending in order]
 
 
-@attrs.frozen
+@frozen
 class _Atom:
     """A comparison of a left quantity with the same right one."""
 
@@ -90,7 +90,7 @@ class _Atom:
     is_total_order: bool
 
 
-@attrs.frozen
+@frozen
 class _Node:
     """An instruction on the way from atoms to the answer: `function` of other nodes, or of one atom's outcomes."""
 

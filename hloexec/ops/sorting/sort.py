@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
@@ -27,6 +26,7 @@ from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.ops.sorting.comparators import Keys, keys_of, order_key
 from hloexec.ops.threads import in_blocks
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
@@ -34,14 +34,14 @@ __all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"
 _BLOCK_ELEMENTS = 1 << 15
 
 
-@attrs.frozen
+@frozen
 class SortAttributes:
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
     is_stable: bool = attribute(Grammar.BOOL, default=False)
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@attrs.frozen
+@frozen
 class TopKAttributes:
     k: int = attribute(Grammar.INT)
     largest: bool = attribute(Grammar.BOOL, default=True, always_printed=True)

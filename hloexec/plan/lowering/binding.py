@@ -30,6 +30,7 @@ from hloexec.ops.rounding import Rounding, Sums
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.kernels import Conversion, InstructionKernel
 from hloexec.plan.trees import Leaf, fits
+from hloexec.structs import define, frozen
 from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def bound(
     return {need: _GIVEN[need](context, computation, instruction) for need in needs}
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Site:
     """An instruction in its computation, and what a plan says of its operands."""
 
@@ -257,7 +258,7 @@ def _assembled(
     return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _EachInOrders:
     """What `arrange` makes of a kernel that rounds at random, also for several lists of operands at once."""
 

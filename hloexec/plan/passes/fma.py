@@ -23,12 +23,13 @@ from hloexec.ops.policies.xla_cpu import multiply_add
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.steps import Plan, Scope, Step
 from hloexec.plan.trees import Leaf
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["with_fused_multiply_adds"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Product:
     """A value that is the product of two others, or the negative of it, moved or not."""
 
@@ -40,7 +41,7 @@ class _Product:
     moves: tuple[Step, ...] = ()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _MultiplyAdd:
     """± factor · other factor ± addend."""
 

@@ -27,6 +27,7 @@ from hloexec.plan.regions.row_forms import row_form
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import Leaf
 from hloexec.plan.units import UnitGraph
+from hloexec.structs import define
 
 __all__ = ["with_regions"]
 
@@ -39,7 +40,7 @@ _WINDOW = 24
 _MOST_PARTS = 256
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Open:
     """A region that is being found."""
 

@@ -15,6 +15,7 @@ import attrs
 from hloexec.plan.kernels import Forward
 from hloexec.plan.steps import Invocation, Mark, Plan, Scope, Step, placed_in
 from hloexec.plan.trees import Leaf, SlotTree, leaves, map_tree
+from hloexec.structs import define
 
 __all__ = ["Inliner", "inlined"]
 
@@ -33,7 +34,7 @@ def _is_inlined(step: Step) -> bool:
     return isinstance(step.flow, Invocation) and not step.flow.plan.is_finished
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _InlinedCall:
     """A plan whose program is being copied, and how far it has come."""
 

@@ -16,6 +16,7 @@ from hloexec.ops.arena import LEAST_BYTES, Placed, aligned
 from hloexec.plan.regions.packing import Span, packed
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import NO_SLOT
+from hloexec.structs import define
 
 __all__ = ["place_arrays"]
 
@@ -25,7 +26,7 @@ _MOST_ARRAYS = 1 << 10
 """Packing more takes too long: each is compared with all others."""
 
 
-@attrs.define
+@define
 class _Arrays:
     """The large arrays of a plan's steps, in the order in which they are made."""
 

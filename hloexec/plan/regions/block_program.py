@@ -11,7 +11,6 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import DType, element_type
@@ -27,6 +26,7 @@ from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
 from hloexec.plan.regions.short_rows import by_columns, has_few_columns, has_short_rows, spread_out
 from hloexec.plan.steps import Step
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["BlockProgram", "Part"]
@@ -45,7 +45,7 @@ _MOST_COPIED_ROW_BYTES = 1 << 19
 _F32 = element_type("f32").storage
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Part:
     """An instruction of a region."""
 

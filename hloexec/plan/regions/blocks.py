@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, aligned
 from hloexec.ops.threads import core_count
 from hloexec.plan.regions.block_program import BlockProgram
+from hloexec.structs import frozen
 
 __all__ = ["Division", "Layout", "Room", "divided"]
 
@@ -47,7 +46,7 @@ lowest 12 bits, processors take a load for one of what was just stored, and `exp
 """
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Layout:
     """How many rows a block has, and where its buffers begin in the scratch of a thread."""
 
@@ -62,7 +61,7 @@ class Layout:
         return self.bytes * self.threads
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Room:
     """An output so large that its last rows can be scratch until all others are computed."""
 
@@ -75,7 +74,7 @@ class Room:
     last: Layout
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Division:
     """The blocks of a region: the usual ones, and others that take less memory where an output has room for scratch.
 

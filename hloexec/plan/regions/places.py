@@ -16,11 +16,12 @@ import attrs
 from hloexec.dtypes import DType
 from hloexec.plan.regions.packing import packed
 from hloexec.plan.steps import Step
+from hloexec.structs import define, frozen
 
 __all__ = ["Operation", "Places", "Value"]
 
 
-@attrs.frozen
+@frozen
 class Value:
     """The contents of a place."""
 
@@ -32,7 +33,7 @@ class Value:
         return prod(self.row) * self.dtype.itemsize
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Operation:
     """One call within a block."""
 

@@ -24,6 +24,7 @@ from hloexec.plan.regions.blocks import Layout, divided
 from hloexec.plan.regions.operand_rows import Rows
 from hloexec.plan.regions.short_rows import in_columns, laid_in_columns
 from hloexec.plan.steps import PartError
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Region", "RegionKernel"]
@@ -274,7 +275,7 @@ class _Run:
             raise PartError(operation.step) from error
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class RegionKernel(Kernel):
     """A region as the kernel of a step."""
 

@@ -25,12 +25,13 @@ from hloexec.report.html.recording import Seen
 from hloexec.report.html.renderables import blocks_of, no_links
 from hloexec.report.html.values import Recording, recorded
 from hloexec.report.units import number_text
+from hloexec.structs import frozen
 from hloexec.values import Array, Value
 
 __all__ = ["Detail", "Page", "Subject", "fragment_blocks", "page_of"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Subject:
     """What a page is about."""
 
@@ -52,7 +53,7 @@ class Subject:
     """Whether the module has run on the inputs and with the options."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Detail:
     """An instruction that the result singles out."""
 
@@ -70,7 +71,7 @@ class Detail:
     """Why there are no plots."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Page:
     """All that stands on a page."""
 

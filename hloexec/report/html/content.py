@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-import attrs
+from hloexec.structs import frozen
 
 __all__ = ["Block", "Cell", "Figure", "Line", "Lines", "Paragraph", "Part", "Section", "Table", "Tone"]
 
@@ -15,7 +15,7 @@ Tone: TypeAlias = Literal["", "good", "near", "doubt", "bad", "muted", "strong"]
 """How a text is to be taken: agrees, rounding only, a warning, differs; beside the point; of weight."""
 
 
-@attrs.frozen
+@frozen
 class Part:
     """A piece of a line."""
 
@@ -28,21 +28,21 @@ class Part:
 Line: TypeAlias = tuple[Part, ...]
 
 
-@attrs.frozen
+@frozen
 class Paragraph:
     """A line of prose."""
 
     line: Line
 
 
-@attrs.frozen
+@frozen
 class Lines:
     """Lines of code or of aligned text."""
 
     lines: tuple[Line, ...]
 
 
-@attrs.frozen
+@frozen
 class Cell:
     """A cell of a table."""
 
@@ -51,7 +51,7 @@ class Cell:
     """Whether it is a number, which is aligned to the right."""
 
 
-@attrs.frozen
+@frozen
 class Table:
     """A table; headers may be empty."""
 
@@ -60,7 +60,7 @@ class Table:
     has_header: bool = True
 
 
-@attrs.frozen
+@frozen
 class Figure:
     """A plot."""
 
@@ -75,7 +75,7 @@ class Figure:
     """Whether it has its own size, and is not made as wide as there is room."""
 
 
-@attrs.frozen
+@frozen
 class Section:
     """A part of a page with a title."""
 

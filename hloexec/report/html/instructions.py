@@ -15,6 +15,7 @@ from hloexec.origins import hlo_line, source_lines
 from hloexec.report.html.content import Line, Part
 from hloexec.report.html.recording import Key
 from hloexec.report.html.renderables import linked
+from hloexec.structs import frozen
 from hloexec.wording import truncated
 
 __all__ = ["Column", "Index", "anchor_of"]
@@ -29,7 +30,7 @@ def anchor_of(key: Key) -> str:
     return "/".join(quote(part, safe="") for part in key)
 
 
-@attrs.frozen
+@frozen
 class Column:
     """A figure of each instruction."""
 

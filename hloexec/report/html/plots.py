@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.report.html.content import Figure
 from hloexec.report.html.drawing import ACCENT, BAD, GRID, INK, MUTED, Canvas, drawing, end_of
 from hloexec.report.html.sampling import Grid, Spectrum
 from hloexec.report.units import byte_text, count_text, number_text, plural
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Mark", "Point", "along", "bars", "heat_map", "memory_curve", "spectrum"]
@@ -26,7 +26,7 @@ _LEAST, _MOST = 1e-280, 1e290
 """What is beyond these is drawn there: scales need room in f64."""
 
 
-@attrs.frozen
+@frozen
 class Point:
     """An instruction along the data flow."""
 
@@ -34,7 +34,7 @@ class Point:
     value: float
 
 
-@attrs.frozen
+@frozen
 class Mark(Point):
     """One with a name of its own, which may lead somewhere."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import attrs
-
 from hloexec.buffers import MemoryComparison, MemoryUsage
 from hloexec.diffing import Diff, FolderDiff
 from hloexec.explaining import Explanation
@@ -15,11 +13,12 @@ from hloexec.nan_search import NanSearch
 from hloexec.report.html.recording import Key
 from hloexec.report.units import byte_text, count_text
 from hloexec.shadowing import ShadowRun
+from hloexec.structs import frozen
 
 __all__ = ["Ranked", "module_of", "ranked"]
 
 
-@attrs.frozen
+@frozen
 class Ranked:
     """An instruction, and why it is singled out."""
 

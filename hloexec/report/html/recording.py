@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.devices.topology import Topology
@@ -22,6 +21,7 @@ from hloexec.ops.common import wide
 from hloexec.report.html.sampling import Sample, difference_sample, error_sample, largest_of, value_sample
 from hloexec.shadowing.observer import ShadowObserver
 from hloexec.shadowing.store import energy_of
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["DifferenceRecorder", "Key", "Measure", "Seen", "ShadowRecorder", "ValueRecorder", "ValueStore"]
@@ -35,7 +35,7 @@ _MOST_RESHAPED = 0.5
 """Where dimensions differ, a larger relative error may be that of another order of the elements: it is not known."""
 
 
-@attrs.define
+@define
 class Measure:
     """An instruction over all its runs, on all devices."""
 
@@ -51,7 +51,7 @@ class Measure:
     are NaN or infinite that should not be. None where it is not known."""
 
 
-@attrs.frozen
+@frozen
 class Seen:
     """What is drawn of an instruction's worst run, or of one that is nearly as bad."""
 

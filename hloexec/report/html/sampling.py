@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -16,6 +15,7 @@ from hloexec.numerics.leaves import blocks
 from hloexec.numerics.ulps import ulp_distances
 from hloexec.ops.common import wide
 from hloexec.precision import smallest_normal, unit_roundoff
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Grid", "Sample", "Spectrum", "difference_sample", "error_sample", "largest_of", "value_sample"]
@@ -27,7 +27,7 @@ _OFFSET = 1080
 _EXPONENTS = 2 * _OFFSET + 64
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Spectrum:
     """How many elements there are between one power of two and the next."""
 
@@ -47,7 +47,7 @@ class Spectrum:
         return index - _OFFSET
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Grid:
     """The largest element of each block of an array, over its last two dimensions; the leading ones are overlaid."""
 
@@ -57,7 +57,7 @@ class Grid:
     """f64; infinite where an element is NaN or infinite."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Sample:
     """What is drawn of an array."""
 

@@ -36,6 +36,7 @@ from hloexec.report.html.recording import (
 )
 from hloexec.report.units import number_text, plural
 from hloexec.shadowing import ShadowRun
+from hloexec.structs import frozen
 from hloexec.values import Value
 
 __all__ = ["Recording", "recorded"]
@@ -47,7 +48,7 @@ _INFINITE = Column("NaN, inf", "how many elements are NaN or infinite, in the ru
 _ERROR = Column("error", "the root of the sum of squared errors, relative to that of the values, in the worst run")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Recording:
     """What is known of the values of all instructions."""
 

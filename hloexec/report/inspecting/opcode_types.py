@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -13,6 +12,7 @@ from rich.text import Text
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.ops.registry import Opcode
 from hloexec.report.units import plural
+from hloexec.structs import frozen
 
 __all__ = ["opcode_types_view"]
 
@@ -33,7 +33,7 @@ def opcode_types_view(
     return Group(_Types(opcodes, accepted), legend)
 
 
-@attrs.frozen
+@frozen
 class _Types:
     opcodes: Sequence[Opcode]
     accepted: Mapping[str, tuple[ElementType, ...] | None]

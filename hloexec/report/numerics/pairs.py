@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Iterator
 
-import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -14,11 +13,12 @@ from hloexec.diffing import Diff, ExtractedPair
 from hloexec.ir import Module
 from hloexec.report.records import parameter_records
 from hloexec.report.units import plural
+from hloexec.structs import frozen
 
 __all__ = ["SavedPair", "pair_record", "pair_view"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SavedPair:
     """What shows the first finding of a diff, in a folder."""
 

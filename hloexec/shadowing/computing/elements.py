@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges, row_by_row
 from hloexec.shadowing.store import Shadow, wide
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = [
@@ -55,7 +55,7 @@ SHARE = 0.3
 """A sample that holds less of an error than this, for its size, says nothing of it."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Difference:
     """By how much the exact numbers differ from an array, in the form of `Shadow`."""
 
@@ -279,7 +279,7 @@ def taken(array: Array, places: Array | None) -> Array:
     return array[np.unravel_index(places, array.shape)]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Sample:
     """Some elements of an instruction's result and of its operands, all in one dimension and in f64."""
 

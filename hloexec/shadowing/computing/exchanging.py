@@ -18,6 +18,7 @@ from hloexec.shadowing.computing.elements import Difference, Sample, difference_
 from hloexec.shadowing.computing.widening import Kernels
 from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.store import Shadow, Store, wide
+from hloexec.structs import frozen
 from hloexec.values import Array, flat
 
 __all__ = ["Exchanges"]
@@ -25,7 +26,7 @@ __all__ = ["Exchanges"]
 Found = tuple[Array, Difference | None, Losses | None, list[Shadow | None]]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Meeting:
     """An exchange of arrays: a collective, or one of the arrays that cross the boundary of a manual region."""
 

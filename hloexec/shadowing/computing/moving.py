@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -16,6 +15,7 @@ from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges
 from hloexec.shadowing.computing.widening import NARROW, PREDS, SAME, WIDE
 from hloexec.shadowing.kinds import Losses
 from hloexec.shadowing.store import Blame, Shadow, energy_of, wide, widened
+from hloexec.structs import frozen
 from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Evaluated", "exact_operands", "is_inexact", "moved", "order_changes", "reordered", "wide_operand"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Evaluated:
     """A leaf of a result, its difference, and what the instruction did to it."""
 

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
@@ -33,6 +32,7 @@ from hloexec.shadowing.computing.elements import (
 )
 from hloexec.shadowing.computing.ranges import Ranges, exact_ranges, row_by_row
 from hloexec.shadowing.store import Shadow, wide
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Noting(enum.Enum):
     ALL = enum.auto()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Elements:
     """Some elements of an instruction's result and of its operands, one for one."""
 
@@ -75,7 +75,7 @@ class Elements:
     """What to keep of them for the kinds of the instruction's losses."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Pending:
     """How a shadow is computed."""
 

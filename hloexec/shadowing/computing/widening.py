@@ -27,12 +27,13 @@ from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.schedule import callees_first
 from hloexec.plan.steps import Plan
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["NARROW", "PREDS", "SAME", "WIDE", "Floats", "Kernels", "kernels_of", "library_entry", "retyped"]
 
 
-@attrs.frozen
+@frozen
 class Floats:
     """The types that take the place of floats and of complex numbers."""
 
@@ -66,7 +67,7 @@ def library_entry(instruction: Instruction) -> CustomCall | None:
     return find_custom_call(instruction.attributes.custom_call_target)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Context:
     """What kernels ask for when they are bound (`hloexec.plan.lowering.binding.KernelContext`)."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
 import numpy as np
 
 from hloexec.precision import smallest_normal, unit_roundoff
@@ -17,6 +16,7 @@ from hloexec.shadowing.computing.widening import PREDS
 from hloexec.shadowing.kinds import cancelled, is_finite, squares, underflown, vanished_before, zeros
 from hloexec.shadowing.looping.program import Kind, Node
 from hloexec.shadowing.looping.recording import Recording
+from hloexec.structs import define
 from hloexec.values import Array
 
 __all__ = ["Runs", "Units", "accounts"]
@@ -25,7 +25,7 @@ Units = dict[int, float]
 """By slot, the largest unit roundoff of the types that its error was made in."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Runs:
     """What an instruction did in each of some iterations, as `hloexec.shadowing.kinds.Losses` has it of one."""
 

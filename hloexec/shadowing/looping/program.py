@@ -26,6 +26,7 @@ from hloexec.plan.trees import NO_SLOT, Leaf
 from hloexec.shadowing.computing.elements import spread
 from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.computing.widening import WIDE
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["Kind", "LoopProgram", "Node", "Wrong", "program_of"]
@@ -48,7 +49,7 @@ class Kind(enum.Enum):
     """It is computed on whole arrays."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Node:
     """An instruction of an iteration."""
 
@@ -81,7 +82,7 @@ class Node:
         return self.kind is Kind.MOVED and self.evaluation.is_elementwise
 
 
-@attrs.frozen
+@frozen
 class Wrong:
     """Which slots may have errors, and what has to be kept of each iteration for that."""
 
@@ -105,7 +106,7 @@ class Wrong:
         return spread(shape.element_count, _SAMPLED) if is_large else None
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class LoopProgram:
     """The instructions of an iteration: those of the condition, which fills `again`, and then those of the body."""
 

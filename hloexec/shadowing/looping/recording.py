@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from hloexec.shadowing.computing.elements import Sample, energy_in, subtracted, taken
@@ -12,12 +11,13 @@ from hloexec.shadowing.computing.moving import is_inexact
 from hloexec.shadowing.computing.wholes import operand_weights
 from hloexec.shadowing.looping.program import Kind, LoopProgram, Node, Wrong
 from hloexec.shadowing.store import Blame, Shadow, finite_energy_of, wide
+from hloexec.structs import frozen
 from hloexec.values import Array, flat
 
 __all__ = ["Recorder", "Recording"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Recording:
     """Some iterations, in which the condition gave true."""
 

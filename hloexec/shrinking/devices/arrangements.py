@@ -20,12 +20,13 @@ from hloexec.shrinking.devices.own_constants import Originals, with_own_constant
 from hloexec.shrinking.devices.rewriting import for_fewer_devices
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.positions import ConstantChange, lengths_by_constant
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["AxisChange", "FewerDevices", "fewer_devices"]
 
 
-@attrs.frozen
+@frozen
 class AxisChange:
     """An axis of the grid of devices, and how long it has become; devices next to one another differ by the stride."""
 
@@ -34,7 +35,7 @@ class AxisChange:
     stride: int
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class FewerDevices:
     """A module whose constants for numbers of devices have one use each, and the axes that get shorter."""
 

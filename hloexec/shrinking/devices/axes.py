@@ -19,6 +19,7 @@ from hloexec.shrinking.devices.constants import DeviceConstants
 from hloexec.shrinking.devices.grid import Block, Grid, Run, Shorter, runs_of
 from hloexec.shrinking.devices.numbers import NOTHING, DeviceValues
 from hloexec.shrinking.primes import divisors
+from hloexec.structs import define
 
 __all__ = ["DeviceAxes", "arrangements", "grid_of", "is_collective"]
 
@@ -92,7 +93,7 @@ def _sharding_runs(module: Module, topology: Topology) -> Iterator[tuple[str, li
                         yield f"the sharding of %{instruction.name}", runs
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class DeviceAxes:
     """A grid with shorter axes, what devices compute on it, and the axes as dimensions that values have."""
 

@@ -21,6 +21,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 from hloexec.shrinking.devices.grid import Block, Shorter
 from hloexec.shrinking.devices.numbers import NOTHING, DeviceValues, Known, computed, literal_of
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["DeviceConstants"]
@@ -28,7 +29,7 @@ __all__ = ["DeviceConstants"]
 _MOST_CONSTANTS = 8
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class DeviceConstants:
     """The constants of a module that encode how its devices are arranged."""
 
@@ -176,7 +177,7 @@ def _of_type(array: Array, number: int) -> Array:
     return np.array([number]).astype(array.dtype)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Slice:
     """What an instruction is computed from within its computation."""
 

@@ -12,8 +12,9 @@ from itertools import combinations, pairwise, product
 from math import prod
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
+
+from hloexec.structs import frozen
 
 __all__ = ["Block", "Grid", "Run", "Shorter", "rotation", "runs_of"]
 
@@ -48,7 +49,7 @@ def _has_runs(numbers: Numbers, length: int, step: int) -> bool:
     return bool((rows == rows[:, :1] + step * np.arange(length)).all())
 
 
-@attrs.frozen
+@frozen
 class Grid:
     """Axes of the sizes given, major to minor."""
 
@@ -136,7 +137,7 @@ class Grid:
         return None if counting is None else counting[0]
 
 
-@attrs.frozen
+@frozen
 class Shorter:
     """A grid, and the same grid with shorter axes: devices with coordinates that are left keep them."""
 

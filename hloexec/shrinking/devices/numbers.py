@@ -19,6 +19,7 @@ from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
 from hloexec.shrinking.dataflow import Fact, ForwardAnalysis
+from hloexec.structs import define, frozen
 from hloexec.values import Array
 
 __all__ = ["DeviceValues", "Known", "computed", "literal_of"]
@@ -30,7 +31,7 @@ def _are_equal(first: Array | None, second: Array | None) -> bool:
     return first is second or (first is not None and second is not None and np.array_equal(first, second))
 
 
-@attrs.frozen
+@frozen
 class Known(Fact["Known"]):
     """What is known of a value."""
 
@@ -62,7 +63,7 @@ def literal_of(instruction: Instruction) -> Array | None:
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "iub" else None
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class DeviceValues(ForwardAnalysis[Known]):
     """The known values of all instructions."""
 

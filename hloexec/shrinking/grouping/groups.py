@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from math import gcd
 
-import attrs
-
 from hloexec.ops.relations import Place, Relations
 from hloexec.shrinking.grouping.offsets import Offsets
 from hloexec.shrinking.grouping.products import (
@@ -23,11 +21,12 @@ from hloexec.shrinking.grouping.products import (
     refine_products,
     tie_splits,
 )
+from hloexec.structs import frozen
 
 __all__ = ["Group", "Groups", "groups_of"]
 
 
-@attrs.frozen
+@frozen
 class Group:
     """Roots with the bases that shrink by one factor."""
 
@@ -48,7 +47,7 @@ class Group:
         return {root: base // self.unit * unit + self.offsets[root] for root, base in self.bases.items()}
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Groups:
     """All groups of a module, and the products that tie their factors."""
 

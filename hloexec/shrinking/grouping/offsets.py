@@ -10,13 +10,14 @@ import attrs
 
 from hloexec.ops.relations import Equation, Place, Product, Relations
 from hloexec.shrinking.primes import factorization
+from hloexec.structs import define
 
 __all__ = ["Offsets"]
 
 _UNEQUAL = "sizes that depend on it cannot shrink in proportion"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Offsets:
     """Working out which part of every root stays."""
 

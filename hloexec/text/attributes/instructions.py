@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import attrs
-
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields
 from hloexec.ops.registry import Opcode
+from hloexec.structs import frozen
 from hloexec.text.attributes.annotations import AnnotationParser
 from hloexec.text.attributes.geometry import GeometryParser
 from hloexec.text.attributes.shardings import ShardingParser
@@ -34,7 +33,7 @@ _PLAIN_VALUE = re.compile(r"(?:[^,{}\"\n]++|\{[^{}\"\n]*+\})(?=[,\n])")
 _LARGEST_F32 = float.fromhex("0x1.fffffep127")
 
 
-@attrs.frozen
+@frozen
 class _Reader:
     """How the value of an attribute is read."""
 

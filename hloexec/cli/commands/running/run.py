@@ -14,6 +14,7 @@ from hloexec.cli.inputs.loading import Prepared, given_values, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +158,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     return 1 if own.against is not None and comparison is not None and not comparison.agrees else 0
 
 
-@attrs.frozen
+@frozen
 class _Options:
     """The options of this command alone."""
 
@@ -191,7 +192,7 @@ class _Options:
                 written.add(os.path.realpath(path))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Loaded:
     """A module and its inputs, after checking that it can run."""
 
@@ -270,7 +271,7 @@ def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Top
     return topology
 
 
-@attrs.frozen
+@frozen
 class _Inputs:
     """Where the inputs of a run come from."""
 

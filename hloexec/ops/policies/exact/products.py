@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType
@@ -28,6 +27,7 @@ from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, do
 from hloexec.ops.policies.exact.doubled import rounded_to_odd, scaled, two_product, two_sum
 from hloexec.ops.threads import for_each
 from hloexec.precision import part_type
+from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["ExactMultiplier", "exact_matrix_product"]
@@ -52,7 +52,7 @@ _BITS = {"f64": 60, "c64": 46, "c128": 60}
 Terms: TypeAlias = tuple[Array, ...]
 
 
-@attrs.frozen
+@frozen
 class ExactMultiplier:
     """What is multiplied: operands in terms (of which an algorithm may ask for several), and which pairs count."""
 
