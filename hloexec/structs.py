@@ -1,7 +1,7 @@
 """attrs classes, of which making one takes half as long.
 
 attrs generates and compiles the methods of each class when it is imported. Half of that time goes into `__repr__`,
-which is one function for all classes here: with some hundred classes, a short process ends 8 % sooner.
+which is one function for all classes here: with some hundred classes, a short process ends 6 % sooner.
 """
 
 from __future__ import annotations
