@@ -124,12 +124,13 @@ class Recorder:
 
     def watch(self) -> None:
         """From now on, see what `run`, `run_devices`, `tests.ops.evaluation` and the command line do."""
-        run, execute, evaluate = running._run, cli._execute, evaluation._Evaluator.run
+        run, execute, evaluate = running._outputs, cli._execute, evaluation._Evaluator.run
 
-        def noted_run(module: Module, *arguments: Any, **options: Any) -> Any:
-            outputs = run(module, *arguments, **options)
+        def noted_run(module: Module, *arguments: Any) -> Any:
+            outputs = run(module, *arguments)
             if self.is_on:
-                self._saw_run(module, options["computation"] or module.entry_name)
+                options = arguments[-1]
+                self._saw_run(module, options.get("computation") or module.entry_name)
             return outputs
 
         def noted_command(arguments: Sequence[str], name: str, *more: Any) -> int:
@@ -144,7 +145,7 @@ class Recorder:
                 self._saw_run(evaluator.module, computation.name)
             return value
 
-        running._run, cli._execute = noted_run, noted_command
+        running._outputs, cli._execute = noted_run, noted_command
         evaluation._Evaluator.run = noted_evaluation
 
     def _saw_run(self, module: Module, entry: str) -> None:

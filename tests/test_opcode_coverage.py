@@ -55,7 +55,7 @@ def test_called_computations_count_and_dead_code_does_not() -> None:
 def test_what_runs_through_the_api_or_the_evaluator_or_as_a_command_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for owner, name in [(running, "_run"), (cli, "_execute"), (evaluation._Evaluator, "run")]:
+    for owner, name in [(running, "_outputs"), (cli, "_execute"), (evaluation._Evaluator, "run")]:
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back at the end
     recorder = Recorder()
     recorder.watch()
