@@ -144,6 +144,8 @@ def _words(flat: Array) -> list[str]:
     else:
         with np.errstate(all="ignore"):
             words = [_shortest(value) for value in flat.astype(np.float32)]
+        if dtype == ml_dtypes.float8_e8m0fnu:
+            words = [_SMALLEST_SCALE.get(word, word) for word in words]
     with np.errstate(all="ignore"):
         values = flat.astype(np.float64)
     for index in np.flatnonzero(np.isnan(values)):
@@ -153,6 +155,8 @@ def _words(flat: Array) -> list[str]:
 
 _LARGEST_PARTS = {f"{sign}3.4028235e+38": f"{sign}3.4028234663852886e+38" for sign in ("", "-")}
 """XLA rejects parts of c64 that are larger than the largest f32 before they are rounded."""
+_SMALLEST_SCALE = {"5.877472e-39": "5.877471754111438e-39"}
+"""The smallest f8e8m0fnu, 2⁻¹²⁷: XLA rounds what is larger by however little to 2⁻¹²⁶."""
 _SMALL_INTEGERS = {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}
 
 

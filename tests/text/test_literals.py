@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.dtypes import element_type
 from hloexec.errors import HloWarning, ParseError
+from hloexec.ir import ArrayShape, Literal
+from hloexec.text.shape_text import literal_text
 from tests.text import oracle
 from tests.text.building import op
 
@@ -71,3 +74,19 @@ def test_the_largest_parts_of_complex_numbers_are_printed_so_that_xla_reads_them
     printed = hloexec.format(module)
     assert hloexec.parse(printed) == module
     oracle.parse(printed)
+
+
+def test_all_scales_are_printed_so_that_xla_reads_them() -> None:
+    """XLA's own text of each, as a power of two that is exact in f64, is the truth."""
+    module = hloexec.parse(
+        "HloModule m\nENTRY e { p = u8[255] iota(), iota_dimension=0 ROOT c = f8e8m0fnu[255] bitcast-convert(p) }"
+    )
+    scales = hloexec.run(module)
+    printed = literal_text(Literal.from_array(scales, ArrayShape(element_type("f8e8m0fnu"), (255,))))
+    exact = ", ".join(repr(2.0**power) for power in range(-127, 128))
+    read, expected = (
+        oracle.canonical_text(f"HloModule m\nENTRY e {{ ROOT c = f8e8m0fnu[255] constant({words}) }}")
+        for words in (printed, f"{{{exact}}}")
+    )
+    assert read == expected
+    assert len(set(expected[expected.index("constant({") :].split(", "))) >= 255
