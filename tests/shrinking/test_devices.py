@@ -29,7 +29,8 @@ UNCLEAR = {
     ("data_and_tensor_parallel_step", (1, 4), "optimized"),
     ("data_and_tensor_parallel_step", (1, 2), "optimized"),
 }
-"""Where a constant is the product of a mean's fraction and another number, or may encode two different sizes."""
+"""Where a constant is the product of a mean's fraction and another number, or may encode two different sizes: shrink says
+so, except where another version of XLA leaves such a constant apart."""
 
 REFUSED = {
     ("expert_parallel_layer", "optimized"): "%all-to-all.* has one operand for each of 8 devices",
@@ -75,8 +76,8 @@ def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: s
     inputs = [hloexec.random_inputs(in_f64(small), seed=device) for device in range(found.devices)]
     pairs = list(zip(results(found.module, inputs), results(small, inputs), strict=True))
     assert [ours.shape for ours, _ in pairs] == [theirs.shape for _, theirs in pairs]
-    if (name, mesh, stage) in UNCLEAR:
-        assert any(not change.is_certain and change.before == change.after for change in found.constants)
+    is_unclear = any(not change.is_certain and change.before == change.after for change in found.constants)
+    if is_unclear and (name, mesh, stage) in UNCLEAR:
         return
     if stage == "optimized":
         # XLA:CPU optimizes the two differently; each element may be off by what rounding does to it.
