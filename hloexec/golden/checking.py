@@ -106,19 +106,38 @@ def _timed(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
     return attrs.evolve(found, seconds=time.perf_counter() - start), result
 
 
-_Files = tuple[Golden, Module, list[list[Value]], Value, dict[str, Spread]]
+@frozen(eq=False)
+class _Files:
+    """What is in a golden, and the module that is to be run: its own, or one in its place."""
+
+    golden: Golden
+    recorded: Module
+    """Its own."""
+    module: Module
+    inputs: list[list[Value]]
+    """One list, or one per device."""
+    expected: Value
+    spreads: dict[str, Spread]
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether devices are given shards of what was recorded."""
+        return len(self.inputs) > self.golden.inputs_per_device
 
 
 def _files(path: Path, other: Module | None) -> _Files:
-    """What is in a golden: how it is run, the module to run, its inputs, the recorded result and its spreads."""
     golden = read_golden(path)
-    module, inputs = _module_and_inputs(golden, other)
-    recorded = module if other is None else load(path / MODULE)
-    return golden, module, inputs, literals.load(path / EXPECTED), read_spreads(path, recorded, golden.devices)
+    if other is None:
+        _require_unchanged(golden)
+    recorded = load(path / MODULE)
+    module = recorded if other is None else other
+    inputs = _inputs(golden, module, recorded)
+    spreads = read_spreads(path, recorded, golden.devices)
+    return _Files(golden, recorded, module, inputs, literals.load(path / EXPECTED), spreads)
 
 
 def _files_of_one(path: Path, other: Module | None) -> _Files:
-    """The same, all of one recording: read again where another process has replaced the folder meanwhile."""
+    """`_files`, all of one recording: read again where another process has replaced the folder meanwhile."""
     for _ in range(_MOST_READINGS):
         before = _identity(path)
         try:
@@ -142,11 +161,12 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 
 def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
-    golden, module, inputs, expected, spreads = _files_of_one(path, other)
+    files = _files_of_one(path, other)
+    golden, module, inputs = files.golden, files.module, files.inputs
     result = run_golden(golden, module, inputs)
-    actual: Any = result
-    if is_divided := len(inputs) > golden.inputs_per_device:
-        (actual, expected), spreads = _by_device(module, result, expected, load(path / MODULE)), {}
+    actual, expected = (result, files.expected) if not files.is_divided else _by_device(files, result)
+    # What was recorded of whole arrays says nothing of shards.
+    spreads = None if files.is_divided else files.spreads
     comparison = compare(
         actual,
         expected,
@@ -154,9 +174,9 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
         rtol=golden.rtol,
         ulp=golden.ulp,
         module=module,
-        inputs=inputs if is_divided else inputs[0] if len(inputs) == 1 else None,
+        inputs=inputs if files.is_divided else inputs[0] if len(inputs) == 1 else None,
         numerics=golden.numerics,
-        spreads=spreads if spreads or (golden.devices > 1 and not is_divided) else None,
+        spreads=spreads if spreads or golden.devices > 1 else None,
     )
     verdict = comparison.verdict
     if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:
@@ -166,12 +186,13 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
     return GoldenCheck(path, outcome, str(comparison), golden, comparison), result
 
 
-def _by_device(module: Module, result: Value, expected: Value, before: Module) -> tuple[Any, Any]:
+def _by_device(files: _Files, result: Value) -> tuple[Any, Any]:
     """The arrays of each device's result, and its shards of what each device gave before the module was partitioned."""
+    module, expected = files.module, files.expected
     if not isinstance(result, tuple) or not isinstance(expected, tuple):
         raise InputError(f"{module.name} is for one device")
     whole = labelled_arrays(expected[0])
-    return labelled_arrays(result), shards_of_result(whole, module, result, before=before)
+    return labelled_arrays(result), shards_of_result(whole, module, result, before=files.recorded)
 
 
 def _dimensions(module: Module) -> list[tuple[int, ...]]:
@@ -180,19 +201,21 @@ def _dimensions(module: Module) -> list[tuple[int, ...]]:
     return [leaf.array_shape.dimensions for shape in shapes for _, leaf in leaf_shapes(shape)]
 
 
-def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, list[list[Value]]]:
-    """The module that is to be run, and its inputs: one list, or one per device."""
+def _require_unchanged(golden: Golden) -> None:
+    """InputError unless a golden's module is the one that was recorded."""
     folder = golden.folder
-    if other is None:
-        with os_errors_named(f"read {str(folder / MODULE)!r}"):
-            found_hash = text_hash((folder / MODULE).read_bytes())
-        if found_hash != golden.module_hash:
-            raise InputError(
-                f"{folder.name}: {MODULE} is not the module that was recorded (its SHA-256 is {found_hash[:12]}…, "
-                f"golden.json says {golden.module_hash[:12]}…); record it again, or give the other module with --module"
-            )
-    module = load(folder / MODULE) if other is None else other
-    recorded = module if other is None else load(folder / MODULE)
+    with os_errors_named(f"read {str(folder / MODULE)!r}"):
+        found_hash = text_hash((folder / MODULE).read_bytes())
+    if found_hash != golden.module_hash:
+        raise InputError(
+            f"{folder.name}: {MODULE} is not the module that was recorded (its SHA-256 is {found_hash[:12]}…, "
+            f"golden.json says {golden.module_hash[:12]}…); record it again, or give the other module with --module"
+        )
+
+
+def _inputs(golden: Golden, module: Module, recorded: Module) -> list[list[Value]]:
+    """What a module takes of a golden's inputs: one list, or one per device."""
+    folder = golden.folder
     is_partitioned = golden.devices > 1 and _dimensions(module) != _dimensions(recorded)
     parameters = (recorded if is_partitioned else module).entry.parameters
     try:
@@ -200,14 +223,14 @@ def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, li
             found = literals.load_inputs(folder / INPUTS, parameters)
             values = [found[number] for number in range(len(parameters))]
             if not is_partitioned:
-                return module, [values]
+                return [values]
             devices = {"replicas": golden.replicas, "partitions": golden.partitions}
-            return module, shard_inputs(module, values, before=recorded, **devices)
+            return shard_inputs(module, values, before=recorded, **devices)
     except InputError as error:
-        if other is None:
+        if module is recorded:
             raise
         raise InputError(f"{module.name} does not take this golden's inputs: {error}") from error
     per_device = literals.load(folder / INPUTS)
     if not isinstance(per_device, tuple) or len(per_device) != golden.inputs_per_device:
         raise InputError(f"{folder.name}: {INPUTS} does not hold the inputs of {golden.inputs_per_device} devices")
-    return module, [list(values) if isinstance(values, tuple) else [values] for values in per_device]
+    return [list(values) if isinstance(values, tuple) else [values] for values in per_device]

@@ -7,7 +7,6 @@ rounded once at the end; any other reducer works step by step in the declared ty
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,9 +44,6 @@ from hloexec.ops.signatures import (
 from hloexec.ops.threads import in_pieces
 from hloexec.structs import frozen
 from hloexec.values import Array
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AllReduceAttributes", "CollectiveReduceAttributes", "ReduceScatterAttributes"]
 
