@@ -13,7 +13,6 @@ import numpy as np
 
 from hloexec.custom_calls.linalg.lapack_calls import Call, Older, routine
 from hloexec.errors import EvaluationError
-from hloexec.ops.linalg.triangular import TriangularSolve, TriangularSolveAttributes
 from hloexec.values import Array
 
 __all__ = ["Results", "uplo_of_scalars"]
@@ -87,27 +86,12 @@ def ormqr(call: Call, a: Array, tau: Array, c: Array) -> Results:
     return {"c": product}
 
 
-def _factors_of_stack(options: Mapping[str, Any], a: Array) -> Results | None:
-    """What `potrf` gives for many matrices; None where one of them is not positive definite."""
-    is_lower = options["uplo"] == "L"
-    try:
-        with np.errstate(all="ignore"):
-            factors = np.linalg.cholesky(a if is_lower else a.swapaxes(-1, -2).conj())
-    except np.linalg.LinAlgError:
-        return None
-    if not np.isfinite(factors).all():
-        return None
-    places = np.tri(a.shape[-1], dtype=bool)
-    return {"a": np.where(places, factors, a) if is_lower else np.where(places.T, factors.swapaxes(-1, -2).conj(), a)}
-
-
 @routine(
     "potrf",
     "a[n,n]",
     "a[n,n] info[]:s32",
     options={"uplo": "LU"},
     older=Older("lower batch n", uplo_of_scalars),
-    of_stack=_factors_of_stack,
 )
 def potrf(call: Call, a: Array) -> Results:
     """a = L Lᴴ (uplo L) or Uᴴ U (U); the other triangle stays as it was. info > 0: a is not positive definite."""
@@ -125,28 +109,12 @@ def _trsm_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
     }
 
 
-def _solutions_of_stack(options: Mapping[str, Any], a: Array, b: Array) -> Results | None:
-    """What `trsm` gives for many matrices; None where they do not fit each other."""
-    is_left = options["side"] == "L"
-    if b.shape[1 if is_left else 2] != a.shape[1]:
-        return None
-    attributes = TriangularSolveAttributes(
-        left_side=is_left,
-        lower=options["uplo"] == "L",
-        unit_diagonal=options["diag"] == "U",
-        transpose_a={"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}[options["trans_x"]],
-    )
-    scaled = b if "alpha" not in options else (options["alpha"] * b).astype(b.dtype)
-    return {"b": TriangularSolve.evaluate(a, scaled, attributes=attributes)}
-
-
 @routine(
     "trsm",
     "a[k,k] b[m,n]",
     "b[m,n]",
     options={"side": "LR", "uplo": "LU", "trans_x": "NTC", "diag": "NU"},
     older=Older("left_side lower trans_a diag m n batch alpha", _trsm_options, library="blas"),
-    of_stack=_solutions_of_stack,
 )
 def trsm(call: Call, a: Array, b: Array) -> Results:
     """x with op(a) x = alpha b (side L) or x op(a) = alpha b (R); op is nothing, transposition or adjunction (N, T, C).

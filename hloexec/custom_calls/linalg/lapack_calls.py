@@ -100,7 +100,6 @@ def routine(
     *,
     options: Mapping[str, object] | None = None,
     older: Older | None = None,
-    of_stack: Callable[..., Mapping[str, Any] | None] | None = None,
 ) -> Callable[[Callable[..., Mapping[str, Any]]], Callable[..., Mapping[str, Any]]]:
     """Register the decorated function, of one matrix, as the entries of a routine in all precisions and spellings.
 
@@ -108,7 +107,7 @@ def routine(
     have, as `checked_attributes` does, or the letters in a string. Operands and results are written `a[m,n] tau[r]`,
     where a letter is a size that an earlier one fixes and `r` is min(m, n), with `:real`, `:complex` or an element type
     where it is not the routine's own. The function is given a `Call` and the operands, and returns the results by name;
-    what it leaves out is zero. `of_stack` does the same for many small matrices (see MatrixRoutine).
+    what it leaves out is zero.
     """
 
     def decorate(function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
@@ -124,7 +123,6 @@ def routine(
                 operands=fields_of(operands),
                 results=fields,
                 compute=function,
-                of_stack=of_stack,
             )
             wide = _WIDER.get(precision)
             wider = None if wide is None else f"lapack_{wide}{name}_ffi"

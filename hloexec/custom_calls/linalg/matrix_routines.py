@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.custom_calls.linalg.stacks import STACKS
 from hloexec.custom_calls.registry import add_custom_call
 from hloexec.custom_calls.shapes import zeros
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
@@ -109,8 +110,6 @@ class MatrixRoutine:
     operands: tuple[Field, ...]
     results: tuple[Field, ...]
     compute: Callable[..., Mapping[str, Any]]
-    of_stack: Callable[..., Mapping[str, Any] | None] | None = None
-    """`of_stack(options, *stacks)` returns the same for many small matrices at once, or None where it cannot."""
     allows_workspaces: bool = False
     """Whether further results, of any size, may follow."""
 
@@ -176,11 +175,11 @@ class MatrixRoutine:
 
     def _stacks(self, matrices: list[Array], options: Mapping[str, object]) -> Mapping[str, Any] | None:
         """The results by name, where they can be computed for all matrices at once."""
-        first = matrices[0]
-        if self.of_stack is None or not first.size or len(first) < _MANY * max(first.shape[1:], default=1):
+        first, of_stack = matrices[0], STACKS.get(self.scipy_name[1:])
+        if of_stack is None or not first.size or len(first) < _MANY * max(first.shape[1:], default=1):
             return None
         hold_blas()
-        return self.of_stack(options, *matrices)
+        return of_stack(options, *matrices)
 
     def _fill(self, matrices: list[Array], options: Mapping[str, object], results: list[Array], batch: int) -> None:
         """Write the results, whose first `batch` dimensions number the matrices, matrix by matrix."""
@@ -198,9 +197,10 @@ class MatrixRoutine:
             for name, result in filled:
                 if (value := values.get(name)) is None:
                     continue
-                if np.shape(value) != result.shape[1:]:
+                sizes = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+                if sizes != result.shape[1:]:
                     raise EvaluationError(
-                        f"{self.target} gives {name} of dimensions {list(np.shape(value))}, but "
+                        f"{self.target} gives {name} of dimensions {list(sizes)}, but "
                         f"{list(result.shape[1:])} are declared"
                     )
                 result[number] = value

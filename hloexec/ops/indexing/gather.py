@@ -6,26 +6,25 @@ Source: XLA, "Operation semantics".
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
 
 import attrs
-import numpy as np
 
 from hloexec.ir import ArrayShape, Shape
-from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of, strided
+from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
+from hloexec.ops.indexing.gathering import gathering
 from hloexec.ops.indexing.index_vectors import (
     WindowNames,
     batch_sizes,
+    index_vectors,
     relate_starts,
     require_windows,
     start_demand,
-    start_positions,
     window_dimensions,
 )
 from hloexec.ops.intervals import Demanded, Use
-from hloexec.ops.movement.extents import completed, part
+from hloexec.ops.movement.extents import completed
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window_of
@@ -142,63 +141,18 @@ class Gather:
             )
             sizes = tuple(map(min, sizes, whole))
             operand = completed(operand, whole)
-        starts, batch = start_positions(_NAMES, attributes, start_indices)
-        clamped = {
-            dimension: _clamped(start, operand.shape[dimension] - sizes[dimension])
-            for dimension, start in starts.items()
-            if sizes[dimension] < operand.shape[dimension]
-        }
-        windows = _windows_at(operand, clamped, batch, sizes)
-        kept = [sizes[dimension] for dimension in window_dimensions(_NAMES, attributes, len(sizes))]
-        rank = len(batch) + len(kept)
-        if not windows.size:
-            # Slices of size 0 of a collapsed dimension have no element to give: XLA leaves zeros.
-            windows = np.zeros((*batch, *kept), operand.dtype)
-        order = [axis for axis in range(rank) if axis not in attributes.offset_dims] + list(attributes.offset_dims)
-        return windows.reshape((*batch, *kept)).transpose(np.argsort(order))
+        return _kernel(attributes, operand.shape, sizes, start_indices.shape)(operand, start_indices)
+
+    @staticmethod
+    def bind(*, attributes: GatherAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
+        operand, indices = operand_shapes
+        return _kernel(attributes, operand.dimensions, attributes.slice_sizes, indices.dimensions)
 
 
-def _clamped(start: Array, limit: int) -> Array:
-    if start.size and start.min() >= 0 and start.max() <= limit:
-        return start
-    return np.clip(start, 0, limit)
-
-
-def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
-    """out[batch..., i...] = operand[starts[batch] + i...] for windows of `sizes` that lie within the operand.
-
-    `starts` holds the operand dimensions in which windows differ.
-    """
-    moving = sorted(starts)
-    fixed = part(operand, (slice(None if axis in starts else size) for axis, size in enumerate(sizes)))
-    if not moving or not prod(batch) * prod(sizes):
-        return np.broadcast_to(part(fixed, map(slice, sizes)), (*batch, *sizes))
-    first, last = moving[0], moving[-1] + 1
-    if fixed.flags.c_contiguous and moving == list(range(first, last)) and all(sizes[axis] == 1 for axis in moving):
-        return _rows_at(fixed, first, last, starts, batch, sizes)
-    windows = strided(
-        fixed,
-        (*(fixed.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
-        (*(fixed.strides[axis] for axis in moving), *fixed.strides),
-    )
-    found: Array = windows[tuple(np.broadcast_to(starts[axis], batch) for axis in moving)]
-    return found
-
-
-def _rows_at(
-    operand: Array, first: int, last: int, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]
-) -> Array:
-    """`_windows_at` for windows of one element in the adjacent dimensions [first, last) of a contiguous operand."""
-    leading, trailing = operand.shape[:first], operand.shape[last:]
-    position = starts[first]
-    for axis in range(first + 1, last):
-        position = position * operand.shape[axis] + starts[axis]
-    table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
-    # The positions are in range: `wrap` is what NumPy does fastest.
-    taken = empty((len(table), *batch, table.shape[2]), table.dtype)
-    if position.shape != batch:
-        position = np.broadcast_to(position, batch)
-    table.take(position, axis=1, mode="wrap", out=taken)
-    taken = taken.reshape((*leading, *batch, *trailing))
-    order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
-    return taken.transpose(order).reshape((*batch, *sizes))
+def _kernel(
+    attributes: GatherAttributes, operand: tuple[int, ...], window: tuple[int, ...], indices: tuple[int, ...]
+) -> Callable[..., Array]:
+    """The kernel for an operand, windows and indices of these sizes."""
+    kept = window_dimensions(_NAMES, attributes, len(operand))
+    vectors = index_vectors(_NAMES, attributes, indices)
+    return gathering(vectors, operand, window, dict(zip(kept, attributes.offset_dims, strict=True)))

@@ -20,12 +20,14 @@ from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = [
+    "IndexVectors",
     "WindowNames",
     "batch_sizes",
+    "index_vectors",
+    "lie_within",
     "relate_starts",
     "require_windows",
     "start_demand",
-    "start_positions",
     "window_dimensions",
 ]
 
@@ -53,23 +55,48 @@ def window_dimensions(names: WindowNames, attributes: Any, rank: int) -> list[in
     return [dimension for dimension in range(rank) if dimension not in absent]
 
 
-def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tuple[dict[int, Array], tuple[int, ...]]:
-    """The starts of the windows, by operand dimension, as int64 arrays that broadcast to the batch sizes, and those."""
-    index_vector_dim = attributes.index_vector_dim
-    if index_vector_dim == indices.ndim:
-        indices = indices[..., None]
-    if indices.dtype == np.uint64:
-        # What is beyond int64's range becomes its maximum.
-        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
-    order = (index_vector_dim, *(axis for axis in range(indices.ndim) if axis != index_vector_dim))
-    vectors = indices.astype(np.int64, copy=False).transpose(order)
-    batch = vectors.shape[1:]
-    starts = dict(zip(getattr(attributes, names.index_map), vectors, strict=True))
+@frozen
+class IndexVectors:
+    """How index arrays of one shape hold the starts of windows."""
+
+    dimensions: tuple[int, ...]
+    """The operand dimension in which each component counts."""
+    order: tuple[int, ...]
+    """The dimensions of an index array, that of its components first."""
+    is_implicit: bool
+    """Whether index arrays lack that dimension."""
+    batch: tuple[int, ...]
+    numbers: dict[int, Array]
+    """By operand batching dimension, where windows start in it: as int64 arrays that broadcast to the batch sizes."""
+
+    def starts(self, indices: Array) -> dict[int, Array]:
+        """The starts of the windows, by operand dimension, as int64 arrays that broadcast to the batch sizes."""
+        if self.is_implicit:
+            indices = indices[..., None]
+        if indices.dtype == np.uint64:
+            # What is beyond int64's range becomes its maximum.
+            indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+        vectors = indices.astype(np.int64, copy=False).transpose(self.order)
+        return dict(zip(self.dimensions, vectors, strict=True)) | self.numbers
+
+
+def index_vectors(names: WindowNames, attributes: Any, sizes: tuple[int, ...]) -> IndexVectors:
+    """How an index array of these sizes holds starts."""
+    vector = attributes.index_vector_dim
+    order = (vector, *(axis for axis in range(max(len(sizes), vector + 1)) if axis != vector))
+    batch = tuple(sizes[axis] for axis in order[1:])
     pairs = getattr(attributes, names.operand_batching), getattr(attributes, names.indices_batching)
+    numbers = {}
     for operand_dim, indices_dim in zip(*pairs, strict=True):
-        axis = indices_dim - (indices_dim > index_vector_dim)
-        starts[operand_dim] = np.arange(batch[axis]).reshape((-1,) + (1,) * (len(batch) - 1 - axis))
-    return starts, batch
+        axis = indices_dim - (indices_dim > vector)
+        numbers[operand_dim] = np.arange(batch[axis]).reshape((-1,) + (1,) * (len(batch) - 1 - axis))
+    return IndexVectors(getattr(attributes, names.index_map), order, vector == len(sizes), batch, numbers)
+
+
+def lie_within(starts: Array, limit: int) -> bool:
+    """Whether all starts, as `IndexVectors` gives them, are from 0 to a limit."""
+    # Negative numbers are the largest ones without a sign.
+    return not starts.size or bool(np.maximum.reduce(starts.view(np.uint64), axis=None) <= limit)
 
 
 def relate_starts(names: WindowNames, use: Relating, operand: Axes, indices: int, batch: Sequence[int]) -> None:

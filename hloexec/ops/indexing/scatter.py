@@ -7,7 +7,7 @@ Source: XLA, "Operation semantics", Scatter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,14 +27,14 @@ from hloexec.ops.indexing.combining import combine
 from hloexec.ops.indexing.index_vectors import (
     WindowNames,
     batch_sizes,
+    index_vectors,
     relate_starts,
     require_windows,
     start_demand,
-    start_positions,
     window_dimensions,
 )
-from hloexec.ops.indexing.one_window import OneWindow
-from hloexec.ops.indexing.placement import placed
+from hloexec.ops.indexing.placement import Placement
+from hloexec.ops.indexing.writing import OneWindow, RowWriter
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import common_extent, completed, part
@@ -173,9 +173,10 @@ class Scatter:
         updates = [in_type(*pair) for pair in zip(updates, types, strict=True)]
         window = _window_sizes(attributes, len(bound), updates[0].shape)
         axes = (*_batch_axes(attributes, updates[0].ndim), *attributes.update_window_dims)
-        placement = placed(*start_positions(_NAMES, attributes, indices), window, bound, axes)
+        placement = Placement.of(index_vectors(_NAMES, attributes, indices.shape), bound, window, axes)
+        keys = placement.keys(indices)
         results: Sequence[Array] = sources
-        if placement is not None:
+        if keys is not None:
             if placement.has_leading_rows:
                 results = [
                     source if source is out and source.flags.c_contiguous else row_major(source) for source in sources
@@ -184,9 +185,9 @@ class Scatter:
             else:
                 tables = [placement.table(source) for source in sources]
                 results = [placement.restored(table) for table in tables]
-            pieces = [placement.pieces(update) for update in updates]
+            pieces = [placement.pieces(update, keys) for update in updates]
             targets = [placement.target(table) for table in tables]
-            combine(targets, placement.keys, pieces, computations[0], is_exact=numerics.is_exact)
+            combine(targets, keys.keys, pieces, computations[0], is_exact=numerics.is_exact)
         if extents != bound:
             results = [part(result, map(slice, extents)) for result in results]
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
@@ -198,9 +199,9 @@ class Scatter:
         shape: ArrayShape,
         operand_shapes: tuple[ArrayShape, ...],
         computations: tuple[Callee, ...],
-    ) -> OneWindow | None:
-        """A single window that replaces elements, or is added to them."""
-        if len(operand_shapes) != 3 or attributes.input_batching_dims:
+    ) -> Callable[..., Array] | None:
+        """Windows that replace elements, or a single one that is added to them."""
+        if len(operand_shapes) != 3:
             return None
         operand, indices, updates = operand_shapes
         axes, element_type = attributes.scatter_dims_to_operand_dims, shape.element_type
@@ -208,13 +209,18 @@ class Scatter:
         is_sum = (
             names == ("add",) and element_type.storage == element_type.compute and element_type.kind is not Kind.PRED
         )
-        if not (is_sum or names == ("second",)) or indices.element_count != len(axes) or not updates.element_count:
+        if not (is_sum or names == ("second",)) or not indices.element_count or not updates.element_count:
             return None
         if not operand.element_type is updates.element_type is element_type:
             return None
         window = _window_sizes(attributes, operand.rank, updates.dimensions)
-        moving = tuple((axis, operand.dimensions[axis] - window[axis]) for axis in axes)
-        return OneWindow(window, moving, np.add if is_sum else None)
+        if indices.element_count == len(axes) and not attributes.input_batching_dims:
+            moving = tuple((axis, operand.dimensions[axis] - window[axis]) for axis in axes)
+            return OneWindow(window, moving, np.add if is_sum else None)
+        vectors = index_vectors(_NAMES, attributes, indices.dimensions)
+        order = (*_batch_axes(attributes, updates.rank), *attributes.update_window_dims)
+        placement = Placement.of(vectors, operand.dimensions, window, order)
+        return RowWriter(placement) if not is_sum and placement.has_leading_rows else None
 
     @staticmethod
     def summed(*, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...]) -> Summation | None:

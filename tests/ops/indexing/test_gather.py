@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from hloexec import testing
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import ShapeError
@@ -16,7 +17,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples
-from tests.ops.against_xla import Case, assert_same_as_xla, random_array, shape_text
+from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array, shape_text
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
 
@@ -111,6 +112,22 @@ def assert_same_array(actual: Any, expected: Any) -> None:
 @given(st.lists(_gathers(), min_size=6, max_size=14))
 def test_gather_clamps_out_of_range_indices_as_xla_does(cases: list[Case]) -> None:
     assert_same_as_xla(cases)
+
+
+@settings(few, max_examples=examples(150))
+@given(_gathers())
+def test_gather_depends_neither_on_the_memory_order_nor_keeps_the_operand(case: Case) -> None:
+    operand, indices = case.operands
+    instructions = hloexec.parse(module_text([case])).entry.instructions
+    (attributes,) = (instruction.attributes for instruction in instructions if instruction.opcode == "gather")
+    shapes = tuple(ArrayShape(element_type_of(array.dtype), array.shape) for array in case.operands)
+    expected = Gather.evaluate(operand, indices, attributes=attributes, operand_shapes=shapes)
+    assert not np.shares_memory(expected, operand)
+    bound = Gather.bind(attributes=attributes, operand_shapes=shapes)
+    for stored in (operand, np.asfortranarray(operand), np.repeat(operand, 2, axis=-1)[..., ::2]):
+        found = bound(stored, indices)
+        assert_same_array(found, expected)
+        assert not np.shares_memory(found, stored)
 
 
 @pytest.mark.slow

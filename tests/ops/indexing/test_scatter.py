@@ -131,6 +131,26 @@ def test_a_loop_puts_single_windows_in_place(body: str) -> None:
     assert not x.any()
 
 
+def test_a_loop_puts_a_window_of_each_row_in_place() -> None:
+    """What jax.vmap makes of `x.at[i].set(y)`; the second lies outside in all but one."""
+    step = """  nine = s32[] constant(9)
+  far = s32[] multiply(i, nine)
+  a = s32[1] reshape(i)
+  b = s32[1] reshape(far)
+  columns = s32[2] concatenate(a, b), dimensions={0}
+  indices = s32[2,1] reshape(columns)
+  new = f32[2,9] scatter(x, indices, y), update_window_dims={}, inserted_window_dims={1},
+    scatter_dims_to_operand_dims={1}, input_batching_dims={0}, scatter_indices_batching_dims={0}, index_vector_dim=1,
+    to_apply=second_f32"""
+    carried = {"x": "f32[2,9]", "y": "f32[2]"}
+    module = hloexec.parse(loop(carried, step, "new, y", trips=9, computations=_computations([("f32", "second")])))
+    x, y = np.zeros((2, 9), np.float32), np.array([1, 2], np.float32)
+    expected = np.array([[1] * 9, [2] + [0] * 8], np.float32)
+    for planner in (True, False):
+        assert hloexec.run(module, x, y, planner=planner)[0].tolist() == expected.tolist()
+    assert not x.any()
+
+
 ROWS = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 
 
