@@ -17,6 +17,7 @@ from importlib.util import find_spec, module_from_spec
 from math import prod
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.custom_calls.linalg.stacks import STACKS
@@ -54,12 +55,20 @@ class Call:
     options: Mapping[str, Any]
     """LAPACK's options: letters as letters."""
 
+    _workspaces: dict[object, int] = attrs.field(factory=dict, init=False)
+
     def workspace(self, *arguments: object, **options: object) -> int:
-        """The best `lwork`, as the routine's own query tells it: it decides how LAPACK blocks the work."""
-        query = getattr(self.module, f"{self.name}_lwork", None)
-        if query is not None:
-            return int(query(*arguments, **options)[0].real)
-        return int(self.lapack(*arguments, lwork=-1, **options)[-2][0].real)
+        """The best `lwork`, as the routine's own query tells it from sizes: it decides how LAPACK blocks the work."""
+        sizes = [argument.shape if isinstance(argument, np.ndarray) else argument for argument in arguments]
+        key = (*sizes, *options.items())
+        if key not in self._workspaces:
+            query = getattr(self.module, f"{self.name}_lwork", None)
+            if query is None:
+                found = self.lapack(*arguments, lwork=-1, **options)[-2][0]
+            else:
+                found = query(*arguments, **options)[0]
+            self._workspaces[key] = int(found.real)
+        return self._workspaces[key]
 
 
 @frozen
