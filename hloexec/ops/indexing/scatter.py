@@ -196,12 +196,12 @@ class Scatter:
     def bind(
         *,
         attributes: ScatterAttributes,
-        shape: ArrayShape,
+        shape: Shape,
         operand_shapes: tuple[ArrayShape, ...],
         computations: tuple[Callee, ...],
     ) -> Callable[..., Array] | None:
         """Windows that replace elements, or a single one that is added to them."""
-        if len(operand_shapes) != 3:
+        if len(operand_shapes) != 3 or not isinstance(shape, ArrayShape):
             return None
         operand, indices, updates = operand_shapes
         axes, element_type = attributes.scatter_dims_to_operand_dims, shape.element_type

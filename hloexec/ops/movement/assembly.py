@@ -30,7 +30,7 @@ from hloexec.ops.traits import ALL_OPERANDS
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["ConcatenateAttributes", "IotaAttributes", "Joining", "PadAttributes", "Stacking"]
+__all__ = ["ConcatenateAttributes", "IotaAttributes", "Joining", "PadAttributes", "Padding", "Stacking"]
 
 
 @frozen
@@ -148,6 +148,40 @@ class PadAttributes:
     padding: tuple[PaddingDimension, ...] = attribute(Grammar.PADDING)
 
 
+@frozen
+class Padding:
+    """The kernel of pad for an operand and a value of one type."""
+
+    sizes: tuple[int, ...]
+    """Of the result."""
+    kept: tuple[Any, ...]
+    """What of the operand is not cropped, as an index."""
+    places: tuple[Any, ...]
+    """Where in the result that goes, as an index."""
+    is_crop: bool
+    """Whether it is all of the result."""
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], padding: Sequence[PaddingDimension]) -> Padding:
+        """For an operand of these sizes."""
+        padded = tuple(max(0, size) for size in map(_padded_size, sizes, padding))
+        placed = list(map(_placement, sizes, padded, padding))
+        kept = tuple(source for source, _ in placed)
+        is_crop = all(
+            len(range(size)[source]) == whole for size, source, whole in zip(sizes, kept, padded, strict=True)
+        )
+        # The ellipsis keeps NumPy from turning an array of rank 0 into a scalar.
+        return cls(padded, (*kept, ...), (*(target for _, target in placed), ...), is_crop)
+
+    def __call__(self, operand: Array, padding_value: Array) -> Array:
+        source: Array = operand[self.kept]
+        if self.is_crop:
+            return source
+        result = filled(self.sizes, padding_value)
+        result[self.places] = source
+        return result
+
+
 @opcode("pad", operands=2, attributes=PadAttributes, any_order=True, moves=(0, 1))
 class Pad:
     """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
@@ -208,15 +242,15 @@ class Pad:
 
     @staticmethod
     def evaluate(operand: Array, padding_value: Array, *, attributes: PadAttributes, shape: ArrayShape) -> Array:
-        operand = in_type(operand, shape.element_type)
-        sizes = tuple(max(0, size) for size in map(_padded_size, operand.shape, attributes.padding))
-        placed = list(map(_placement, operand.shape, sizes, attributes.padding))
-        source = part(operand, (kept for kept, _ in placed))
-        if source.shape == sizes:
-            return source
-        result = filled(sizes, in_type(padding_value, shape.element_type))
-        result[tuple(target for _, target in placed)] = source
-        return result
+        element_type = shape.element_type
+        kernel = Padding.of(operand.shape, attributes.padding)
+        return kernel(in_type(operand, element_type), in_type(padding_value, element_type))
+
+    @staticmethod
+    def bind(*, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Padding | None:
+        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
+            return None
+        return Padding.of(operand_shapes[0].dimensions, attributes.padding)
 
     @staticmethod
     def by_rows(

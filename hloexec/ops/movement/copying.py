@@ -116,9 +116,13 @@ def in_order(array: Array, order: Sequence[int] | None = None) -> Array:
 def filled(sizes: tuple[int, ...], value: Array) -> Array:
     """A new array that holds a scalar everywhere."""
     value = np.asarray(value)
-    if prod(sizes) * value.itemsize > _ZEROED_BYTES and not any(value.tobytes()):
+    nbytes = prod(sizes) * value.itemsize
+    if nbytes > _ZEROED_BYTES and not any(value.tobytes()):
         return np.zeros(sizes, value.dtype)
     result = empty(sizes, value.dtype)
+    if nbytes <= _LITTLE_BYTES:
+        result.fill(value)
+        return result
     flat = result.reshape(-1)
     in_blocks(lambda start, stop: flat[start:stop].fill(value), flat.size, _FILLED_ELEMENTS)
     return result

@@ -44,11 +44,13 @@ class Choice:
             return None
         values, places = rows
         count, length = values.shape
-        taken, taken_places = np.empty(count, values.dtype), np.empty(count, places.dtype)
-        unsorted: list[int] = []
         is_one_row = not places.strides[0]
         if is_one_row and not _rise(places[:1]):
             return None
+        if values.size <= _BLOCK_ELEMENTS:
+            return self._of_rows(values, places) if is_one_row or _rise(places) else None
+        taken, taken_places = np.empty(count, values.dtype), np.empty(count, places.dtype)
+        unsorted: list[int] = []
 
         def search(start: int, stop: int) -> None:
             if unsorted or not (is_one_row or _rise(places[start:stop])):

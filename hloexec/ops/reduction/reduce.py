@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import narrow_unchecked, require, widen
+from hloexec.ops.common import array_shape, narrow_unchecked, require, widen
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
@@ -148,11 +149,14 @@ class Reduce:
     def bind(
         *,
         attributes: ReduceAttributes,
-        shape: ArrayShape,
+        shape: Shape,
         operand_shapes: tuple[ArrayShape, ...],
         computations: Sequence[Callee],
-    ) -> Callable[[Array, Array], Array] | None:
-        element_type, dimensions = shape.element_type, attributes.dimensions
+    ) -> Callable[..., Any] | None:
+        dimensions = attributes.dimensions
+        if not isinstance(shape, ArrayShape):
+            return _bound_choice(operand_shapes, dimensions, shape, computations[0])
+        element_type = shape.element_type
         names = usual_operations(computations[0], [element_type], is_exact=False)
         if names is None or len(operand_shapes) != 2:
             return None
@@ -250,6 +254,55 @@ def _all(array: Array, init_value: Array) -> Array:
     return np.array(np.count_nonzero(array) == array.size and bool(init_value))
 
 
+@frozen
+class _Choosing:
+    """The kernel of a reduction of values with places, as argmin and argmax are."""
+
+    callee: Callee
+    order: tuple[int, ...]
+    """The dimensions, reduced ones last."""
+    rows: tuple[int, int]
+    """How many results there are, and of how many elements each."""
+    sizes: tuple[int, ...]
+    """Of the results."""
+    general: Callable[..., Any]
+    """The kernel of any reduction."""
+
+    def __call__(self, *operands: Array) -> Any:
+        choice = choice_of(self.callee)
+        if choice.place is not None:
+            arrays = [operand.transpose(self.order).reshape(self.rows) for operand in operands[:2]]
+            chosen = choice.chosen(arrays)
+            if chosen is not None and choice.decides(operands[2], chosen[0]):
+                return tuple(total.reshape(self.sizes) for total in chosen)
+        return self.general(*operands)
+
+
+def _bound_choice(
+    operands: Sequence[ArrayShape], dimensions: tuple[int, ...], shape: Shape, callee: Callee
+) -> _Choosing | None:
+    """The kernel where each operand is of the type of its parameter and its result, if what is chosen is asked for."""
+    types = [operand.element_type for operand in operands]
+    taken = [array_shape(parameter, "a parameter").element_type for parameter in callee.computation.parameter_shapes]
+    if len(operands) != 4 or types[2:] + types[:2] != taken or types[:2] != element_types(shape):
+        return None
+    if usual_operations(callee, types[:2], is_exact=False) is not None:
+        return None
+    kept = [axis for axis in range(operands[0].rank) if axis not in dimensions]
+    sizes = tuple(operands[0].dimensions[axis] for axis in kept)
+    rows = prod(sizes), prod(operands[0].dimensions[axis] for axis in dimensions)
+    if not prod(rows) or not _is_long(*rows):
+        return None
+    attributes = ReduceAttributes(dimensions=dimensions, to_apply=callee.computation.name)
+    general = partial(Reduce.evaluate, attributes=attributes, shape=shape, computations=(callee,))
+    return _Choosing(callee, (*kept, *sorted(dimensions)), rows, sizes, general)
+
+
+def _is_long(count: int, length: int) -> bool:
+    """Whether to find out what a reducer chooses is worth it, for so many results of so many elements each."""
+    return length >= _CHOOSING_LENGTH or count * length >= _MANY_ELEMENTS
+
+
 def _reduce_by_calling(
     arrays: Sequence[Array], init_values: Sequence[Array], dimensions: Sequence[int], callee: Callee
 ) -> list[Array]:
@@ -259,8 +312,7 @@ def _reduce_by_calling(
     length = prod(arrays[0].shape[dimension] for dimension in dimensions)
     # One row per kept element, its elements in row-major order of the reduced dimensions.
     rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in arrays]
-    is_long = length >= _CHOOSING_LENGTH or rows[0].size >= _MANY_ELEMENTS
-    choice = choice_of(callee) if prod(sizes) and length and is_long else None
+    choice = choice_of(callee) if prod(sizes) and length and _is_long(prod(sizes), length) else None
     chosen = None if choice is None else choice.chosen(rows)
     if chosen is not None and choice is not None and choice.decides(init_values[0], chosen[0]):
         return [total.reshape(sizes) for total in chosen]

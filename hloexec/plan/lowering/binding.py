@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import ElementType
 from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes
+from hloexec.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes, parts_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.movement.extents import cut_to_common_extents
@@ -111,7 +111,8 @@ def instruction_kernel(site: Site, entry: Opcode) -> InstructionKernel:
     numerics, shape = site.numerics, site.instruction.shape
     given = site.given(entry.evaluate_needs)
     function = None
-    shapes = (*site.declared, shape), (*site.operands, shape)
+    results = parts_of(shape)
+    shapes = (*site.declared, *results), (*site.operands, *results)
     if entry.bind is not None and _is_decided(numerics, *shapes, is_elementwise=entry.is_elementwise):
         function = entry.bind(**site.given(entry.bind.needs))
     rounded = _rounding_at_random(site, entry, given) if function is None else None
