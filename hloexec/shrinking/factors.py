@@ -216,7 +216,8 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
         return few
     if abs(number) < 1 and lengths.is_changed(facts.scaling.get(place, ())):
         return number, max(2, lengths.devices()), False
-    return _suspected(number, counted, lengths)
+    suspected = _suspected(number, counted, lengths)
+    return (number, suspected[1], False) if suspected and place in facts.weights else suspected
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:

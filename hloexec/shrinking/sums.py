@@ -8,9 +8,11 @@ elements at its counter. They remain sums in whatever is computed from them elem
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import TypeAlias
 
 import attrs
+import numpy as np
 
 from hloexec.dtypes import Kind
 from hloexec.ir import Computation, Instruction, Module
@@ -28,6 +30,8 @@ Roots: TypeAlias = tuple[int, ...]
 Index: TypeAlias = tuple[int, ...]
 """The place of a leaf in nested tuples."""
 
+_LEAST_MEAN = 8
+"""One over a smaller number is more often something else."""
 _MOST_CANDIDATES = 24
 _MOST_SOURCES = 4
 
@@ -44,6 +48,8 @@ class _Fact(Fact["_Fact"]):
     """The axes of devices over which it is a sum."""
     adds_to: Index | None = None
     """The element of a loop's state of which it is the sum with something else."""
+    is_mean: bool = False
+    """Whether its sums were taken for means by the constant that they met: others meet a value like any other."""
 
     def joined(self, other: _Fact) -> _Fact:
         return _Fact(
@@ -52,6 +58,7 @@ class _Fact(Fact["_Fact"]):
             sources=_places((*self.sources, *other.sources)),
             devices=self.devices | other.devices,
             adds_to=self.adds_to if self.adds_to == other.adds_to else None,
+            is_mean=self.is_mean or other.is_mean,
         )
 
 
@@ -80,6 +87,9 @@ class Sums(ForwardAnalysis[_Fact]):
     everywhere: dict[Roots, None] = attrs.field(factory=dict)
     scaling: dict[Place, frozenset[int]] = attrs.field(factory=dict)
     """Constants that meet sums over devices, and the axes of these."""
+
+    weights: set[Place] = attrs.field(factory=set)
+    """Constants that meet means."""
 
     _axes: frozenset[int] = frozenset()
     """Those of devices."""
@@ -149,7 +159,20 @@ class Sums(ForwardAnalysis[_Fact]):
             self.counted.setdefault(source, {}).update(dict.fromkeys(joined.counts))
             if joined.devices:
                 self.scaling[source] = self.scaling.get(source, joined.devices) | joined.devices
+            if joined.is_mean:
+                self.weights.add(source)
+            if self._is_mean(source, joined.sums):
+                joined = attrs.evolve(joined, sums=(), is_mean=True)
         return attrs.evolve(joined, sources=() if joined.sums else joined.sources, devices=frozenset())
+
+    def _is_mean(self, source: Place, sums: Iterable[Roots]) -> bool:
+        """Whether a constant makes a mean of a sum that it meets."""
+        value = self.module.by_name[source[0]].by_name[source[1]].attributes.literal.value
+        if not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind in "biu":
+            return False
+        sizes = self.relations.sizes
+        counts = {prod(sizes[root] for root in roots) for roots in sums}
+        return any(value.reshape(-1)[0] == value.dtype.type(1 / count) for count in counts if count >= _LEAST_MEAN)
 
     def _joined(self, operands: Sequence[_Fact]) -> _Fact:
         joined = operands[0] if operands else self.nothing
