@@ -54,7 +54,7 @@ class Losses:
 
     count: int
     scale: float
-    """The sum of the squares of the exact results."""
+    """The sum of the squares of the exact results, but for elements that are infinite or NaN and should not be."""
     added: float
     inherited: float
     weights: tuple[float, ...] = ()
@@ -100,10 +100,11 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         inherited, total = summed_squares(sample.inherited) if is_inheriting else (_NOTHING, 0.0)
         kinds: dict[str, float] = {}
         counts: dict[str, int] = {}
-        scale = summed_squares(sample.exact)[1]
+        exact = sample.exact
         passing, born, passed = None, 0, 0
         if not is_finite(sample.value):
-            lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
+            lost = ~np.isfinite(sample.value) & np.isfinite(exact)
+            exact = np.where(lost, 0, exact)
             passing = lost & ~np.isfinite(sample.here)
             passed = int(np.count_nonzero(passing))
             born = int(np.count_nonzero(lost)) - passed
@@ -131,7 +132,7 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
             vanished, vanished_weights = _zeros(sample, traits)
     return Losses(
         count=sample.value.size,
-        scale=scale,
+        scale=summed_squares(exact)[1],
         added=rest,
         inherited=total,
         weights=weights,
