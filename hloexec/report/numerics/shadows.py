@@ -30,9 +30,8 @@ def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: 
     if found.untold:
         parts.append(Text(""))
         names = listing((f"%{entry.instruction}" for entry in found.untold), 8)
-        parts.append(
-            Text(f"{plural(len(found.untold), 'instruction')} cannot be computed in f64, and count as exact: {names}")
-        )
+        many = plural(len(found.untold), "instruction")
+        parts.append(Text(f"{many} with results that cannot be told in f64, and count as exact: {names}"))
     if found.culprit is not None and found.is_more_than_rounding:
         first = found.culprit
         parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
