@@ -126,7 +126,7 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
         weights, lost_weights = _weights(sample, inherited, total)
-        ruling = sample.absorbed & (added >= inherited) if absorbing else np.False_
+        ruling = np.False_ if sample.absorbed is None else sample.absorbed & (added >= inherited)
         vanished, vanished_weights = int(np.count_nonzero(ruling)), None
         if not least > 0:
             vanished, vanished_weights = _zeros(sample, traits, ruling)
