@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
@@ -20,6 +21,7 @@ __all__ = [
     "html_option",
     "json_option",
     "named_policy",
+    "printed_if_unwritable",
     "strict_option",
     "top_option",
     "write_text",
@@ -113,6 +115,20 @@ def write_text(path: str, text: str) -> None:
 
     with os_errors_named(f"write {path!r}"), open_atomically(path) as file:
         file.write(text.encode())
+
+
+@contextmanager
+def printed_if_unwritable(text: str, as_json: bool) -> Iterator[None]:
+    """Where what a long search has found cannot be written within, it is printed, and not lost; but for --json, whose
+    output is one record."""
+    from hloexec.errors import InputError
+
+    try:
+        yield
+    except InputError:
+        if not as_json:
+            click.echo(text, nl=False)
+        raise
 
 
 class ByteCount(_IntType):

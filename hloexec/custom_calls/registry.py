@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.registry import Rule
 from hloexec.ops.relations import RelateRule, Resizing
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
 from hloexec.structs import frozen
+from hloexec.values import Array
 from hloexec.wording import counted
 
 __all__ = [
@@ -66,6 +68,9 @@ class CustomCall:
     """How the dimensions of operands and results depend on one another (`hloexec.ops.relations`); None: not known."""
     resize: Callable[[Resizing], str | None] | None = None
     """The `backend_config` for other sizes; None where it does not depend on them."""
+    order: Rule[tuple[int, Array]] | None = None
+    """Of calls that sort or choose, from the operands, the dimension along which they do so and the places, within that
+    dimension, that the results' elements come from; its first results are those elements of the operands."""
     wider: str | None = None
     """The target of the same routine for floats of 64 bits, where that is another one."""
     is_pure: bool = True
@@ -181,14 +186,16 @@ def custom_call(
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports`, `bind`, `relate`, `resize` and the rules of its traits (`hloexec.ops.traits`) are what they are
-    called, and so is `config`. `is_reproducible` says that the `exact` policy may run it, and `traits` are those that
-    are not rules.
+    `infer`, `supports`, `bind`, `relate`, `resize`, `order` and the rules of its traits (`hloexec.ops.traits`) are what
+    they are called, and so is `config`. `is_reproducible` says that the `exact` policy may run it, and `traits` are
+    those that are not rules.
     """
 
     def decorate(cls: _Entry) -> _Entry:
         names = ("evaluate", "infer", "supports", "forwards", "bind", "relate", "resize")
         rules: dict[str, Any] = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+        if hasattr(cls, "order"):
+            rules["order"] = Rule(cls.order)
         rules["traits"] = traits_with_rules(traits, cls)
         rules["is_reproducible"] = is_reproducible or "forwards" in rules
         for target in targets:

@@ -63,7 +63,7 @@ class TopK:
         return _reason_against_comparators(instruction) or (None if is_pair else f"its result is {shape}")
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: TupleShape, computations: tuple[Callee, ...]) -> tuple[Array, Array]:
+    def order(operand: Array, *, shape: TupleShape, computations: tuple[Callee, ...]) -> tuple[int, Array]:
         declared, index = (array_shape(part, "a result of TopK") for part in shape.elements)
         if not operand.ndim or operand.shape[-1] < declared.dimensions[-1]:
             raise EvaluationError(f"TopK cannot find {declared} in an array of dimensions {list(operand.shape)}")
@@ -72,7 +72,12 @@ class TopK:
         if len(comparator.computation.parameters) > 2:
             numbers = np.arange(operand.shape[-1], dtype=index.element_type.storage)
             rows.append(np.ascontiguousarray(np.broadcast_to(numbers, operand.shape)))
-        order = _order(comparator, rows, count)
+        return operand.ndim - 1, _order(comparator, rows, count)
+
+    @staticmethod
+    def evaluate(operand: Array, *, shape: TupleShape, computations: tuple[Callee, ...]) -> tuple[Array, Array]:
+        index = array_shape(shape.elements[1], "a result of TopK")
+        _, order = TopK.order(operand, shape=shape, computations=computations)
         return np.take_along_axis(operand, order, -1), order.astype(index.element_type.storage)
 
 

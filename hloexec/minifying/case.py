@@ -36,6 +36,7 @@ __all__ = [
     "outputs_of",
     "part_of",
     "recorded",
+    "take_the_same",
 ]
 
 Recorded = Mapping[str, "list[Value]"]
@@ -175,6 +176,12 @@ def module_of(module: Module, part: Part, parameters: Sequence[tuple[str, Shape]
         entry = _with_root_tuple(entry, part.results)
     entry = attrs.evolve(entry, instructions=tuple(after_dependencies(entry, list(entry.instructions))))
     return without_uncalled(_with_entry(module, entry))
+
+
+def take_the_same(module: Module, other: Module) -> bool:
+    """Whether two modules have parameters of the same types and dimensions; layouts are their own."""
+    sides = module.entry.parameter_shapes, other.entry.parameter_shapes
+    return len(sides[0]) == len(sides[1]) and all(ours.compatible(theirs) for ours, theirs in zip(*sides, strict=True))
 
 
 def _inputs(

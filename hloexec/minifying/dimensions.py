@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,14 @@ __all__ = ["fewer_devices", "smaller_dimensions"]
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 """What sizes are tried, the smallest first; then halves of what there is."""
-_PARTS = ("first", "last", "largest", "lowest", "random")
+_PARTS = ("first", "last", "largest", "lowest", "highest", "random")
 """Which part of the inputs is kept: the first rows, the last, those around an element, or other numbers."""
+
+_EXTREMES: Mapping[str, Callable[[Array], Any]] = {
+    "largest": lambda numbers: np.argmax(np.abs(numbers)),
+    "lowest": lambda numbers: np.argmin(numbers.real),
+    "highest": lambda numbers: np.argmax(numbers.real),
+}
 
 
 def smaller_dimensions(search: Search) -> bool:
@@ -125,10 +131,8 @@ def _part_of(array: Array, sizes: Sequence[int], part: str) -> Array:
     starts = [0] * array.ndim
     if part == "last":
         starts = [before - size for size, before in zip(sizes, array.shape, strict=True)]
-    elif part in ("largest", "lowest") and array.size:
-        numbers = np.nan_to_num(wide(array))
-        found = np.argmax(np.abs(numbers)) if part == "largest" else np.argmin(numbers.real)
-        place = np.unravel_index(int(found), array.shape)
+    elif part in _EXTREMES and array.size:
+        place = np.unravel_index(int(_EXTREMES[part](np.nan_to_num(wide(array)))), array.shape)
         starts = [min(int(at), before - size) for at, size, before in zip(place, sizes, array.shape, strict=True)]
     return np.ascontiguousarray(
         array[tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]

@@ -30,7 +30,7 @@ class Minified(Described):
     expected: Value | None
     """What the result should be or, where nothing says so, what it is; of several devices a tuple of theirs."""
     failure: str
-    """What the given module showed, in words."""
+    """What the module shows, in words."""
     instruction_count: int
     """Instructions beside parameters, constants and what packs and unpacks tuples; in called computations, too."""
     instruction_count_before: int

@@ -10,7 +10,7 @@ import attrs
 
 from hloexec.errors import HloError
 from hloexec.ir import Computation, Instruction, Module
-from hloexec.minifying.case import Case, assembled, fresh, outputs_of
+from hloexec.minifying.case import Case, assembled, fresh, outputs_of, take_the_same
 from hloexec.minifying.searching import Candidate, Search
 from hloexec.minifying.subsets import shapes_of, values_of
 from hloexec.numerics.trip_counts import loop_trips
@@ -143,7 +143,7 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
 
 def with_parameters_of(changed: Module, module: Module) -> Module:
     """A module that takes the parameters of another one; HloError where it needs others."""
-    if changed.entry.parameter_shapes != module.entry.parameter_shapes:
+    if not take_the_same(changed, module):
         raise HloError("the two modules would take different parameters")
     return changed
 

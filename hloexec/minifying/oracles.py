@@ -77,7 +77,7 @@ class Nan:
     may_change_values: bool = True
     needs_values: bool = True
     search: NanSearch | None = None
-    """What was found in the given module."""
+    """What was found in the given module, or the last that has shown the failure."""
     _kind: tuple[str, str] = ("", "")
     _choices: int = 0
     """The parameters of integers and preds that the given module has."""
@@ -97,8 +97,11 @@ class Nan:
         # What takes NaN of a constant is not the failure, but why: a choice must not become an input.
         if self._kind[1] == "literal" and _integers(case) > self._choices:
             return False
-        finding = self._search(case).finding if _are_finite(case) else None
-        return finding is not None and (finding.opcode, finding.kind) == self._kind
+        found = self._search(case) if _are_finite(case) else None
+        if found is None or found.finding is None or (found.finding.opcode, found.finding.kind) != self._kind:
+            return False
+        self.search = found
+        return True
 
     def expected(self, case: Case) -> Value | None:
         return _one(_run(case, self.options))
@@ -139,7 +142,7 @@ class _Difference:
     may_change_values: bool = True
     needs_values: bool = True
     comparison: Comparison | None = None
-    """Of the given module."""
+    """Of the given module, or the last that has shown the failure."""
     _is_of_numbers: bool = True
 
     def begin(self, case: Case) -> None:
@@ -152,9 +155,10 @@ class _Difference:
 
     def holds(self, case: Case) -> bool:
         found = self._compared(case)
-        if found is None or found.agrees:
+        if found is None or found.agrees or (self._is_of_numbers and not has_numbers(found)):
             return False
-        return has_numbers(found) or not self._is_of_numbers
+        self.comparison = found
+        return True
 
     def expected(self, case: Case) -> Value | None:
         return self._reference(case)

@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.diffing import Diff, diff
 from hloexec.errors import HloError, HloWarning
 from hloexec.ir import Instruction, Module
-from hloexec.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded
+from hloexec.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded, take_the_same
 from hloexec.minifying.searching import Search, reduced
 from hloexec.ops.registry import Role, role_of
 
@@ -209,7 +209,7 @@ def without_unused_parameters(search: Search) -> None:
 
 def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mapping[str, Any]) -> Case | None:
     """The pair with a parameter in the place of each cut that either module needs; values are those of `other`."""
-    if not outputs or case.module.entry.parameter_shapes != _other(case).entry.parameter_shapes:
+    if not outputs or not take_the_same(case.module, _other(case)):
         return None
     blamed_ours, blamed_theirs = (set(names) for names in zip(*outputs, strict=True))
     inputs = {each.name for each in case.module.entry.parameters}
@@ -224,13 +224,19 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
     theirs = part_of(_uncut(_other(case), names), [names.get(b, b) for _, b in outputs], is_paired=True)
     number = {name: position for position, name in enumerate(parameters)}
     needed = sorted({*ours.needed, *theirs.needed}, key=lambda name: (number.get(name, len(number)), name))
-    shapes = {each.name: each.shape for each in case.module.entry}
-    listed = [(name, shapes[name]) for name in needed]
+    # Layouts may differ, and bitcasts read them.
+    own = {each.name: each.shape for each in case.module.entry}
+    other = {each.name: each.shape for each in _other(case).entry}
+    other_names = {name: each.name for name, each in zip(parameters, _other(case).entry.parameters, strict=True)}
     rows = [
         [case.row(device)[number[name]] if name in number else values[sources[name]][device] for name in needed]
         for device in range(case.devices)
     ]
-    return Case(module_of(case.module, ours, listed), rows, module_of(_other(case), theirs, listed))
+    return Case(
+        module_of(case.module, ours, [(name, own[name]) for name in needed]),
+        rows,
+        module_of(_other(case), theirs, [(name, other[other_names.get(name) or sources[name]]) for name in needed]),
+    )
 
 
 def _uncut(module: Module, names: Mapping[str, str]) -> list[Instruction]:

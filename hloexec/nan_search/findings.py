@@ -65,6 +65,8 @@ class Finding:
     """Its source lines, the innermost call first; if it has none, those of the innermost instruction that calls it."""
     bad: int
     """How many elements have the symptom that its operands do not have."""
+    bad_nan: int
+    """How many of these are NaN."""
     count: int
     """How many elements there are."""
     value: LeafStatistics

@@ -14,7 +14,7 @@ from hloexec.nan_search.dataflow import RENAMING, Sources, chain_to
 from hloexec.nan_search.findings import Element, Finding, NanInput, NanSearch, Operand
 from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
 from hloexec.nan_search.magnitudes import Range, range_of, wide
-from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses, nan_of_constants
+from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses, nan_count, nan_of_constants
 from hloexec.numerics.statistics import leaves, statistics
 from hloexec.operations import exchanges, traits_of
 from hloexec.ops.elementwise.selection import CompareAttributes
@@ -265,6 +265,7 @@ class NanObserver:
             op_name=instruction.op_name,
             source=self._source(event),
             bad=symptom.count,
+            bad_nan=nan_count(value, symptom),
             count=symptom.bad.size,
             value=statistics(value)[0],
             operands=operands or tuple(Operand(name, ()) for name in names),

@@ -35,7 +35,7 @@ from hloexec.ops.registry import find_opcode
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["CHECKS", "Symptom", "bad_numbers", "losses", "nan_of_constants"]
+__all__ = ["CHECKS", "Symptom", "bad_numbers", "losses", "nan_count", "nan_of_constants"]
 
 CHECKS = ("overflow", "underflow", "cancellation")
 """What may be looked for besides NaN and infinities."""
@@ -92,6 +92,11 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
     return None
 
 
+def nan_count(value: Array, symptom: Symptom) -> int:
+    """How many of the elements with a symptom are NaN."""
+    return int(np.count_nonzero(np.isnan(wide(value)) & symptom.bad)) if _is_float(value) else 0
+
+
 def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | None:
     """Where an elementwise instruction has NaN of constants alone; `are_constant` says so of each operand."""
     entry = find_opcode(event.instruction.opcode)
@@ -108,14 +113,16 @@ def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | No
 def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:
     """The kind and the reason for elements that are nonfinite although the operands are finite."""
     traits = traits_of(instruction)
-    if not np.isnan(value[bad]).all():
+    are_nan = np.isnan(value[bad])
+    if not are_nan.all():
+        also = f" or {traits.invalid}" if traits.invalid and are_nan.any() else ""
         if traits.pole is not None:
             operand = event.operands[traits.pole.operand]
             assert isinstance(operand, np.ndarray)
             there = traits.pole.is_at(wide(operand))
             if (np.broadcast_to(there, bad.shape)[bad] & np.isinf(value[bad])).any():
-                return "pole", traits.pole.reason
-        return "overflow", f"overflow of {_type_name(instruction)}"
+                return "pole", traits.pole.reason + also
+        return "overflow", f"overflow of {_type_name(instruction)}{also}"
     if traits.converts:
         return "overflow", f"overflow of {_type_name(instruction)}, which has no infinity"
     entry = find_opcode(instruction.opcode)

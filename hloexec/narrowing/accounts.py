@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -55,15 +56,24 @@ def _standing(
     if narrow is not None:
         return Standing.NARROWED, f"computes in {narrow.name}"
     if isinstance(alone, Deviation) and alone.severity > 1:
-        return Standing.ALONE, f"alone, it changes output {alone.output} by {alone.error:.2g}, relative"
+        return Standing.ALONE, f"alone, it changes {_change(alone)}" + ", relative" * math.isfinite(alone.error)
     if alone is not None and not isinstance(alone, Deviation):
-        return Standing.ALONE, f"alone, it makes the run fail: {alone}"
+        message, *_ = str(alone).splitlines()
+        return Standing.ALONE, f"alone, it makes the run fail: {message}"
     if place not in ranges.found:
         return Standing.UNTRIED, "the run did not reach it"
     standing, reason = search.refused.get(place, (Standing.UNTRIED, "no trials were left for it"))
     if isinstance(alone, Deviation) and standing is Standing.TOGETHER:
-        reason += f"; alone, it changes output {alone.output} by {alone.error:.2g}"
+        reason += f"; alone, it changes {_change(alone)}"
     return standing, reason
+
+
+def _change(alone: Deviation) -> str:
+    """The output that changes, and by how much; of an element that has to stay what it is, what becomes of it."""
+    if math.isfinite(alone.error):
+        return f"output {alone.output} by {alone.error:.2g}"
+    place = f" at [{','.join(map(str, alone.index))}]" if alone.index else ""
+    return f"output {alone.output} from {alone.original:.6g} to {alone.changed:.6g}{place}, which has to stay as it is"
 
 
 def work_by_type(module: Module, candidates: Sequence[Candidate], search: Search, ranges: Ranges) -> dict[str, Any]:

@@ -6,7 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
+import numpy as np
+
 from hloexec.arguments import listed, require_flags
+from hloexec.dtypes import element_type_of
+from hloexec.errors import warn
 from hloexec.exec.observers import Observer, Stages, attach
 from hloexec.exec.options import RunOptions
 from hloexec.ir import ArrayShape, Instruction, Module
@@ -20,8 +24,9 @@ from hloexec.narrowing.search import Search
 from hloexec.narrowing.settings import Settings, nothing_carried, require_candidates, tolerances_of
 from hloexec.narrowing.supply import Supply
 from hloexec.narrowing.verification import Verification
+from hloexec.ops.common import widen
 from hloexec.ops.registry import Role, role_of
-from hloexec.values import Inputs
+from hloexec.values import Array, Inputs
 from hloexec.verifier import verify
 
 __all__ = ["narrow"]
@@ -130,7 +135,19 @@ def _originals(
         ranges.append(Ranges({candidate.place for candidate in candidates}))
         references.append(measurer.reference(number, given, [ranges[-1]]))
         stages.tick()
+    for label in measurer.tolerances:
+        _warn_of_lost(label, [each[label].array for one in references for row in one.expected for each in row])
     return references, ranges
+
+
+def _warn_of_lost(label: str, arrays: Sequence[Array]) -> None:
+    """Warn of elements of an output that are no numbers: what makes them so may change, and nothing tells."""
+    values = [widen(array) for array in arrays if element_type_of(array.dtype).is_inexact]
+    count = sum(value.size for value in values)
+    lost = count - sum(int(np.count_nonzero(np.isfinite(value))) for value in values)
+    if lost:
+        many = "all elements" if lost == count else f"{lost} of {count} elements"
+        warn(f"of output {label}, {many} are NaN or infinite on the inputs of the search, and only have to stay so")
 
 
 def _limits(module: Module, ranges: Sequence[Ranges], options: RunOptions) -> dict[str, int]:

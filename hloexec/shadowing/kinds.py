@@ -54,7 +54,7 @@ class Losses:
 
     count: int
     scale: float
-    """The sum of the squares of the exact results."""
+    """The sum of the squares of the exact results, but for elements that are infinite or NaN and should not be."""
     added: float
     inherited: float
     weights: tuple[float, ...] = ()
@@ -71,7 +71,7 @@ class Losses:
     """Such elements whose operands, as they are, make them so."""
     vanished: int = 0
     """Elements that are zero, exactly should not be, and were not made so by an operand that is; and those that have
-    absorbed a number."""
+    absorbed a number, where that is no less than the error that they inherit."""
     vanished_weights: tuple[int, ...] | None = None
     """How many elements of each operand are zero, exactly should not be, and make the result zero; None if there are
     none, and empty where operands have no element for each of the result's."""
@@ -100,10 +100,11 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         inherited, total = summed_squares(sample.inherited) if is_inheriting else (_NOTHING, 0.0)
         kinds: dict[str, float] = {}
         counts: dict[str, int] = {}
-        scale = summed_squares(sample.exact)[1]
+        exact = sample.exact
         passing, born, passed = None, 0, 0
         if not is_finite(sample.value):
-            lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
+            lost = ~np.isfinite(sample.value) & np.isfinite(exact)
+            exact = np.where(lost, 0, exact)
             passing = lost & ~np.isfinite(sample.here)
             passed = int(np.count_nonzero(passing))
             born = int(np.count_nonzero(lost)) - passed
@@ -125,13 +126,13 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
         weights, lost_weights = _weights(sample, inherited, total)
-        vanished = counts.get("absorption", 0)
-        vanished_weights = None
+        ruling = np.False_ if sample.absorbed is None else sample.absorbed & (added >= inherited)
+        vanished, vanished_weights = int(np.count_nonzero(ruling)), None
         if not least > 0:
-            vanished, vanished_weights = _zeros(sample, traits)
+            vanished, vanished_weights = _zeros(sample, traits, ruling)
     return Losses(
         count=sample.value.size,
-        scale=scale,
+        scale=summed_squares(exact)[1],
         added=rest,
         inherited=total,
         weights=weights,
@@ -146,10 +147,10 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
     )
 
 
-def _zeros(sample: Sample, traits: Traits) -> tuple[int, tuple[int, ...] | None]:
+def _zeros(sample: Sample, traits: Traits, ruling: Array | np.bool_) -> tuple[int, tuple[int, ...] | None]:
     """How many elements vanish or absorb in the instruction, and of those that vanished before, the operands'."""
     new, before = zeros(sample, traits)
-    return int(np.count_nonzero(new if sample.absorbed is None else new | sample.absorbed)), _vanished(sample, before)
+    return int(np.count_nonzero(new | ruling)), _vanished(sample, before)
 
 
 def zeros(sample: Sample, traits: Traits) -> tuple[Array, Array]:

@@ -121,6 +121,8 @@ class ShadowObserver:
                 # Random numbers are what they are.
                 self.failing.setdefault(number, "it has no formula for f64")
             return
+        if evaluation.doubt:
+            self.failing.setdefault(number, evaluation.doubt)
         for entry in found:
             self._keep(event, number, entry, shadows)
         if is_wrong and any(not is_inexact(leaf) for leaf in leaves):
@@ -152,7 +154,7 @@ class ShadowObserver:
     ) -> None:
         place = self.places[number]
         try:
-            if evaluation.opcode is not None and evaluation.opcode.order is not None:
+            if evaluation.is_sorting:
                 count = order_changes(evaluation, operands, shadows)
             else:
                 count = evaluation.decisions(event.value, operands, shadows)

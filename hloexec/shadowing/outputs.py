@@ -15,6 +15,7 @@ from hloexec.precision import unit_roundoff
 from hloexec.shadowing.computing.elements import first_places, subtracted, taken
 from hloexec.shadowing.computing.pending import ranges_of, together
 from hloexec.shadowing.computing.ranges import BLOCK, row_by_row
+from hloexec.shadowing.kinds import is_finite
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.structs import frozen
 from hloexec.values import Array
@@ -35,7 +36,7 @@ class LeafError:
     element_type: ElementType
     dimensions: tuple[int, ...]
     relative_error: float
-    """The root of the sum of squared errors, relative to that of the exact values; of finite elements."""
+    """The root of the sum of squared errors, relative to that of the exact values; but for elements that are lost."""
     digits: float | None
     """Significant decimal digits of the median element; of zeros and integers there is nothing to tell: None."""
     worst_digits: float | None
@@ -100,7 +101,7 @@ class _Measured:
     """What a leaf's error is made from, or a part of it."""
 
     scale: float
-    """The sum of the squares of the exact numbers."""
+    """The sum of the squares of the exact numbers, but for elements that are lost."""
     energy: float
     """That of the errors."""
     worst: float
@@ -195,7 +196,7 @@ def _measured(errors: Array, exact: Array, start: int, size: int) -> _Measured:
     some = slice((step // 2 - start) % step, None, step)
     with np.errstate(all="ignore"):
         sizes, amounts = np.abs(exact), np.abs(errors)
-        scale, energy = _squared(sizes), _squared(amounts)
+        scale, energy = _squared(sizes if is_finite(amounts) else sizes[amounts < np.inf]), _squared(amounts)
         ratios = np.divide(amounts, sizes, out=sizes)
         largest = int(np.argmax(ratios))
         if np.isnan(ratios[largest]):

@@ -159,6 +159,8 @@ def factors_for(
         if found is None:
             continue
         after, size, is_certain = found
+        if is_certain and after == number:
+            continue
         changes.append(ConstantChange(*place, float(number), float(after), size, is_certain=is_certain))
         if after != number:
             literals[place] = attrs.evolve(literal, value=np.full_like(literal.value, after))

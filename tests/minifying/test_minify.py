@@ -362,3 +362,40 @@ ENTRY e { x = s32[8,24] parameter(0)
     found = hloexec.minify(ours, differs_from=theirs)
     assert "reduce(" in hloexec.format(found.module)
     assert found.other is not None and not is_entangled(Case(found.module, None, found.other))
+
+
+def test_pairs_whose_parameters_have_other_layouts_are_cut() -> None:
+    before = """HloModule m
+    ENTRY main {
+      x = s4[6,4]{1,0} parameter(0)
+      three = s4[] constant(3)
+      threes = s4[6,4]{1,0} broadcast(three), dimensions={}
+      mixed = s4[6,4]{1,0} xor(x, threes)
+      number = f32[6,4]{1,0} convert(mixed)
+      size = f32[6,4]{1,0} exponential(number)
+      less = f32[6,4]{1,0} negate(number)
+      own = f32[6,4]{1,0} convert(x)
+      ROOT all = (f32[6,4]{1,0}, f32[6,4]{1,0}, f32[6,4]{1,0}) tuple(size, less, own)
+    }
+    """
+    after = before.replace("x = s4[6,4]{1,0}", "x = s4[6,4]{1,0:E(4)}")
+    after = after.replace("three = s4[]", "three = s8[]").replace("threes = s4", "threes = s8")
+    wide = """wide = s8[6,4]{1,0} convert(x)
+      joined = s8[6,4]{1,0} or(wide, threes)
+      mixed = s4[6,4]{1,0:E(4)} convert(joined)"""
+    after = after.replace("mixed = s4[6,4]{1,0} xor(x, threes)", wide)
+    found = hloexec.minify(hloexec.parse(after), differs_from=hloexec.parse(before))
+    assert found.is_confirmed and found.other is not None
+    assert counted(found.module) <= 4 and counted(found.other) <= 4
+    assert {shape.array_shape.element_count for shape in found.module.entry.parameter_shapes} == {1}
+    assert found.inputs is not None
+    ours, theirs = (hloexec.run(each, *found.inputs[0]) for each in (found.module, found.other))
+    assert found.failure.startswith("differs: different: value: 1 of 1 element") and not np.array_equal(ours, theirs)
+
+
+def test_the_largest_of_numbers_that_overflow_is_kept_beside_a_larger_negative_one() -> None:
+    text = "HloModule m\nENTRY main {\n  x = f32[7,7] parameter(0)\n  ROOT e = f32[7,7] exponential(x)\n}\n"
+    x = np.zeros((7, 7), np.float32)
+    x[1, 5], x[5, 1] = 300, -500
+    found = hloexec.minify(hloexec.parse(text), [x], nan=True)
+    assert [shape.dimensions for shape in found.module.entry.parameter_shapes] == [(1, 1)]

@@ -9,6 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
+from hloexec.minifying import Minified
 
 MODULE = """HloModule m
 ENTRY e {
@@ -91,3 +92,14 @@ def test_the_record_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None
     record = read_record(capsys.readouterr().out)
     assert record["instruction_count"] == 1 and record["is_confirmed"]
     assert Path("small/module.hlo").read_text() == record["hlo_text"]
+
+
+def test_what_cannot_be_written_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(found: Minified, folder: str) -> None:
+        raise hloexec.InputError(f"cannot write {folder!r}: No space left on device")
+
+    monkeypatch.setattr(Minified, "save", refuse)
+    assert main(["minify", "m.hlo", "--differs-from", "less.hlo", "-o", "new"]) == 2
+    said = capsys.readouterr()
+    assert "No space left" in said.err
+    assert hloexec.parse(said.out).entry.root.opcode == "add"

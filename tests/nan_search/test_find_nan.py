@@ -81,6 +81,16 @@ def test_each_way_of_going_bad_has_its_name_and_element(
     assert element.operands == tuple(float(F32(value[1])) for value in values)
 
 
+def test_infinities_and_nan_of_one_instruction_are_told_apart() -> None:
+    finding = found(op("f32[4] log(x)", x="f32[4]"), np.array([0, -1, 1, 0], F32)).finding
+    assert (finding.kind, finding.bad, finding.bad_nan) == ("pole", 3, 1)
+    assert finding.reason == "logarithm of zero or logarithm of a negative number"
+    finding = found(op("f32[2] power(x, y)", x="f32[2]", y="f32[2]"), *np.array([[1e30, -2], [2, 0.5]], F32)).finding
+    assert (finding.kind, finding.bad, finding.bad_nan) == ("overflow", 2, 1)
+    assert finding.reason == "overflow of f32 or negative number to a fractional power"
+    assert found(op("f32[2] log(x)", x="f32[2]"), np.array([0, 1], F32)).finding.bad_nan == 0
+
+
 @pytest.mark.parametrize(
     ("target", "value"),
     [("f16", 7e4), ("bf16", 3.4e38), ("f8e4m3fn", 500.0), ("f8e5m2", 1e5), ("f8e4m3b11fnuz", 40.0)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -48,6 +49,27 @@ def test_module_that_is_written_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert "written to mixed.hlo" in capsys.readouterr().out
     assert "bf16[8,16]" in Path("mixed.hlo").read_text()
     assert main(["run", "mixed.hlo"]) == 0
+
+
+def test_module_that_cannot_be_written_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["precision", "layers.hlo", "--tolerance", "1", "--held-back", "0", "-o", "missing/narrow.hlo"]
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert "cannot write 'missing/narrow.hlo'" in said.err
+    assert hloexec.parse(said.out).entry.root.shape == hloexec.parse(LAYERS).entry.root.shape and "bf16" in said.out
+    assert main([*arguments, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["schema"] == "hloexec.error"
+
+
+def test_outputs_that_are_not_numbers_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.ones((8, 16), np.float32)
+    weights = np.ones((16, 16), np.float32), np.ones((16, 4), np.float32)
+    for rows, message in ((1, "4 of 32 elements"), (8, "all elements")):
+        x[:rows] = np.nan
+        np.savez("inputs.npz", x, *weights)
+        options = ["--tolerance", "1", "--held-back", "0", "--inputs", "inputs.npz"]
+        assert main(["precision", "layers.hlo", *options]) == 0
+        assert f"warning: of output value, {message} are NaN or infinite" in capsys.readouterr().err
 
 
 def test_record_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:

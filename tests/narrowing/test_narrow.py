@@ -382,3 +382,57 @@ TRAINING = hloexec.parse(STEP)
 def test_wrong_arguments_say_what_is_wrong(module: Module, options: dict[str, Any], message: str) -> None:
     with pytest.raises(hloexec.InputError, match=message.replace("(", r"\(")):
         hloexec.narrow(module, **{"tolerance": 0.1, **options})
+
+
+COUNTING = """HloModule counting
+
+body {
+  state = (s32[], f32[]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  x = f32[] get-tuple-element(state), index=1
+  ratio = f32[] constant(0.9375)
+  smaller = f32[] multiply(x, ratio)
+  ROOT end = (s32[], f32[]) tuple(next, smaller)
+}
+
+condition {
+  state = (s32[], f32[]) parameter(0)
+  x = f32[] get-tuple-element(state), index=1
+  bound = f32[] constant(BOUND)
+  shifted = f32[] add(x, bound)
+  target = f32[] constant(TARGET)
+  ROOT goes_on = pred[] compare(shifted, target), direction=GT
+}
+
+ENTRY main {
+  x = f32[] parameter(0)
+  zero = s32[] constant(0)
+  start = (s32[], f32[]) tuple(zero, x)
+  end = (s32[], f32[]) while(start), condition=condition, body=body
+  ROOT count = s32[] get-tuple-element(end), index=0
+}
+"""
+
+
+def test_a_count_that_changes_is_named_with_what_it_becomes() -> None:
+    # 100 + 0.3 is 100.5 or 100 in bf16, so that the loop ends at once or later.
+    text = COUNTING.replace("BOUND", "100").replace("TARGET", "100.2")
+    found = _found(text, [[np.float32(1)]], tolerance=0.01, held_back=0)
+    (verdict,) = (each for each in found.instructions if each.instruction == "shifted")
+    assert verdict.standing is Standing.ALONE
+    alone = verdict.alone
+    assert alone is not None and math.isinf(alone.error)
+    assert verdict.reason == (
+        f"alone, it changes output value from {alone.original} to {alone.changed}, which has to stay as it is"
+    )
+
+
+def test_a_run_that_fails_is_said_in_one_line() -> None:
+    # 0.1 is 0.1001 in bf16, so that the loop does not end.
+    text = COUNTING.replace("BOUND", "0.1").replace("TARGET", "0.10005").replace("0.9375", "0.5")
+    found = _found(text, [[np.float32(1)]], tolerance=0.01, held_back=0)
+    (verdict,) = (each for each in found.instructions if each.instruction == "shifted")
+    assert verdict.standing is Standing.ALONE
+    assert verdict.reason.startswith("alone, it makes the run fail: ") and "\n" not in verdict.reason

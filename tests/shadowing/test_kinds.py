@@ -144,6 +144,25 @@ def test_overflow_in_one_place_leaves_the_rest_ranked() -> None:
     assert {"y", "w"} <= {loss.instruction for loss in others}
 
 
+def test_errors_are_relative_to_the_numbers_that_are_not_lost() -> None:
+    module = parsed(
+        """x = T[4] parameter(0)
+        e = T[4] exponential(x)
+        one = T[4] constant({1,1,1,1})
+        ROOT r = T[4] add(e, one)""",
+        "f32",
+    )
+    found = hloexec.shadow(module, [np.array([0.5, 300, -1, 1], np.float32)])
+    value = hloexec.run(module, np.array([0.5, 300, -1, 1], np.float32))
+    exact = np.exp(np.array([0.5, -1, 1])) + 1
+    errors = np.delete(value, 1).astype(np.float64) - exact
+    assert found.outputs[0].lost == 1
+    expected = np.sqrt(np.sum(errors**2) / np.sum(exact**2))
+    assert expected > 1e-9
+    assert found.outputs[0].relative_error == pytest.approx(expected, rel=1e-6)
+    assert np.hypot(*found.errors["e", "r"]) == pytest.approx(expected, rel=0.5)
+
+
 def test_a_logarithm_of_what_has_underflowed_blames_the_underflow() -> None:
     module = parsed("x = T[4] parameter(0)\n e = T[4] exponential(x)\n ROOT r = T[4] log(e)", "f32")
     found = hloexec.shadow(module, [np.array([-1, -2, -200, -3], np.float32)])

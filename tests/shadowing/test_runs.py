@@ -299,3 +299,40 @@ ENTRY e { x = f32[4] parameter(0)
   ROOT r = f32[4] convert(c) }""")
     (loss,) = hloexec.shadow(module, [numbers("f32", 4)]).losses
     assert (loss.instruction, str(loss.source[0])) == ("b", "net.py:7")
+
+
+def _called(function: object, x: np.ndarray) -> hloexec.Module:
+    jax = pytest.importorskip("jax", reason="JAX compiles the program")
+    return hloexec.from_jax(jax.jit(function).lower(x).compile())
+
+
+def test_what_a_library_call_chooses_keeps_its_errors() -> None:
+    jax = pytest.importorskip("jax", reason="JAX compiles the program")
+
+    def program(x: np.ndarray) -> object:
+        return jax.lax.top_k(x * x, 3)
+
+    x = np.array([[1.1, -3.3, 2.3, 0.7, 5.7]], np.float32)
+    module = _called(program, x)
+    assert any("TopK" in str(each.attributes) for computation in module for each in computation)
+    (squares,) = (sorted((a * a for a in exact_numbers(x)), reverse=True),)
+    (found, *_) = shadows_of(module, [x]).values()
+    assert found == squares[:3]
+    result = hloexec.shadow(module, [x])
+    assert not result.untold and result.outputs[0].relative_error > 0
+
+
+def test_eigenvalues_have_their_errors_where_the_vectors_turn_around() -> None:
+    jax = pytest.importorskip("jax", reason="JAX compiles the program")
+    mpmath = pytest.importorskip("mpmath")
+    hilbert = (1 / (np.arange(8)[:, None] + np.arange(8) + 1)).astype(np.float32)
+    module = _called(jax.numpy.linalg.eigvalsh, hilbert)
+    found = hloexec.shadow(module, [hilbert])
+    with mpmath.workdps(40):
+        exact = mpmath.eigsy(mpmath.matrix(hilbert.astype(float).tolist()), eigvals_only=True)
+    values = hloexec.run(module, hilbert)
+    (output,) = found.outputs
+    (place,) = output.worst_index
+    assert output.worst_exact == pytest.approx(float(exact[place]), rel=1e-4)
+    assert output.worst_digits == pytest.approx(-np.log10(abs(values[place] / float(exact[place]) - 1)), abs=0.01)
+    assert all("other sign" in each.reason for each in found.untold)

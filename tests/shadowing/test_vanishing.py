@@ -175,3 +175,30 @@ def test_the_element_that_has_most_of_the_error_says_who_is_to_blame(is_summed: 
     first = hloexec.shadow(module, [x.reshape(512, 512)]).culprit
     assert first is not None
     assert first.instruction == "a" and first.share > 0.9
+
+
+def test_what_absorbs_little_beside_what_it_inherits_is_not_to_blame() -> None:
+    # A variance that rounding has made negative stays so, whatever it takes in of a small number.
+    module = parsed(
+        """x = T[32] parameter(0)
+        zero = T[] constant(0)
+        share = T[] constant(0.03125)
+        total = T[] reduce(x, zero), dimensions={0}, to_apply=add
+        mean = T[] multiply(total, share)
+        squares = T[32] multiply(x, x)
+        sum = T[] reduce(squares, zero), dimensions={0}, to_apply=add
+        mean_square = T[] multiply(sum, share)
+        squared_mean = T[] multiply(mean, mean)
+        variance = T[] subtract(mean_square, squared_mean)
+        small = T[] constant(1e-05)
+        positive = T[] add(variance, small)
+        ROOT r = T[] rsqrt(positive)""",
+        "f32",
+        computations=ADD,
+    )
+    inputs = (np.float32(4096) + numbers("f32", 32, seed=seed) / 8 for seed in range(200))
+    x = next(each for each in inputs if np.isnan(hloexec.run(module, each)))
+    found = hloexec.shadow(module, [x])
+    assert found.outputs[0].lost == 1
+    assert found.culprit is not None and found.culprit.instruction == "variance"
+    assert (found.culprit.kind, found.culprit.lost_share) == ("cancellation", 1.0)

@@ -92,6 +92,10 @@ def test_sizes_become_what_is_asked_for_and_the_mean_follows() -> None:
     assert (constant.before, constant.after, constant.size, constant.is_certain) == (1 / 1024, 1 / 16, 1024, True)
 
 
+def test_a_constant_whose_size_stays_is_no_change() -> None:
+    assert not shrink(PERCEPTRON, dims={4096: 32}).constants
+
+
 def test_large_sizes_shrink_before_small_ones() -> None:
     found = shrink(PERCEPTRON, max_bytes=1_000_000)
     rows, columns = parameters(found)[1]

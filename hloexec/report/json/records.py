@@ -12,7 +12,8 @@ __all__ = ["RECORDS", "printed_records"]
 _COMPARISON = "verdict agrees leaves"
 _INSTRUCTION_RUN = "path instruction computation device"
 _NAN_EVENT = (
-    "kind reason path instruction computation opcode iteration? devices hlo op_name? source bad_count element_count"
+    "kind reason path instruction computation opcode iteration? devices hlo op_name? source bad_count "
+    "bad_nan_count element_count"
 )
 _DIFF = (
     "before_module after_module verdict findings comparison matches value_count matched_value_count matched_share "

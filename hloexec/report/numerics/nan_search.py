@@ -29,6 +29,11 @@ _VERBS = {
     "underflow": "underflows to zero",
     "cancellation": "loses all significant digits",
 }
+_MIXED = {
+    "overflow": "overflows and makes NaN of finite numbers",
+    "pole": "makes infinities and NaN of finite numbers",
+}
+"""The same where some of the elements are NaN, and others infinite."""
 
 
 def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
@@ -37,7 +42,8 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if finding is None:
         return _nothing(search, module, devices, command)
     where = _where(finding, devices)
-    verdict = Text.assemble((f"%{finding.instruction}", "bold red"), f" {_VERBS[finding.kind]}{where}")
+    verb = (_MIXED if 0 < finding.bad_nan < finding.bad else _VERBS).get(finding.kind, _VERBS[finding.kind])
+    verdict = Text.assemble((f"%{finding.instruction}", "bold red"), f" {verb}{where}")
     if finding.kind != "literal":
         verdict.append(f": {finding.reason}")
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
@@ -170,6 +176,7 @@ def _short_record(finding: Finding) -> dict[str, object]:
         "hlo": finding.line,
         "source": list(map(str, finding.source)),
         "bad_count": finding.bad,
+        "bad_nan_count": finding.bad_nan,
         "element_count": finding.count,
     }
 

@@ -30,9 +30,8 @@ def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: 
     if found.untold:
         parts.append(Text(""))
         names = listing((f"%{entry.instruction}" for entry in found.untold), 8)
-        parts.append(
-            Text(f"{plural(len(found.untold), 'instruction')} cannot be computed in f64, and count as exact: {names}")
-        )
+        many = plural(len(found.untold), "instruction")
+        parts.append(Text(f"{many} with results that cannot be told in f64, and count as exact: {names}"))
     if found.culprit is not None and found.is_more_than_rounding:
         first = found.culprit
         parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
@@ -47,13 +46,14 @@ def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType
         return [Text.assemble((text, "bold green"), rest)]
     if not found.is_more_than_rounding:
         largest = max(output.relative_error / output.unit for output in found.outputs if output.unit)
-        text = f" in the outputs of {module}: their errors are {number_text(largest, 2)} units of roundoff at most"
+        errors = f"{number_text(largest, 2)} units of roundoff at most"
+        text = f" in the outputs of {module}: as a whole, their errors are {errors}"
         return [Text.assemble(("nothing but rounding", "bold green"), text)]
     of_what = "the error of the outputs"
     share = first.share
     if first.lost_share:
         of_what, share = "what is infinite or NaN in the outputs, and should not be", first.lost_share
-    where = "" if first.iteration is None else f", worst in iteration {first.iteration}"
+    where = "" if first.iteration is None else f"; the error is largest in iteration {first.iteration}"
     if devices > 1:
         where += f", on device {first.devices[0]}"
     verdict = Text.assemble(

@@ -75,6 +75,8 @@ class Evaluation:
         self.source: Evaluation | None = None
         """Of a convert, the sum or product that it rounds."""
         self._known: dict[Floats, Callable[..., Any] | None] = {}
+        self.doubt = ""
+        """Why some of its results are taken as they are; empty where none is."""
         self.is_failing = False
         """Whether it cannot be computed in f64: its results are taken as they are."""
 
@@ -82,6 +84,11 @@ class Evaluation:
     def is_computed(self) -> bool:
         """Whether a kernel of its own gives the result."""
         return (self.opcode is not None and self.opcode.role is Role.KERNEL) or isinstance(self.entry, CustomCall)
+
+    @property
+    def is_sorting(self) -> bool:
+        """Whether its results are elements of its operands in an order that it finds."""
+        return self.entry is not None and self.entry.order is not None
 
     def kernel(self, floats: Floats) -> Callable[..., Any] | None:
         if floats not in self._known:
@@ -98,7 +105,7 @@ class Evaluation:
         """The leaves of floats of a result; None where it cannot be computed in f64."""
         if self.traits.moves is not None and not self.traits.reads_bits:
             return moved(self, value, operands, shadows)
-        if self.opcode is not None and self.opcode.order is not None:
+        if self.is_sorting:
             return reordered(self, value, operands, shadows)
         if self.traits.only_compared:
             compared = self.traits.only_compared
@@ -117,7 +124,7 @@ class Evaluation:
     def decisions(self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> int:
         """How many elements of a result's leaves of integers and preds would be others on the shadows."""
         kernel = self.kernel(WIDE)
-        if kernel is None or self.traits.reads_bits or (self.opcode is not None and self.opcode.order is not None):
+        if kernel is None or self.traits.reads_bits or self.is_sorting:
             return 0
         if self.is_elementwise and isinstance(value, np.ndarray):
             return count_unlike(kernel, operands, shadows, value)

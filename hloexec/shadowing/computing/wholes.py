@@ -97,9 +97,10 @@ def whole(
         weights, lost = operand_weights(kernel, operands, shadows, number, here[number], cut)
         its = attrs.evolve(its, weights=weights, lost_weights=lost)
         found.append(Evaluated(leaf, difference, its.scaled(difference.energy)))
-    if isinstance(evaluation.entry, CustomCall) and not all(map(_is_plausible, found)):
-        return None
-    return found
+    if not isinstance(evaluation.entry, CustomCall) or all(map(_is_plausible, found)):
+        return found
+    evaluation.doubt = "in f64, it gives other results, such as vectors of the other sign; these count as exact"
+    return list(filter(_is_plausible, found))
 
 
 def _piecewise(

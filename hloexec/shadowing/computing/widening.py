@@ -109,7 +109,7 @@ class Kernels:
         self, computation: Computation, instruction: Instruction, floats: Floats
     ) -> Callable[..., tuple[int, Array]]:
         """The rule by which an instruction sorts its operands."""
-        entry = find_opcode(instruction.opcode)
+        entry = library_entry(instruction) or find_opcode(instruction.opcode)
         assert entry is not None and entry.order is not None
         given = bound(_Context(self, floats), computation, instruction, entry.order.needs)
         return partial(entry.order, **given)

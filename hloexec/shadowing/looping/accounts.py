@@ -236,14 +236,15 @@ def _runs(recording: Recording, number: int, sample: Sample, unit: float) -> Run
     energy = _energies(recording, number, sample)
     named = sum((amount for kind, amount in kinds.items() if kind != "cancellation"), np.zeros(rows))
     kinds["rounding"] = np.maximum(0.0, totals[0] - named)
-    vanished = counts.get("absorption")
+    ruling = None if sample.absorbed is None else sample.absorbed & (added >= inherited)
+    vanished = None if ruling is None else _counted(ruling, rows)
     passed: list[Array] = []
     passes: Array | None = None
     if number in recording.zeros:
         vanished, passed, passes = _vanished_in_all(recording, number, vanished)
     elif not least > 0:
         new, before = zeros(sample, traits)
-        vanished = _counted(new if sample.absorbed is None else new | sample.absorbed, rows)
+        vanished = _counted(new if ruling is None else new | ruling, rows)
         if before.any():
             passed = [_counted(each, rows) for each in vanished_before(sample, before)]
             passes = _counted(before, rows) > 0

@@ -8,7 +8,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option, named_policy
+from hloexec.cli.options import echo_json, file_argument, json_option, named_policy, printed_if_unwritable
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError, UnsupportedError
 
@@ -102,6 +102,7 @@ def command(
     """
     _require_one(check, nan, differs_from, against, expected)
     _require_check(check, outcome, says, jobs, check_timeout)
+    import hloexec
     from hloexec.cli.progress import ProgressBar
     from hloexec.files import require_new_folder
     from hloexec.minifying import minify
@@ -116,16 +117,16 @@ def command(
         failure |= {"outcome": outcome, "says": says, "command_timeout": check_timeout, "jobs": jobs}
     with ProgressBar() as progress:
         found = minify(module, inputs, budget=budget, observers=[progress], **failure, **options)
+    text = hloexec.format(found.module)
     if folder is not None:
-        found.save(folder)
+        with printed_if_unwritable(text, as_json):
+            found.save(folder)
     if as_json:
         from hloexec.report.making.minified import minified_record
 
         echo_json("minify", {**record, **minified_record(found, folder)})
     elif folder is None:
-        import hloexec
-
-        click.echo(hloexec.format(found.module), nl=False)
+        click.echo(text, nl=False)
     else:
         from hloexec.report.layout import show
         from hloexec.report.making.minified import minified_view

@@ -9,7 +9,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared, values_per_device
-from hloexec.cli.options import KeyValue, file_argument, json_option, top_option, write_text
+from hloexec.cli.options import KeyValue, file_argument, json_option, printed_if_unwritable, top_option, write_text
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.wording import quoted
@@ -151,7 +151,9 @@ def command(
             **run.options,
         )
     if output is not None:
-        write_text(output, hloexec.format(found.module))
+        text = hloexec.format(found.module)
+        with printed_if_unwritable(text, as_json):
+            write_text(output, text)
     record = run.record()
     show_report(
         "precision",

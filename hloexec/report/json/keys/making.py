@@ -32,7 +32,7 @@ MAKING: Mapping[str, tuple[str, str]] = {
     "number_after": ("number", "What it became."),
     "follows_size": ("flag", "Whether it encodes the size for certain; else it was guessed, or left as it is."),
     # Minified modules.
-    "failure": ("text", "What the given module showed."),
+    "failure": ("text", "What the smaller module shows."),
     "given_instruction_count": ("integer", "How many instructions there were that compute something."),
     "largest_dimension": ("integer", "The largest size of a dimension that is left."),
     "minified_device_count": ("integer", "How many devices the small module runs on."),
