@@ -26,6 +26,7 @@ import hloexec.custom_calls.search
 import hloexec.custom_calls.tpu.async_collectives
 import hloexec.custom_calls.tpu.matrices
 import hloexec.custom_calls.tpu.resize
+import hloexec.custom_calls.tpu.sparse_core
 import hloexec.custom_calls.transformer_engine.activations
 import hloexec.custom_calls.transformer_engine.attention
 import hloexec.custom_calls.transformer_engine.gemm
