@@ -18,7 +18,7 @@ from hloexec.text.state import ParserState, Scope
 if TYPE_CHECKING:
     from hloexec.text.operands import OperandParser
 
-__all__ = ["check_continued", "continues", "extend", "wrap", "wrapped_opcode"]
+__all__ = ["check_channel", "check_continued", "continues", "extend", "wrap", "wrapped_opcode"]
 
 _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 
@@ -65,6 +65,20 @@ def check_continued(
         ours, theirs = getattr(instruction.attributes, name), getattr(begun.attributes, name)
         if ours not in (None, theirs):
             state.lexer.fail(f"{name} is {ours}, but that of its start '{begun.name}' is {theirs}", position)
+
+
+def check_channel(state: ParserState, scope: Scope, instruction: Instruction, position: int) -> None:
+    """A send-done or recv-done names the channel of its operand, where that is an instruction with channels."""
+    from hloexec.ops.control.asynchronous import TransferAttributes
+
+    if not instruction.opcode.endswith("-done") or not isinstance(instruction.attributes, TransferAttributes):
+        return
+    before = scope.by_name[instruction.operands[0]]
+    ours, theirs = instruction.attributes.channel_id, getattr(before.attributes, "channel_id", instruction)
+    if theirs not in (ours, instruction):
+        found = "none" if ours is None else str(ours)
+        wanted = "names none" if theirs is None else f"is on channel {theirs}"
+        state.lexer.fail(f"channel_id of {instruction.opcode} is {found}, but '{before.name}' {wanted}", position)
 
 
 def wrap(
