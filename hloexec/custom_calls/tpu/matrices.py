@@ -1,6 +1,6 @@
 """The kernels of matrices that TPUs call once XLA has expanded decompositions and triangular systems.
 
-Complex matrices are pairs: real parts, then imaginary ones. Which factors these are shows in modules optimized for TPUs,
+Complex matrices are pairs of real and imaginary parts. Which factors these are shows in modules optimized for TPUs,
 compared with XLA:CPU before the optimization; what is around the calls is XLA's, hlo/transforms/expanders.
 """
 
