@@ -85,7 +85,7 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
         return None
     line_start = plain.rfind("\n", 0, start) + 1
     before, prefix, module = plain[:line_start], plain[line_start:start], plain[start:]
-    if not module.startswith("HloModule") and _PART_OF_MODULE.search(before):
+    if cut is None and not module.startswith("HloModule") and _PART_OF_MODULE.search(before):
         return None
     if _VISIBLE.search(before, _end_of_comments(before)):
         done.append(f"what stands before line {plain.count(chr(10), 0, start) + 1} is ignored")

@@ -56,6 +56,7 @@ SURROUNDED = {
     "a string of bytes": f"text = {_MODULE.encode()!r}\nx = 1\n",
     "JSON": json.dumps({"name": "x = 1", "hlo": _MODULE, "n": 3}),
     "a shell": f"$ cat dump.txt\n{_MODULE}$ ",
+    "no header, in a string": f'constexpr auto hlo = R"(\n{_MODULE.partition(chr(10) * 2)[2]})";\n  auto x = 1;\n',
     "no header, in a fence": "```\n" + _MODULE.partition("\n\n")[2] + "```",
 }
 
