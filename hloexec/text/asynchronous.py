@@ -129,7 +129,7 @@ def extend(state: ParserState, scope: Scope, update: Instruction) -> None:
     """Give the computation that a start implies the parameters for which an update brings operands, and its result."""
     from hloexec.ops.control.asynchronous import start_of
 
-    begun = start_of(update, scope.by_name)
+    begun = start_of(update, scope.by_name) if len(update.operands) > 1 else None
     shape = update.shape
     if begun is None or begun.attributes.calls not in state.implied or not isinstance(shape, TupleShape):
         return

@@ -158,7 +158,7 @@ class InstructionParser:
                 **common,
             )
         )
-        if continues(entry) and len(operands) > 1:
+        if continues(entry):
             extend(self._state, scope, scope.by_name[name])
         if self._state.strict:
             self._check_strictly(scope, entry, name, opcode_start)

@@ -150,6 +150,27 @@ def test_operands_come_late_by_several_updates() -> None:
     np.testing.assert_array_equal(hloexec.run(found, A, B, np.int32(3)), 6 * (A - B))
 
 
+def test_results_of_late_operands_may_be_tuples() -> None:
+    text = module(
+        """a = f32[4] parameter(0)
+        b = f32[4] parameter(1)
+        s = ((), (), s32[]) call-start(), to_apply=both
+        u = ((f32[4], f32[4]), (f32[4], s32[]), s32[]) call-update(s, a, b)
+        ROOT d = (f32[4], s32[]) call-done(u)""",
+        """both {
+  x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  d = f32[4] subtract(x, y)
+  n = s32[] constant(7)
+  ROOT t = (f32[4], s32[]) tuple(d, n)
+}
+""",
+    )
+    difference, number = hloexec.run(hloexec.parse(text, strict=True), A, B)
+    np.testing.assert_array_equal(difference, A - B)
+    assert number == 7
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
