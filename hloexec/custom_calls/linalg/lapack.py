@@ -147,6 +147,7 @@ def _solutions_of_stack(options: Mapping[str, Any], a: Array, b: Array) -> Resul
     options={"side": "LR", "uplo": "LU", "trans_x": "NTC", "diag": "NU"},
     older=Older("left_side lower trans_a diag m n batch alpha", _trsm_options, library="blas"),
     of_stack=_solutions_of_stack,
+    last="alpha",
 )
 def trsm(call: Call, a: Array, b: Array) -> Results:
     """x with op(a) x = alpha b (side L) or x op(a) = alpha b (R); op is nothing, transposition or adjunction (N, T, C).
