@@ -121,8 +121,8 @@ def routine(
     have, as `checked_attributes` does, or the letters in a string. Operands and results are written `a[m,n] tau[r]`,
     where a letter is a size that an earlier one fixes and `r` is min(m, n), with `:real`, `:complex` or an element type
     where it is not the routine's own. The function is given a `Call` and the operands, and returns the results by name;
-    what it leaves out is zero. `of_stack` does the same for many small matrices (see MatrixRoutine). `last` names an option
-    that may come as a scalar behind the operands.
+    what it leaves out is zero. `of_stack` does the same for many small matrices (see MatrixRoutine). `last` names an
+    option that may come as a scalar behind the operands.
     """
 
     def decorate(function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
