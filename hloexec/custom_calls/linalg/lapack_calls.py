@@ -91,8 +91,8 @@ class _Target:
         _check(self, tuple((operand.dtype, operand.shape) for operand in operands), shape)
         options = config
         if self.last is not None and len(operands) > len(self.routine.operands):
-            *operands, factor = operands
-            options = {**config, self.last: factor.item()}
+            options = {**config, self.last: operands[-1].item()}
+            operands = operands[:-1]
         if self.older is not None:
             scalars = zip(self.older.scalars.split(), operands, strict=False)
             options = self.older.options({name: value.item() for name, value in scalars})
