@@ -24,7 +24,9 @@ import hloexec.custom_calls.onednn
 import hloexec.custom_calls.random_bits
 import hloexec.custom_calls.search
 import hloexec.custom_calls.tpu.async_collectives
+import hloexec.custom_calls.tpu.matrices
 import hloexec.custom_calls.tpu.resize
+import hloexec.custom_calls.tpu.sparse_core
 import hloexec.custom_calls.transformer_engine.activations
 import hloexec.custom_calls.transformer_engine.attention
 import hloexec.custom_calls.transformer_engine.gemm

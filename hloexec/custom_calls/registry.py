@@ -45,7 +45,8 @@ class CustomCall:
     UnsupportedError with it; None where it can. All may be absent, `evaluate` where no call can be run.
 
     A call that only hands values over has `forwards(computation, instruction)` instead of a kernel: the names of the
-    instructions whose values its result begins with; whatever else it holds is state that means nothing.
+    instructions whose values its result begins with; whatever else it holds is state that means nothing. One that runs
+    a computation on its operands has `invokes(instruction)`: the computation's name.
     """
 
     target: str
@@ -53,6 +54,7 @@ class CustomCall:
     infer: Callable[..., Shape] | None = None
     supports: Callable[[Instruction], str | None] | None = None
     forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None
+    invokes: Callable[[Instruction], str] | None = None
     bind: Callable[..., Callable[..., Any] | None] | None = None
     """From `backend_config`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives the
     first result as `evaluate` does under the `reference` policy, or None; all other results are then zeros."""
@@ -185,19 +187,19 @@ def custom_call(
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of `targets`.
 
-    The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports`, `bind`, `relate`, `resize`, `order` and the rules of its traits (`hloexec.ops.traits`) are what
-    they are called, and so is `config`. `is_reproducible` says that the `exact` policy may run it, and `traits` are
-    those that are not rules.
+    The class's docstring gives the formula and its source; its static methods `evaluate`, `forwards` or `invokes` and
+    (optional) `infer`, `supports`, `bind`, `relate`, `resize`, `order` and the rules of its traits
+    (`hloexec.ops.traits`) are what they are called, and so is `config`. `is_reproducible` says that the `exact` policy
+    may run it, and `traits` are those that are not rules.
     """
 
     def decorate(cls: _Entry) -> _Entry:
-        names = ("evaluate", "infer", "supports", "forwards", "bind", "relate", "resize")
+        names = ("evaluate", "infer", "supports", "forwards", "invokes", "bind", "relate", "resize")
         rules: dict[str, Any] = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
         if hasattr(cls, "order"):
             rules["order"] = Rule(cls.order)
         rules["traits"] = traits_with_rules(traits, cls)
-        rules["is_reproducible"] = is_reproducible or "forwards" in rules
+        rules["is_reproducible"] = is_reproducible or not rules.keys().isdisjoint(("forwards", "invokes"))
         for target in targets:
             documentation = inspect.cleandoc(cls.__doc__ or "")
             CUSTOM_CALLS.add(CustomCall(target, **rules, config=config, documentation=documentation))

@@ -1,12 +1,14 @@
 """The asynchronous shorthand: `add-start`, `add-update`, `add-done` for any opcode.
 
 The start is short for an `async-start` that calls a computation with that one instruction, which the text does not
-spell out. An update or done repeats the opcode.
+spell out. An update or done repeats the opcode; an update may bring further operands.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields
@@ -16,7 +18,7 @@ from hloexec.text.state import ParserState, Scope
 if TYPE_CHECKING:
     from hloexec.text.operands import OperandParser
 
-__all__ = ["check_continued", "continues", "wrap", "wrapped_opcode"]
+__all__ = ["check_channel", "check_continued", "continues", "extend", "wrap", "wrapped_opcode"]
 
 _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 
@@ -37,7 +39,7 @@ def continues(entry: Opcode) -> bool:
         return False
     from hloexec.ops.control.asynchronous import AsyncDoneAttributes
 
-    return entry.attributes is AsyncDoneAttributes
+    return entry.attributes is not None and issubclass(entry.attributes, AsyncDoneAttributes)
 
 
 def check_continued(
@@ -48,7 +50,7 @@ def check_continued(
     Where strict, what the update or done says of thread and computation is what a start of this computation does; else
     that is the verifier's business.
     """
-    from hloexec.ops.control.asynchronous import is_over, start_of
+    from hloexec.ops.control.asynchronous import AsyncDoneAttributes, is_over, start_of
 
     if state.strict and is_over(instruction, scope.by_name):
         state.lexer.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
@@ -59,10 +61,24 @@ def check_continued(
         actual = state.computations[begun.attributes.calls].root.opcode
         if actual != wrapped.name:
             state.lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", position)
-    for name in attribute_fields(type(instruction.attributes)) if state.strict else ():
+    for name in attribute_fields(AsyncDoneAttributes) if state.strict else ():
         ours, theirs = getattr(instruction.attributes, name), getattr(begun.attributes, name)
         if ours not in (None, theirs):
             state.lexer.fail(f"{name} is {ours}, but that of its start '{begun.name}' is {theirs}", position)
+
+
+def check_channel(state: ParserState, scope: Scope, instruction: Instruction, position: int) -> None:
+    """A send-done or recv-done names the channel of its operand, where that is an instruction with channels."""
+    from hloexec.ops.control.asynchronous import TransferAttributes
+
+    if not instruction.opcode.endswith("-done") or not isinstance(instruction.attributes, TransferAttributes):
+        return
+    before = scope.by_name[instruction.operands[0]]
+    ours, theirs = instruction.attributes.channel_id, getattr(before.attributes, "channel_id", instruction)
+    if theirs not in (ours, instruction):
+        found = "none" if ours is None else str(ours)
+        wanted = "names none" if theirs is None else f"is on channel {theirs}"
+        state.lexer.fail(f"channel_id of {instruction.opcode} is {found}, but '{before.name}' {wanted}", position)
 
 
 def wrap(
@@ -80,7 +96,9 @@ def wrap(
     lexer = state.lexer
     if not isinstance(shape, TupleShape) or len(shape.elements) < 2 or not isinstance(shape.elements[0], TupleShape):
         lexer.fail("the shape of an asynchronous start is ((operands), result, …)", start)
-    operand_parser.check_operand_count(wrapped, len(operands), start)
+    if len(operands) >= wrapped.minimum_operands:
+        # Those that are missing may come later.
+        operand_parser.check_operand_count(wrapped, len(operands), start)
     declared = shape.elements[0].elements
     if len(declared) != len(operands) and not all(operand in scope.by_name for operand in operands):
         lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
@@ -102,4 +120,32 @@ def wrap(
             **{key: value for key, value in common.items() if key in shared},
         ),
     )
-    return state.finish(inner, "main", start, lexer.start).name
+    name = state.finish(inner, "main", start, lexer.start).name
+    state.implied.add(name)
+    return name
+
+
+def extend(state: ParserState, scope: Scope, update: Instruction) -> None:
+    """Give the computation that a start implies the parameters for which an update brings operands, and its result."""
+    from hloexec.ops.control.asynchronous import start_of
+
+    begun = start_of(update, scope.by_name) if len(update.operands) > 1 else None
+    shape = update.shape
+    if begun is None or begun.attributes.calls not in state.implied or not isinstance(shape, TupleShape):
+        return
+    implied = state.computations[begun.attributes.calls]
+    inner = Scope(implied.name, list(implied.parameters), {entry.name: entry for entry in implied.parameters})
+    position = update.span.start if update.span else 0
+    declared = shape.elements[0].elements if isinstance(shape.elements[0], TupleShape) else ()
+    for operand in update.operands[1:]:
+        number = len(inner.instructions)
+        defined = scope.by_name.get(operand)
+        if defined is None and number >= len(declared):
+            state.lexer.fail(f"the shape of the update holds {len(declared)} operands, but not '{operand}'", position)
+        name = f"async_param.{number}" if number else "async_param"
+        inner.add_parameter(name, defined.shape if defined else declared[number], position)
+    result = shape.elements[1] if len(shape.elements) > 1 else implied.root.shape
+    inner.add(attrs.evolve(implied.root, operands=tuple(inner.by_name), shape=result))
+    state.computations[implied.name] = attrs.evolve(
+        implied, instructions=tuple(inner.instructions), root_name=implied.root.name
+    )

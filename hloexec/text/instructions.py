@@ -11,7 +11,7 @@ from hloexec.ir import Instruction, Shape, leaf_shapes
 from hloexec.ops import FORMER
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import Opcode, Role, find_opcode
-from hloexec.text.asynchronous import check_continued, continues, wrap, wrapped_opcode
+from hloexec.text.asynchronous import check_channel, check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.text.attributes.annotations import AnnotationParser
 from hloexec.text.attributes.instructions import InstructionAttributeParser
 from hloexec.text.attributes.values import AttributeParser
@@ -158,6 +158,8 @@ class InstructionParser:
                 **common,
             )
         )
+        if continues(entry):
+            extend(self._state, scope, scope.by_name[name])
         if self._state.strict:
             self._check_strictly(scope, entry, name, opcode_start)
 
@@ -172,6 +174,7 @@ class InstructionParser:
                 self._lexer.fail(error.message, start)
         if continues(entry):
             check_continued(self._state, scope, instruction, None, start)
+        check_channel(self._state, scope, instruction, start)
 
     def _called(self, what: str) -> str:
         """name | body"""
@@ -262,5 +265,6 @@ class InstructionParser:
         )
         if not is_start:
             check_continued(self._state, scope, scope.by_name[name], wrapped, start)
+            extend(self._state, scope, scope.by_name[name])
         if self._state.strict:
             self._check_strictly(scope, outer, name, start)

@@ -13,7 +13,7 @@ from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, leaf
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.common import higher_precision
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.text.asynchronous import check_continued, continues, wrap, wrapped_opcode
+from hloexec.text.asynchronous import check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ARRAY_PATTERN, MAXIMUM_SIZE, ShapeParser
@@ -243,6 +243,7 @@ class OperandParser:
         name = self._anonymous(scope, entry, shape, start, operands, attributes)
         if continues(entry):
             check_continued(self._state, scope, scope.by_name[name], wrapped, start)
+            extend(self._state, scope, scope.by_name[name])
         return name
 
     def _anonymous(

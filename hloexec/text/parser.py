@@ -18,7 +18,7 @@ from hloexec.arguments import require_flags, require_text
 from hloexec.collection import collection_paused
 from hloexec.errors import ParseError, warn
 from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
-from hloexec.text.attributes.annotations import AnnotationParser
+from hloexec.text.attributes.annotations import INT32, AnnotationParser
 from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.instructions import InstructionParser
 from hloexec.text.lexer import END, NAME_PATTERN, NUMBER, Lexer
@@ -202,7 +202,7 @@ class _ModuleParser:
         return tuple(found)
 
     def _record(self, cls: type) -> Any:
-        """'{' ([','] field '=' int)* '}' with every field of an attrs class of integers"""
+        """'{' ([','] field '=' int)* '}' with every field of an attrs class of integers of 32 bits"""
         lexer = self._lexer
         names = [field.name for field in attrs.fields(cls)]
         start = lexer.start
@@ -214,7 +214,10 @@ class _ModuleParser:
             name = lexer.attribute_name("a field of the row")
             if name not in names or name in fields:
                 lexer.fail(f"a row has the fields {', '.join(names)}, each once; found '{name}'", position)
+            position = lexer.start
             fields[name] = lexer.integer(f"the field '{name}'")
+            if fields[name] not in INT32:
+                lexer.fail(f"the field '{name}' does not fit 32 bits", position)
         for name in names:
             if name not in fields:
                 lexer.fail(f"the row lacks the field '{name}'", start)

@@ -63,6 +63,8 @@ class ParserState:
         """Computations that were called before they were defined, with the positions."""
         self.reserved: set[str] = set()
         """Names of computations that are still being read."""
+        self.implied: set[str] = set()
+        """Names of computations that asynchronous starts imply."""
         self._anonymous: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         """The numbers last tried for the names of computations."""

@@ -1,7 +1,9 @@
-"""What stands around a module where its text was copied: log prefixes, banners, fences of Markdown, entities of HTML.
+"""What stands around a module where its text was copied: log prefixes, banners, fences of Markdown, entities of HTML,
+the code that a string of C++ or Python is in.
 
 It is looked for only after a text was refused as it stands. What is removed is replaced by spaces, so that places in
-messages are those of the text that was given; entities change columns, but no lines.
+messages are those of the text that was given; entities change columns, but no lines. A string on one line, as Python's
+`repr` and JSON write it, is read as the text that it stands for, and places are those in that.
 """
 
 from __future__ import annotations
@@ -32,6 +34,12 @@ _PART_OF_MODULE = re.compile(r"^[ \t]*[\w%}]|=", re.MULTILINE)
 _ENTRY = re.compile(r"^[ \t]*ENTRY\b", re.MULTILINE)
 _COMMENT = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#\d+);")
+_ESCAPED_LINES = re.compile(r"""(["'])((?:\s|\\[nrt])*+HloModule (?:[^\n"'\\]|\\.|(?!\1)["'])*+)\1""")
+"""A string on one line that holds a module."""
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_MEANINGS = {"n": "\n", "t": "\t", "r": "\r"}
+_OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
+"""What a string of C++, Python or Rust begins with that has many lines, right in front of a module."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VISIBLE = re.compile(r"[^\s]")
 _DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
@@ -62,12 +70,22 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
     if _ENTITY.search(plain):
         plain = html.unescape(plain)
         done.append("entities of HTML stand for their characters")
+    if "\\n" in plain and not _headers(plain) and (quoted := _ESCAPED_LINES.search(plain)):
+        plain = _ESCAPED.sub(_meant, quoted[2])
+        done.append("the string that holds a module is read as what it stands for, and all else is ignored")
     start = _start(plain)
-    if start is None or len(_headers(plain)) > 1:
+    if start is None:
+        return None
+    cut = _end_of_string(plain, start)
+    if cut is not None:
+        line = plain.count("\n", 0, cut) + 1
+        done.append(f"what follows the string that the module is in, from line {line} on, is ignored")
+        plain = plain[:cut] + _VISIBLE.sub(" ", plain[cut:])
+    if len(_headers(plain)) > 1:
         return None
     line_start = plain.rfind("\n", 0, start) + 1
     before, prefix, module = plain[:line_start], plain[line_start:start], plain[start:]
-    if not module.startswith("HloModule") and _PART_OF_MODULE.search(before):
+    if cut is None and not module.startswith("HloModule") and _PART_OF_MODULE.search(before):
         return None
     if _VISIBLE.search(before, _end_of_comments(before)):
         done.append(f"what stands before line {plain.count(chr(10), 0, start) + 1} is ignored")
@@ -133,6 +151,23 @@ def _start(text: str) -> int | None:
         return headers[0].start()
     computation = _COMPUTATION.search(text)
     return None if computation is None else computation.start()
+
+
+def _end_of_string(text: str, start: int) -> int | None:
+    """Where a string of many lines ends in which a module is; None where it is in none."""
+    opening = _OPENS.search(text, max(0, start - _LONGEST_PREFIX), start)
+    if opening is None:
+        return None
+    delimiter, quotes, marks = opening.groups()
+    closing = quotes or (f'"{marks}' if marks else f'){delimiter}"')
+    found = re.compile(rf"^[ \t}}]*{re.escape(closing)}", re.MULTILINE).search(text, start)
+    return None if found is None else found.end() - len(closing)
+
+
+def _meant(match: re.Match[str]) -> str:
+    """The character that an escape stands for."""
+    escape = match[1]
+    return chr(int(escape[1:], 16)) if len(escape) > 1 else _MEANINGS.get(escape, escape)
 
 
 def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:

@@ -140,7 +140,7 @@ def _check_instruction(
     """Compare an instruction's declared shape with the inferred one."""
     shapes = [operand.shape for operand in operands]
     called = [programs.get(name) for name in computation_names(instruction.attributes)]
-    _check_partner(report, computation, instruction, operands)
+    _check_partner(report, computation, instruction, operands, programs)
     if entry.infer is None or entry.role is Role.PARAMETER or None in called:
         # A parameter's shape is the one that is declared.
         return
@@ -214,7 +214,11 @@ def _check_call_widths(
 
 
 def _check_partner(
-    report: Report, computation: Computation, instruction: Instruction, operands: Sequence[Instruction]
+    report: Report,
+    computation: Computation,
+    instruction: Instruction,
+    operands: Sequence[Instruction],
+    programs: Mapping[str, ProgramShape | None],
 ) -> None:
     """An asynchronous operation goes on from its own start, on the same channel."""
     if not instruction.opcode.endswith(_CONTINUATIONS):
@@ -222,7 +226,7 @@ def _check_partner(
     base = instruction.opcode.rpartition("-")[0]
     before: Instruction | None = operands[0]
     if base == "async":
-        from hloexec.ops.control.asynchronous import is_over, start_of
+        from hloexec.ops.control.asynchronous import is_over, late_operands_fault, start_of
 
         before = start_of(instruction, computation.by_name)
         if is_over(instruction, computation.by_name):
@@ -232,6 +236,10 @@ def _check_partner(
                 computation,
                 instruction,
             )
+        if before is not None and len(operands) > 1:
+            fault = late_operands_fault(instruction, programs.get(before.attributes.calls))
+            if fault is not None:
+                report.error(fault, computation, instruction)
     if before is not None and before.opcode in (base, f"{base}-start", f"{base}-update"):
         for name in ("channel_id", "async_execution_thread", "calls"):
             ours, theirs = (getattr(item.attributes, name, None) for item in (instruction, before))

@@ -85,6 +85,21 @@ NEWER: dict[str, str] = {
         ROOT d = f32[2] async-done(g)""",
         _DIFFERENCE,
     ),
+    "async-update with further operands and aliases": module(
+        """a = f32[2] parameter(0)
+        s = ((f32[2]), (), (s32[], s32[3])) async-start(a), calls=inner
+        u = ((f32[2], f32[2]), f32[2], (s32[3])) async-update(s, a), output_to_operand_aliasing={{2,0}: (0, {2,1})}
+        ROOT d = f32[2] async-done(u)""",
+        _DIFFERENCE,
+    ),
+    "shorthand whose operands come late": module(
+        """a = f32[2] parameter(0)
+        s = ((), (), s32[]) call-start(), to_apply=inner
+        t = ((f32[2]), (), s32[]) call-update(s, a)
+        u = ((f32[2], f32[2]), f32[2], s32[]) call-update(t, a)
+        ROOT d = f32[2] call-done(u)""",
+        _DIFFERENCE,
+    ),
     "async-update with further operands": module(
         f"""a = f32[2] parameter(0)
         b = f32[2] parameter(1)

@@ -279,6 +279,14 @@ ATTRIBUTES: dict[str, str] = {
         "t = token[] after-all()\nr = (f32[2], u32[], token[]) recv(t), channel_id=1\n"
         "ROOT d = (f32[2], token[]) §recv-done(r), §channel_id=§2§"
     ),
+    "channel of recv-done left out": module(
+        "t = token[] after-all()\nr = (f32[2], u32[], token[]) recv(t), channel_id=1\n"
+        "ROOT d = (f32[2], token[]) §recv-done(r)"
+    ),
+    "channel of send-done that send leaves out": module(
+        "t = token[] after-all()\na = f32[2] parameter(0)\ns = (f32[2], u32[], token[]) send(a, t)\n"
+        "ROOT d = token[] §send-done(s), channel_id=2"
+    ),
     "metadata of a wrong type": _carries("metadata={op_name=§n}"),
     "metadata line that is a string": _carries('metadata={source_line=§"1"}'),
     "metadata line beyond 32 bits": _carries("metadata={source_line=§4294967296}"),

@@ -102,6 +102,15 @@ STRUCTURE: dict[str, str] = {
         "HloModule m\nFileNames\nFunctionNames\nFileLocations\nStackFrames\n1 {file_location_id=1 parent_frame_id=1 §x=1}\n"
         "ENTRY e { ROOT a = f32[] parameter(0) }"
     ),
+    "file location beyond 32 bits": (
+        "HloModule m\nFileNames\nFunctionNames\nFileLocations\n"
+        "1 {file_name_id=1 function_name_id=1 line=1 end_line=§2147483648 column=1 end_column=1}\nStackFrames\n"
+        "ENTRY e { ROOT a = f32[] parameter(0) }"
+    ),
+    "stack frame beyond 32 bits": (
+        "HloModule m\nFileNames\nFunctionNames\nFileLocations\nStackFrames\n"
+        "1 {file_location_id=1 parent_frame_id=§-2147483649}\nENTRY e { ROOT a = f32[] parameter(0) }"
+    ),
     "two ENTRY": "HloModule m\nENTRY a {\n x = f32[] parameter(0)\n}\n§ENTRY §b {\n x = f32[] parameter(0)\n}\n",
     "two computations of one name": "HloModule m\n§f {\n x = f32[] parameter(0)\n}\nENTRY §f {\n x = f32[] parameter(0)\n}\n",
     "computation without a name": "HloModule m\nENTRY §{ ROOT a = f32[] parameter(0) }",

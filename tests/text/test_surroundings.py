@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from contextlib import suppress
@@ -45,7 +46,17 @@ SURROUNDED = {
     "a page": f"<pre>{escape(_MODULE)}</pre>",
     "colours": f"\x1b[32m{_MODULE}\x1b[0m",
     "a comment behind the name": f"Here it is:\n{_MODULE.replace('poly,', 'poly/* a.txt */,')}Thanks!\n",
+    "a string of C++": f'  auto hlo = R"(\n{_MODULE})";\n  EXPECT_TRUE(a == b);\n}}\n',
+    "a string of C++ that ends behind a bracket": f'auto hlo = R"(\n{_MODULE.rstrip()})";\n  auto x = 1;\n',
+    "a string of C++ with a delimiter": f'TEST_F(A, B) {{\n  auto hlo = R"hlo(\n{_MODULE}  )hlo";\n  auto x = 1;\n}}\n',
+    "a string of Rust": f'    poly: r#"{_MODULE}"#,\n    x = 1,\n',
+    "a string of Python": f'hlo = """\\\n{_MODULE}"""\nmodule = parse(hlo)\n',
+    "a string of Python in single quotes": f"    hlo = f'''\n{_MODULE}    '''\n    x = 1\n",
+    "what repr gives": repr(_MODULE),
+    "a string of bytes": f"text = {_MODULE.encode()!r}\nx = 1\n",
+    "JSON": json.dumps({"name": "x = 1", "hlo": _MODULE, "n": 3}),
     "a shell": f"$ cat dump.txt\n{_MODULE}$ ",
+    "no header, in a string": f'constexpr auto hlo = R"(\n{_MODULE.partition(chr(10) * 2)[2]})";\n  auto x = 1;\n',
     "no header, in a fence": "```\n" + _MODULE.partition("\n\n")[2] + "```",
 }
 
@@ -90,8 +101,14 @@ def test_files_in_utf_16_are_read(tmp_path: Path, encoding: str) -> None:
         (_MODULE.rpartition("\n}")[0], 10),
         ("```\n" + _MODULE.replace("add(%x, %x)", "add(%x, %z)") + "```\n", 6),
         (_prefixed(_LOG_LINE).replace("add(%x, %x)", "add(%x, %z)"), 5),
+        (f'hlo = """\n{_MODULE.replace("add(%x, %x)", "add(%x, %z)")}"""\nx = 1\n', 6),
+        (repr(_MODULE.replace("add(%x, %x)", "add(%x, %z)")), 5),
+        (f'hlo = """\n{_MODULE}\n  %n = f32[] negate(%a)\n"""\n', 14),
     ],
-    ids=["header", "computation", "tail", "instruction", "end", "inside a fence", "behind a prefix"],
+    ids=[
+        *("header", "computation", "tail", "instruction", "end"),
+        *("inside a fence", "behind a prefix", "inside a string", "inside repr", "tail of a string"),
+    ],
 )
 def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None:
     with warnings.catch_warnings(), pytest.raises(ParseError) as caught:
@@ -128,12 +145,16 @@ def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
         "HloModule a\n" + "f(->{ " * 120_000,
         "f(" + "->{ " * 120_000,
         "\n" * 120_000 + "module",
+        '"' + "HloModule a\\n" * 120_000 + '"',
+        "'HloModule " + "\\x" * 120_000,
+        '"HloModule ' * 60_000 + "\\n",
+        'R"(' * 60_000 + _MODULE + ")?" * 60_000,
         _MODULE + "{ " * 120_000,
         "&lt;" * 120_000,
         "\x1b[1" * 120_000,
         "1 " * 100_000 + "HloModule a\nENTRY e {",
     ],
-    ids=range(12),
+    ids=range(16),
 )
 def test_long_texts_that_are_no_modules_take_no_long_time(text: str) -> None:
     started = time.process_time()

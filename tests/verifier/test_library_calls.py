@@ -91,7 +91,7 @@ def test_commands_refuse_an_ill_formed_call(tmp_path, capsys) -> None:  # type: 
 
 def test_a_call_that_cannot_run_is_not_judged() -> None:
     """A dump is readable whether or not hloexec knows a library's ways."""
-    assert verify(parsed(_call("X64SplitLow", "f32[7]", "f64[4]"))) == []
+    assert verify(parsed(_call("X64SplitLow", "bf16[7]", "f64[4]"))) == []
     assert verify(parsed(_gemm("f32[9]", config=GEMM.replace('"beta"', '"epilogue": "NEW", "beta"')))) == []
     assert verify(parsed(_call("no_such_library", "f32[9]", "f32[2]"))) == []
 

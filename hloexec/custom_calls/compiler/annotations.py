@@ -94,11 +94,12 @@ class Nothing:
         return _zeros(shape)
 
 
-@custom_call("AssumeGatherIndicesInBound", "AssumeScatterIndicesInBound")
+@custom_call("AssumeGatherIndicesInBound", "AssumeScatterIndicesInBound", "GatherScatterIndicesBitpacked")
 class IndicesInBound:
-    """out = operand, indices of a gather or a scatter that are promised to be in range.
+    """out = operand, indices of a gather or a scatter that are promised to be in range, or that come from one number.
 
-    Source: XLA, despecializer, which turns the call into a copy.
+    Source: XLA, despecializer, which turns the call into a copy; modules optimized for TPUs, which take the indices of
+    several dimensions out of the bits of one number (…IndicesBitpacked).
     """
 
     infer = staticmethod(Annotation.infer)

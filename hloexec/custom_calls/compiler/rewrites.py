@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
@@ -13,59 +14,66 @@ from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
-_HALF_TYPES = ("s32", "u32")
-_WHOLE_TYPES = ("s64", "u64")
+_HALF_TYPES = {"s32": ("s64", "u64"), "u32": ("s64", "u64"), "f32": ("f64", "c64"), "f64": ("c128",)}
+"""Of halves, the types of what they may be halves of; and the other way round."""
+_WHOLE_TYPES = {"s64": ("s32", "u32"), "u64": ("s32", "u32"), "f64": ("f32",), "c64": ("f32",), "c128": ("f64",)}
+_SPLITS = ("X64SplitLow", "X128SplitLow", "X64SplitHigh", "X128SplitHigh")
 _WORD_BITS = np.uint64(32)
 
 
-def _of_type(shape: Shape, names: tuple[str, ...], what: str) -> ArrayShape:
+def _of_type(shape: Shape, names: Collection[str], what: str) -> ArrayShape:
     array = array_shape(shape, what)
-    require(
-        array.element_type.name in names,
-        f"{what} must be {' or '.join(names)}, but has shape {array}; how a TPU splits floating-point numbers is not "
-        f"public",
-    )
+    require(array.element_type.name in names, f"{what} must be {' or '.join(names)}, but has shape {array}")
     return array
 
 
-def _require_integers(names: tuple[str, ...], instruction: Instruction) -> None:
+def _require_known(names: Collection[str], instruction: Instruction) -> None:
     shape = instruction.shape
     if not isinstance(shape, ArrayShape) or shape.element_type.name not in names:
-        raise UnsupportedError(f"its result is {shape}; how a TPU splits other numbers than integers is not public")
+        raise UnsupportedError(f"its result is {shape}, but must be {' or '.join(names)}")
 
 
-@custom_call("X64SplitLow", "X64SplitHigh", config=partial(_require_integers, _HALF_TYPES), is_reproducible=True)
+@custom_call(*_SPLITS, config=partial(_require_known, _HALF_TYPES), is_reproducible=True)
 class X64Split:
-    """The lower or the higher 32 bits of 64-bit integers for processors without such integers.
+    """Halves of numbers of 64 and 128 bits, for processors without such numbers.
 
-    Source: XLA, X64 rewriting.
+    Of integers, the lower or the higher 32 bits; of f64, the nearest f32 (low) or the f32 nearest to what that leaves,
+    0 where it is not finite (high); of complex numbers, the real (low) or the imaginary parts (high).
+    Source: XLA, X64 rewriting; for floats, XLA, SplitF64ToF32, and modules optimized for TPUs.
     """
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> Shape:
-        array = _of_type(operand, _WHOLE_TYPES, "the operand of a split")
         result = _of_type(shape, _HALF_TYPES, "the result of a split")
+        array = _of_type(operand, _HALF_TYPES[result.element_type.name], "the operand of a split")
         return ArrayShape(result.element_type, array.dimensions, dynamic_dimensions=array.dynamic_dimensions)
 
     @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape, attributes: object) -> Array:
+        is_high = getattr(attributes, "custom_call_target", "") in _SPLITS[2:]
+        if operand.dtype.kind == "c":
+            return np.ascontiguousarray(operand.imag if is_high else operand.real)
+        if operand.dtype.kind == "f":
+            nearest = operand.astype(np.float32)
+            return np.where(np.isfinite(nearest), operand - nearest, 0).astype(np.float32) if is_high else nearest
         words = operand.view(np.uint64)
-        if getattr(attributes, "custom_call_target", "") == "X64SplitHigh":
+        if is_high:
             words = words >> _WORD_BITS
         return words.astype(np.uint32).view(shape.element_type.storage)
 
 
-@custom_call("X64Combine", config=partial(_require_integers, _WHOLE_TYPES), is_reproducible=True)
+@custom_call("X64Combine", "X128Combine", config=partial(_require_known, _WHOLE_TYPES), is_reproducible=True)
 class X64Combine:
-    """The 64-bit integer of its lower and its higher 32 bits, in this order.
+    """The 64-bit integer of its lower and its higher 32 bits, in this order; the f64 that is the sum of two f32; the
+    complex number of its real and its imaginary part.
 
-    Source: XLA, X64 rewriting.
+    Source: XLA, X64 rewriting; for floats, modules optimized for TPUs.
     """
 
     @staticmethod
     def infer(low: Shape, high: Shape, *, shape: Shape) -> Shape:
-        halves = [_of_type(half, _HALF_TYPES, "a half") for half in (low, high)]
         result = _of_type(shape, _WHOLE_TYPES, "the result of a combination")
+        halves = [_of_type(half, _WHOLE_TYPES[result.element_type.name], "a half") for half in (low, high)]
         require(
             halves[0].dimensions == halves[1].dimensions,
             f"halves must have the same dimensions, but have shapes {halves[0]} and {halves[1]}",
@@ -74,8 +82,13 @@ class X64Combine:
 
     @staticmethod
     def evaluate(low: Array, high: Array, *, shape: ArrayShape) -> Array:
+        storage = shape.element_type.storage
+        if storage.kind == "c":
+            return np.ascontiguousarray(np.stack([low, high], -1)).view(storage)[..., 0]
+        if storage.kind == "f":
+            return low.astype(storage) + high
         words = low.view(np.uint32).astype(np.uint64) | high.view(np.uint32).astype(np.uint64) << _WORD_BITS
-        return words.view(shape.element_type.storage)
+        return words.view(storage)
 
 
 @custom_call("PadToStatic", is_reproducible=True)

@@ -115,6 +115,7 @@ def _trsm_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
     "b[m,n]",
     options={"side": "LR", "uplo": "LU", "trans_x": "NTC", "diag": "NU"},
     older=Older("left_side lower trans_a diag m n batch alpha", _trsm_options, library="blas"),
+    last="alpha",
 )
 def trsm(call: Call, a: Array, b: Array) -> Results:
     """x with op(a) x = alpha b (side L) or x op(a) = alpha b (R); op is nothing, transposition or adjunction (N, T, C).

@@ -53,6 +53,8 @@ class _Target:
     routine: MatrixRoutine
     options: Mapping[str, Any]
     older: Older | None
+    last: str | None = None
+    """An option that calls of the typed spelling may have as a scalar behind their operands, as jaxlib 0.4.36 did."""
 
     @property
     def scalar_count(self) -> int:
@@ -72,6 +74,13 @@ class _Target:
     def infer(self, *operands: Shape, shape: Shape) -> Shape:
         """The declared shape, where sizes, ranks and element types are those of the routine."""
         target, count = self.routine.target, self.scalar_count + len(self.routine.operands)
+        if self.last is not None and len(operands) == count + 1:
+            factor = array_shape(operands[-1], f"operand {count} of {target}")
+            require(
+                factor.rank == 0 and factor.element_type is array_shape(operands[0], "operand 0").element_type,
+                f"operand {count} of {target} must be a scalar of the type of the others, but has shape {factor}",
+            )
+            operands = operands[:-1]
         require(len(operands) == count, f"{target} must have {count} operands, but has {len(operands)}")
         for number, scalar in enumerate(operands[: self.scalar_count]):
             array = array_shape(scalar, f"operand {number} of {target}")
@@ -81,6 +90,9 @@ class _Target:
     def evaluate(self, *operands: Array, config: Mapping[str, object], shape: Shape) -> Any:
         _check(self, tuple((operand.dtype, operand.shape) for operand in operands), shape)
         options = config
+        if self.last is not None and len(operands) > len(self.routine.operands):
+            options = {**config, self.last: operands[-1].item()}
+            operands = operands[:-1]
         if self.older is not None:
             scalars = zip(self.older.scalars.split(), operands, strict=False)
             options = self.older.options({name: value.item() for name, value in scalars})
@@ -100,6 +112,7 @@ def routine(
     *,
     options: Mapping[str, object] | None = None,
     older: Older | None = None,
+    last: str | None = None,
 ) -> Callable[[Callable[..., Mapping[str, Any]]], Callable[..., Mapping[str, Any]]]:
     """Register the decorated function, of one matrix, as the entries of a routine in all precisions and spellings.
 
@@ -107,7 +120,7 @@ def routine(
     have, as `checked_attributes` does, or the letters in a string. Operands and results are written `a[m,n] tau[r]`,
     where a letter is a size that an earlier one fixes and `r` is min(m, n), with `:real`, `:complex` or an element type
     where it is not the routine's own. The function is given a `Call` and the operands, and returns the results by name;
-    what it leaves out is zero.
+    what it leaves out is zero. `last` names an option that may come as a scalar behind the operands.
     """
 
     def decorate(function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
@@ -126,7 +139,7 @@ def routine(
             )
             wide = _WIDER.get(precision)
             wider = None if wide is None else f"lapack_{wide}{name}_ffi"
-            register(typed.target, _Target(typed, options or {}, None), sourced, wider)
+            register(typed.target, _Target(typed, options or {}, None, last), sourced, wider)
             if older is not None:
                 ordered = _in_order(_for(older.results, kind), fields)
                 target = f"{older.library}_{precision}{name}"

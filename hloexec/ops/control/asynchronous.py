@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
@@ -27,11 +28,13 @@ from hloexec.structs import frozen
 __all__ = [
     "AsyncDoneAttributes",
     "AsyncStartAttributes",
+    "AsyncUpdateAttributes",
     "CopyStartAttributes",
     "InfeedAttributes",
     "OutfeedAttributes",
     "TransferAttributes",
     "is_over",
+    "late_operands_fault",
     "start_of",
 ]
 
@@ -49,6 +52,11 @@ class AsyncDoneAttributes:
 
     async_execution_thread: str | None = attribute(Grammar.STRING, default=None)
     calls: str | None = attribute(Grammar.COMPUTATION, default=None)
+
+
+@frozen
+class AsyncUpdateAttributes(AsyncDoneAttributes):
+    output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
 
 
 @frozen
@@ -85,7 +93,9 @@ class OutfeedAttributes:
     owns_tuple=True,
 )
 class AsyncStart:
-    """Starts calls(operands...); the value is ((operands...), results, state...)."""
+    """Starts calls(operands...); the value is ((operands...), results, state...).
+
+    Where there are fewer operands than parameters, an async-update gives the others, and the computation runs then."""
 
     @staticmethod
     def well_formed(*operands: Shape, shape: Shape) -> None:
@@ -109,29 +119,26 @@ class AsyncStart:
 @opcode(
     "async-update",
     operands=(1, ANY),
-    attributes=AsyncDoneAttributes,
+    attributes=AsyncUpdateAttributes,
     role=Role.PART,
     aliases=(((), ()),),
     opens=True,
     owns_tuple=True,
 )
 class AsyncUpdate:
-    """The operand, a started operation, some steps later; the others are further operands of what it calls."""
+    """The operand, a started operation, some steps later; the others are further operands of what it calls.
+
+    Further operands may come with another state, and with the shape of a result that was () before."""
 
     well_formed = AsyncStart.well_formed
 
     @staticmethod
-    def reason_against(instruction: Instruction) -> str | None:
-        is_late = len(instruction.operands) > 1
-        return "it gives operands to a computation that an async-start has started without them" if is_late else None
-
-    @staticmethod
     def infer(operand: Shape, *further: Shape, shape: Shape) -> Shape:
-        before, _, *state = require_tuple(operand, 2, "the operand of async-update")
+        before, *_ = require_tuple(operand, 2, "the operand of async-update")
         if not further:
             return operand
-        result = require_tuple(shape, 2, "async-update")[1]
-        return TupleShape((TupleShape((*require_tuple(before, 0, "its element 0"), *further)), result, *state))
+        _, *others = require_tuple(shape, 2, "async-update")
+        return TupleShape((TupleShape((*require_tuple(before, 0, "its element 0"), *further)), *others))
 
 
 @opcode(
@@ -269,6 +276,27 @@ def is_over(instruction: Instruction, by_name: Mapping[str, Instruction]) -> boo
     """Whether an async-update or async-done goes on from what is done already, or from itself."""
     origin = _origin(instruction, by_name)
     return origin is None or origin.opcode == "async-done"
+
+
+def late_operands_fault(update: Instruction, program: ProgramShape | None) -> str | None:
+    """Why the operands that an async-update brings do not fit the computation that was started, or its result."""
+    shape = update.shape
+    if program is None or not isinstance(shape, TupleShape) or len(shape.elements) < 2:
+        return None
+    given, result, *_ = shape.elements
+    operands = given.elements if isinstance(given, TupleShape) else ()
+    try:
+        require(
+            len(operands) <= len(program.parameters),
+            f"what was started takes {len(program.parameters)} operands, but has {len(operands)} after async-update",
+        )
+        known = ProgramShape(program.parameters[: len(operands)], program.result)
+        require_parameters(known, operands, "the computation that async-update goes on with")
+        if len(operands) == len(program.parameters):
+            require_same_shape(result, program.result, "element 1 of async-update, its result,")
+    except ShapeError as error:
+        return error.message
+    return None
 
 
 def _origin(instruction: Instruction, by_name: Mapping[str, Instruction]) -> Instruction | None:

@@ -85,9 +85,20 @@ def seeded(seed: int) -> Iterator[None]:
         _generator.reset(token)
 
 
+def _bits(shape: Shape, what: str) -> ArrayShape:
+    bits = array_shape(shape, what)
+    require(
+        bits.element_type.is_integral or bits.element_type.is_floating,
+        f"{what} must hold integers or floats, but has shape {bits}",
+    )
+    return bits
+
+
 @opcode("rng-bit-generator", operands=1, attributes=RngBitGeneratorAttributes, any_order=True)
 class RngBitGenerator:
     """(new state, bits): uniformly distributed bits out of a state, as integers, or as the floats that have them.
+
+    Dumps of TPUs declare the bits alone where nothing uses the new state.
 
     The state is u64[2], or u64[3] for Philox (or the same as pairs of u32, low word first). Threefry: key and 64-bit
     counter. Philox: key and 128-bit counter, low part first; of a state of two, the counter is (low, key).
@@ -101,7 +112,8 @@ class RngBitGenerator:
     @staticmethod
     def relate(use: Relating) -> None:
         use.keep(use.operands[0].axes, "it is the state of a random number generator")
-        use.keep(use.result.part(0).axes, "it is the state of a random number generator")
+        if isinstance(use.result.shape, TupleShape):
+            use.keep(use.result.part(0).axes, "it is the state of a random number generator")
 
     @staticmethod
     def infer(state: Shape, *, attributes: RngBitGeneratorAttributes, shape: Shape) -> Shape:
@@ -114,19 +126,17 @@ class RngBitGenerator:
             f"the state of rng-bit-generator with {attributes.algorithm} must be "
             f"{' or '.join(f'u64[{n}]' for n in allowed)}, but has shape {state}",
         )
+        if not isinstance(shape, TupleShape):
+            return _bits(shape, "the result of rng-bit-generator")
         parts = require_tuple(shape, 2, "rng-bit-generator")
         require(len(parts) == 2, f"rng-bit-generator must have the shape (state, bits), not {shape}")
         require_same_shape(parts[0], state, "element 0 of rng-bit-generator, its new state,")
-        bits = array_shape(parts[1], "element 1 of rng-bit-generator")
-        require(
-            bits.element_type.is_integral or bits.element_type.is_floating,
-            f"element 1 of rng-bit-generator must hold integers or floats, but has shape {bits}",
-        )
+        bits = _bits(parts[1], "element 1 of rng-bit-generator")
         return TupleShape((array, bits))
 
     @staticmethod
-    def evaluate(state: Array, *, attributes: RngBitGeneratorAttributes, shape: TupleShape) -> tuple[Array, Array]:
-        bits = shape.elements[1]
+    def evaluate(state: Array, *, attributes: RngBitGeneratorAttributes, shape: Shape) -> Array | tuple[Array, Array]:
+        bits = shape.elements[1] if isinstance(shape, TupleShape) else shape
         assert isinstance(bits, ArrayShape)
         pattern = ELEMENT_TYPES[f"u{bits.element_type.bits}"]
         words = [int(word) for word in np.ascontiguousarray(state).view(np.uint64)]
@@ -141,6 +151,8 @@ class RngBitGenerator:
             counter += used
             words[1:] = [counter >> 64 * part & _MASK64 for part in range(len(words) - 1)]
         values = values.view(bits.element_type.storage).reshape(bits.dimensions)
+        if not isinstance(shape, TupleShape):
+            return values
         return np.array(words, np.uint64).view(state.dtype), values
 
 

@@ -15,6 +15,7 @@ from hloexec.ir import Instruction, TupleShape, map_shape
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.lowering.binding import bound
+from hloexec.plan.lowering.flow import continuation
 from hloexec.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.plan.trees import SlotTree
 
@@ -38,6 +39,8 @@ def exchange(lowering: Lowering, instruction: Instruction) -> SlotTree:
 
 def part(lowering: Lowering, instruction: Instruction) -> SlotTree:
     """The value of an instruction of role PART."""
+    if len(instruction.operands) > 1:
+        return continuation(lowering, instruction)
     entry = OPCODES[instruction.opcode]
     return lowering.renamed(instruction, lowering.element(instruction, entry.traits.part))
 

@@ -7,29 +7,75 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloexec.errors import VerificationError
+from hloexec.errors import UnsupportedError, VerificationError
 from hloexec.ir import Instruction, TupleShape, map_shape
+from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, role_of
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.program import called_computation, starts
 from hloexec.plan.steps import Branch, Conditional, Invocation, Plan, Step, While
 from hloexec.plan.trees import SlotTree, leaves
+from hloexec.wording import counted
 
 if TYPE_CHECKING:
     from hloexec.plan.lowering.computation import Lowering
 
-__all__ = ["conditional", "invocation", "while_loop"]
+__all__ = ["called", "conditional", "continuation", "invocation", "while_loop"]
 
 
 def invocation(lowering: Lowering, instruction: Instruction) -> SlotTree:
     """The value of a call; of an asynchronous start, operands, result, and a state that means nothing here."""
-    operands = lowering.operands(instruction)
-    is_start = starts(instruction)
-    shape = instruction.shape
-    if is_start and isinstance(shape, TupleShape) and len(shape.elements) > 1:
-        shape = shape.elements[1]
     name = called_computation(instruction)
     assert name is not None
+    run = _begun if starts(instruction) else called
+    return run(lowering, instruction, name, lowering.operands(instruction))
+
+
+def continuation(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an asynchronous operation that is given further operands."""
+    from hloexec.ops.control.asynchronous import start_of
+
+    begun = start_of(instruction, lowering.computation.by_name)
+    if begun is None:
+        raise UnsupportedError(
+            f"%{instruction.name} in computation {lowering.computation.name} gives operands to an operation that was "
+            f"not started in this computation"
+        )
+    name = called_computation(begun)
+    assert name is not None
+    before, further = lowering.element(instruction, (0,)), lowering.operands(instruction)[1:]
+    return _begun(lowering, instruction, name, (*(before if isinstance(before, tuple) else (before,)), *further))
+
+
+def _begun(lowering: Lowering, instruction: Instruction, name: str, operands: tuple[SlotTree, ...]) -> SlotTree:
+    """(operands, result, state...) of what runs once all of its operands are there."""
+    missing = len(lowering.context.program.module.by_name[name].parameters) - len(operands)
+    if missing > 0:
+        _check_unfinished(lowering, instruction, f"{counted(missing, 'operand')} of {name}")
+        return lowering.renamed(instruction, (operands, *lowering.state(instruction, 1)))
+    result = called(lowering, instruction, name, operands)
+    return lowering.renamed(instruction, (operands, result, *lowering.state(instruction)))
+
+
+def _check_unfinished(lowering: Lowering, instruction: Instruction, what: str) -> None:
+    """Refuse to run where something but a continuation of it uses what has not been given all of its operands."""
+    name = instruction.name
+    where = f"in computation {lowering.computation.name}"
+    for user in lowering.computation.instructions:
+        first, *others = (*user.operands, "")
+        continues = role_of(user) is Role.PART and traits_of(user).opens
+        if name in others or (first == name and not continues):
+            raise UnsupportedError(f"%{user.name} {where} uses %{name}, which lacks {what}")
+    if lowering.computation.root_name == name:
+        raise UnsupportedError(f"%{name}, the root {where}, lacks {what}")
+
+
+def called(lowering: Lowering, instruction: Instruction, name: str, operands: tuple[SlotTree, ...]) -> SlotTree:
+    """What a computation gives for these operands."""
+    shape, is_silent = instruction.shape, role_of(instruction) in (Role.ASYNC_START, Role.PART)
+    if is_silent and isinstance(shape, TupleShape) and len(shape.elements) > 1:
+        shape = shape.elements[1]
     callee = lowering.context.called_plan(name, lowering.types(operands), float_types(shape))
     if len(callee.computation.parameters) != len(operands):
         raise VerificationError(
@@ -41,10 +87,8 @@ def invocation(lowering: Lowering, instruction: Instruction) -> SlotTree:
         lowering.slot_shapes[slot] = callee.slot_shapes[result]
         if order is not None:
             lowering.orders[slot] = order
-    step = lowering.add(instruction, operands, tree, None, Invocation(callee), is_silent=is_start)
+    step = lowering.add(instruction, operands, tree, None, Invocation(callee), is_silent=is_silent)
     _check_arguments(step, callee, len(step.operands))
-    if is_start:
-        return lowering.renamed(instruction, (operands, tree, *lowering.state(instruction)))
     return tree
 
 

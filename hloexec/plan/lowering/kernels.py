@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hloexec.errors import UnsupportedError
+from hloexec.errors import UnsupportedError, VerificationError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape, map_shape
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
@@ -18,6 +18,7 @@ from hloexec.plan.float_widths import float_types
 from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.lowering.binding import Site, instruction_kernel, library_kernel
 from hloexec.plan.lowering.exchange import boundary
+from hloexec.plan.lowering.flow import called
 from hloexec.plan.program import UNKNOWN_CALL_HINT, call_reason
 from hloexec.plan.trees import Leaf, SlotTree, leaves
 
@@ -100,12 +101,28 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
         if not isinstance(instruction.shape, TupleShape):
             return lowering.renamed(instruction, values[0])
         return lowering.renamed(instruction, (*values, *lowering.state(instruction, len(values))))
+    if entry.invokes is not None:
+        return _invoked(lowering, instruction, entry.invokes(instruction))
     operands = lowering.operands(instruction)
     slots = [slot for tree in operands for slot in leaves(tree)]
     made = library_kernel(_site(lowering, instruction, slots, numerics), entry)
     tree = map_shape(instruction.shape, lowering.new_slot)
     lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
     return tree
+
+
+def _invoked(lowering: Lowering, instruction: Instruction, name: str) -> SlotTree:
+    """The value of a call that runs a computation; its shapes are not what the verifier looks at."""
+    computation = lowering.context.program.module.by_name[name]
+    given = [operand.shape for operand in lowering.computation.operands_of(instruction)]
+    taken = [parameter.shape for parameter in computation.parameters]
+    is_fitting = len(given) == len(taken) and all(one.compatible(two) for one, two in zip(given, taken, strict=True))
+    if not is_fitting or not instruction.shape.compatible(computation.result_shape):
+        raise VerificationError(
+            f"%{instruction.name} in computation {lowering.computation.name} calls {name}, whose parameters and result "
+            f"are not those of the call"
+        )
+    return called(lowering, instruction, name, lowering.operands(instruction))
 
 
 def _refuse(instruction: Instruction, reason: str | None, *operands: object) -> None:

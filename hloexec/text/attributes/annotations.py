@@ -13,7 +13,7 @@ from hloexec.text.state import ParserState
 __all__ = ["AnnotationParser"]
 
 _PROFILE_TYPES = range(4)
-_INT32 = range(-(1 << 31), 1 << 31)
+INT32 = range(-(1 << 31), 1 << 31)
 _METADATA_STRINGS = ("op_type", "op_name", "source_file", "deduplicated_name", "scheduling_name", "metadata_payload")
 _METADATA_INTEGERS = ("source_line", "source_end_line", "source_column", "source_end_column", "stack_frame_id")
 
@@ -202,7 +202,7 @@ class AnnotationParser:
             elif name in _METADATA_INTEGERS:
                 position = lexer.start
                 fields[name] = lexer.integer(f"the metadata field '{name}'")
-                if fields[name] not in _INT32:
+                if fields[name] not in INT32:
                     lexer.fail(f"the metadata field '{name}' does not fit 32 bits", position)
             elif name == "profile_type":
                 position = lexer.start

@@ -30,6 +30,7 @@ ENTRY e {{
         "PinToDevice",
         "PinToDeviceSram",
         "AssumeGatherIndicesInBound",
+        "GatherScatterIndicesBitpacked",
         "annotate_device_placement",
         "SetBound",
         "xla.sdy.FuncResultSharding",

@@ -33,9 +33,39 @@ def test_halves_of_integers_make_up_the_integers(whole, half):
     assert (again == values).all()
 
 
-def test_halves_of_floats_are_refused():
-    with pytest.raises(UnsupportedError, match="how a TPU splits other numbers than integers is not public"):
-        run('x = f64[] parameter(0)\nROOT l = f32[] custom-call(x), custom_call_target="X64SplitLow"', np.float64(1))
+def halves(whole, half, size, bits=64):
+    return f"""x = {whole}[{size}] parameter(0)
+        l = {half}[{size}] custom-call(x), custom_call_target="X{bits}SplitLow"
+        h = {half}[{size}] custom-call(x), custom_call_target="X{bits}SplitHigh"
+        c = {whole}[{size}] custom-call(l, h), custom_call_target="X{bits}Combine"
+        ROOT r = ({half}[{size}], {half}[{size}], {whole}[{size}]) tuple(l, h, c)"""
+
+
+def test_halves_of_f64_are_the_nearest_f32_and_the_nearest_to_what_it_leaves():
+    values = np.array([1 / 3, -np.pi, 1e300, -np.inf, np.nan, 0.0, 1 + 2.0**-40])
+    with np.errstate(over="ignore"):
+        nearest = values.astype(np.float32)
+    low, high, again = run(halves("f64", "f32", 7), values)
+    np.testing.assert_array_equal(low, nearest)
+    np.testing.assert_array_equal(high, [np.float32(1 / 3 - float(nearest[0])), np.float32(-np.pi - float(nearest[1])), 0, 0, 0, 0, 2.0**-40])  # fmt: skip
+    finite = np.isfinite(nearest)
+    assert (np.abs(again[finite] - values[finite]) <= 2.0**-48 * np.abs(values[finite])).all()
+    np.testing.assert_array_equal(again[~finite], nearest[~finite])
+
+
+@pytest.mark.parametrize(("whole", "half", "bits"), [("c64", "f32", 64), ("c128", "f64", 128)])
+def test_halves_of_complex_numbers_are_their_parts(whole, half, bits):
+    values = np.array([1 - 2j, -0.0 + 3j, complex(np.nan, -np.inf)]).astype(f"complex{whole[1:]}")
+    low, high, again = run(halves(whole, half, 3, bits), values)
+    assert (low.tobytes(), high.tobytes()) == (values.real.tobytes(), values.imag.tobytes())
+    assert again.tobytes() == values.tobytes()
+
+
+def test_halves_of_narrow_numbers_are_refused():
+    with pytest.raises(UnsupportedError, match="its result is bf16"):
+        run('x = f32[] parameter(0)\nROOT l = bf16[] custom-call(x), custom_call_target="X64SplitLow"', np.float32(1))
+    with pytest.raises(HloError, match="must be s64 or u64"):
+        run('x = f64[] parameter(0)\nROOT l = s32[] custom-call(x), custom_call_target="X64SplitLow"', np.float64(1))
 
 
 def test_a_dynamic_array_is_padded_and_cut_again():

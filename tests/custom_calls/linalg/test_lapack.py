@@ -346,6 +346,20 @@ def test_older_triangular_solve_scales_by_alpha(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_triangular_solve_may_have_alpha_behind_its_operands(dtype):
+    """As jaxlib 0.4.36 to 0.4.38 calls it."""
+    a, b = matrices(dtype, 2, 4, 4) + 4 * np.eye(4, dtype=dtype), matrices(dtype, 2, 4, 3)
+    config = "{diag = 78 : ui8, side = 76 : ui8, trans_x = 78 : ui8, uplo = 76 : ui8}"
+    name, results = target("trsm", dtype), [(dtype, b.shape)]
+    (plain,) = call(name, a, b, results=results, config=config)
+    (x,) = call(name, a, b, np.asarray(2, dtype), results=results, config=config)
+    np.testing.assert_array_equal(x, 2 * plain)
+    for factor in (np.ones(1, dtype), np.int32(1)):
+        with pytest.raises(HloError, match="must be a scalar of the type of the others"):
+            call(name, a, b, factor, results=results, config=config)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_older_eig_and_schur_have_workspaces_first(dtype):
     a = matrices(dtype, 1, 4, 4)
     is_complex = np.dtype(dtype).kind == "c"

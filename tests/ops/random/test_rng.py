@@ -89,6 +89,16 @@ def test_narrow_bits_agree_with_xla() -> None:
         np.testing.assert_array_equal(ours, theirs.astype(np.uint8))
 
 
+@pytest.mark.parametrize("algorithm", ["rng_three_fry", "rng_philox"])
+def test_bits_are_the_same_without_the_new_state(algorithm: str) -> None:
+    with_state = generator(algorithm, "u64[2]", "u32[7]")
+    _, bits = evaluate(with_state, STATE[:2])
+    alone = with_state.replace("(u64[2], u32[7]) rng-bit", "u32[7] rng-bit")
+    np.testing.assert_array_equal(evaluate(alone, STATE[:2]), bits)
+    with pytest.raises(ShapeError, match="the result of rng-bit-generator must hold integers or floats"):
+        evaluate(alone.replace("u32[7]", "pred[7]"), STATE[:2])
+
+
 def test_a_state_of_32_bit_words_is_the_same_state() -> None:
     wide = evaluate(generator("rng_default", "u64[2]", "u32[9]"), STATE[:2])
     narrow = evaluate(generator("rng_default", "u32[4]", "u32[9]"), STATE[:2].view(np.uint32))
