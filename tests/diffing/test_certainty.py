@@ -113,3 +113,45 @@ def test_what_takes_elements_from_a_place_of_which_nothing_is_known_is_not_certa
     found = hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER.replace(right, wrong))).findings[0]
     assert found.after.instruction == "cut"
     assert not found.is_certain
+
+
+_PICTURE = """HloModule m
+ENTRY main {
+  x = f32[4,4,8,8] parameter(0)
+  y = f32[4,4,8,8] sine(x)
+  moved = f32[4,8,4,8] transpose(y), dimensions={0,2,1,3}
+  picture = f32[32,32] reshape(moved)
+  least = f32[] constant(-0.5)
+  lows = f32[32,32] broadcast(least), dimensions={}
+  most = f32[] constant(0.5)
+  highs = f32[32,32] broadcast(most), dimensions={}
+  above = f32[32,32] maximum(picture, lows)
+  ROOT r = f32[32,32] minimum(above, highs)
+}
+"""
+_BLOCKS = """HloModule m
+ENTRY main {
+  x = f32[4,4,8,8] parameter(0)
+  y = f32[4,4,8,8] sine(x)
+  rows = f32[128,8] reshape(y)
+  least = f32[] constant(-0.5)
+  lows = f32[128,8] broadcast(least), dimensions={}
+  most = f32[] constant(0.5)
+  highs = f32[128,8] broadcast(most), dimensions={}
+  clamped = f32[128,8] clamp(lows, rows, highs)
+  blocks = f32[4,4,8,8] reshape(clamped)
+  moved = f32[4,8,4,8] transpose(blocks), dimensions={ORDER}
+  ROOT r = f32[32,32] reshape(MOVED)
+}
+"""
+
+
+def test_what_computes_element_by_element_before_its_elements_are_moved_is_not_to_blame() -> None:
+    """`after` clamps blocks, and then leaves out to lay them side by side, or does so in another way."""
+    left_out = _BLOCKS.replace("MOVED", "blocks").replace("ORDER", "0,2,1,3")
+    first = _found(_PICTURE, left_out, _floats(4, 4, 8, 8)).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("r", False)
+    assert {run.instruction for run in first.region} == {"blocks", "r"}
+    other_order = _BLOCKS.replace("MOVED", "moved").replace("ORDER", "0,3,1,2")
+    first = _found(_PICTURE, other_order, _floats(4, 4, 8, 8)).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("moved", True)

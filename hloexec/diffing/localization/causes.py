@@ -252,7 +252,9 @@ class Causes:
         if relation is Relation.REARRANGED and moved is not source.ours:
             # Before it, elements are where they should be, if with dimensions permuted.
             return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(causes))
-        for node in reversed(ours):
+        # What computes the right numbers in an order that it inherits is not to blame: some of what moves them is.
+        is_inherited = self._relations.is_only_rearranged(source.ours, source.theirs)
+        for node in () if is_inherited else reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
                 guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
                 return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
@@ -261,9 +263,8 @@ class Causes:
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
         moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
         moving = moving if len(moving) <= LIMITS.largest_region else ()
-        return _Explanation(
-            causes=tuple(causes), otherwise=Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1)
-        )
+        guilty = Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1, is_restructured=is_inherited)
+        return _Explanation(causes=tuple(causes), otherwise=guilty)
 
     def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
         """Whether a movement has put elements into an order that no permutation of dimensions gives."""
@@ -297,6 +298,7 @@ class Causes:
         causes = causes or self._decisions_behind(pair)
         is_constant = is_filled(pair.ours) and not is_filled(pair.theirs)
         is_open = bool(causes) or not region.nodes or is_constant
+        is_open |= self._relations.is_only_rearranged(pair.ours, pair.theirs)
         otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open, is_restructured=True)
         return _Explanation(suspects, tuple(causes), otherwise)
 
