@@ -120,7 +120,7 @@ class Blame:
                 doubted.append(is_assumed)
             # What decides how a loop runs is not corrected, and all else that is wrong may follow from it.
             is_decided = suspect.decision is not None
-            if patch is None or patch.pair.numbers in corrected:
+            if is_decided or patch is None or patch.pair.numbers in corrected:
                 break
             corrected.add(patch.pair.numbers)
             is_assumed |= not patch.is_proof

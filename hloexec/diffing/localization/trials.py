@@ -97,13 +97,13 @@ class Trials:
 
     def next(self) -> tuple[Suspect | None, Patch | None]:
         """The next instruction to blame, and the patch that proves it, if there is one; of what decides how a loop goes
-        round, without the patch, as the results still differ."""
+        round, the patch puts the decision right, and the results still differ."""
         suspect, patch = self._next()
         if suspect is None:
             return None, None
         wrong = self._wrong if suspect.decision is None else [suspect.decision]
         corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
-        return self._guilt.judged(suspect, patch, corrects), patch if suspect.decision is None else None
+        return self._guilt.judged(suspect, patch, corrects), patch
 
     def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
