@@ -261,9 +261,11 @@ class Causes:
         if rounded is not None:
             return _Explanation((Suspect(pair, reason_of_lost(rounded), is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
-        moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
+        moving = tuple(filter(_is_moved, reversed(ours[:-1])))
         moving = moving if len(moving) <= LIMITS.largest_region else ()
         guilty = Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1, is_restructured=is_inherited)
+        if len(moving) == 1:
+            guilty = attrs.evolve(guilty, pair=NodePair(moving[0], pair.theirs), trial=pair)
         return _Explanation(causes=tuple(causes), otherwise=guilty)
 
     def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
@@ -339,6 +341,15 @@ class Causes:
                     break
         # What runs another way gives other values, whether or not what computes them is right.
         return found or [_Cause(pair, place=place)]
+
+
+def _is_moved(node: Node) -> bool:
+    """Whether a value has its operand's elements in another order, or in other dimensions."""
+    instance = node.instance
+    if not instance.is_movement:
+        return False
+    operand = instance.inputs[0]
+    return node.shape != operand.shape or node.digest.in_order != operand.digest.in_order
 
 
 def _are_filled(pair: NodePair) -> bool:

@@ -142,9 +142,10 @@ class Trials:
                 continue
             if not suspect.reason and self._guilt.is_innocent(suspect.pair):
                 suspect = attrs.evolve(suspect, has_wrong_operands=True)
-            self._seen.note(
-                suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
-            )
+            # What moves an operand of a value has the operand's type.
+            is_mover = suspect.trial is not None and suspect.trial.theirs is not suspect.pair.theirs
+            is_narrower = not is_mover and _is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
+            self._seen.note(suspect, is_narrower=is_narrower)
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue

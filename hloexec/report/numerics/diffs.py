@@ -50,8 +50,8 @@ def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPa
     return Group(*parts)
 
 
-_WITHOUT_COUNTERPART = "nothing that it takes was found to differ, what follows it does; before has no value in its place"
-_NOT_CORRECTED = "nothing that it takes was found to differ; the value in its place in before does not correct the results"
+_WITHOUT_COUNTERPART = "nothing that it takes was found to differ; before has no value in its place"
+_NOT_CORRECTED = "nothing that it takes was found to differ; its value alone was not found to correct the results"
 """What is said of an instruction whose value could not be compared with the one that it should be."""
 
 
