@@ -7,7 +7,7 @@ from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.traits import NO_TRAITS, Traits
 
-__all__ = ["exchanges", "forwarded_names", "operation_name", "traits_of"]
+__all__ = ["exchanges", "forwarded_names", "is_elementwise", "operation_name", "traits_of"]
 
 
 def operation_name(instruction: Instruction) -> str:
@@ -21,6 +21,12 @@ def exchanges(instruction: Instruction) -> bool:
     """Whether devices see one another's operands: in a collective, and at the boundary of a manual region."""
     entry = find_opcode(instruction.opcode)
     return (entry is not None and entry.exchange is not None) or traits_of(instruction).crosses_devices
+
+
+def is_elementwise(instruction: Instruction) -> bool:
+    """Whether each element of the result is computed from those of the operands in its place."""
+    entry = find_opcode(instruction.opcode)
+    return entry is not None and entry.is_elementwise
 
 
 def traits_of(instruction: Instruction) -> Traits:

@@ -144,6 +144,7 @@ class Decisions:
         self._handings = recorder.handings
         self._controls = {(control.name, control.device): control for control in recorder.controls}
         self._known: dict[tuple[str, int], list[Node]] = {}
+        self._known_given: dict[tuple[str, int], list[int | None]] = {}
         self._others: dict[tuple[str, int], list[list[Digest]]] = {}
         self._by_frame: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
 
@@ -245,7 +246,11 @@ class Decisions:
 
     def like(self, name: str, other: Decisions, device: int) -> str:
         """The loop or conditional that is one of another run by its place in it, or in the same iteration of the loop
-        around it, if both ran as many there, or as many that give values of such sizes; else an empty string."""
+        around it, if both ran as many there, or as many that give values of such sizes; else an empty string.
+
+        Of several loops, which may run in another order, it is one that was given most of what the other was given, and
+        in most of the same places.
+        """
         frame = theirs = _frame_of(name)
         if frame[0]:
             frame = (self.like(frame[0], other, device), frame[1])
@@ -256,7 +261,25 @@ class Decisions:
             sizes = other._sizes(name, device)
             names = [each for each in names if self._sizes(each, device) == sizes]
             others = [each for each in others if other._sizes(each, device) == sizes]
-        return names[others.index(name)] if len(names) == len(others) and name in others else ""
+        if len(names) != len(others) or name not in others:
+            return ""
+        place = names[others.index(name)]
+        given = other._given(name, device)
+
+        def likeness(each: str) -> tuple[int, int, bool]:
+            found = self._given(each, device)
+            in_place = {digest for digest, wanted in zip(found, given, strict=False) if digest == wanted}
+            return len({*found} & {*given} - {None}), len(in_place - {None}), each == place
+
+        return max(names, key=likeness)
+
+    def _given(self, name: str, device: int) -> list[int | None]:
+        """The digests of what a loop was given at first; None of what others are easily given by accident."""
+        key = (name, device)
+        if key not in self._known_given:
+            digests = [node.digest for handing in self.handings(*key)[:1] for node in handing.given]
+            self._known_given[key] = [None if digest.is_uniform else digest.in_order for digest in digests]
+        return self._known_given[key]
 
     def _sizes(self, name: str, device: int) -> list[tuple[str, int]]:
         """What kinds of values a loop or a conditional gives, and how many elements each has."""

@@ -113,3 +113,91 @@ def test_what_takes_elements_from_a_place_of_which_nothing_is_known_is_not_certa
     found = hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER.replace(right, wrong))).findings[0]
     assert found.after.instruction == "cut"
     assert not found.is_certain
+
+
+_PICTURE = """HloModule m
+ENTRY main {
+  x = f32[4,4,8,8] parameter(0)
+  y = f32[4,4,8,8] sine(x)
+  moved = f32[4,8,4,8] transpose(y), dimensions={0,2,1,3}
+  picture = f32[32,32] reshape(moved)
+  least = f32[] constant(-0.5)
+  lows = f32[32,32] broadcast(least), dimensions={}
+  most = f32[] constant(0.5)
+  highs = f32[32,32] broadcast(most), dimensions={}
+  above = f32[32,32] maximum(picture, lows)
+  ROOT r = f32[32,32] minimum(above, highs)
+}
+"""
+_BLOCKS = """HloModule m
+ENTRY main {
+  x = f32[4,4,8,8] parameter(0)
+  y = f32[4,4,8,8] sine(x)
+  rows = f32[128,8] reshape(y)
+  least = f32[] constant(-0.5)
+  lows = f32[128,8] broadcast(least), dimensions={}
+  most = f32[] constant(0.5)
+  highs = f32[128,8] broadcast(most), dimensions={}
+  clamped = f32[128,8] clamp(lows, rows, highs)
+  blocks = f32[4,4,8,8] reshape(clamped)
+  moved = f32[4,8,4,8] transpose(blocks), dimensions={ORDER}
+  ROOT r = f32[32,32] reshape(MOVED)
+}
+"""
+
+
+def test_what_computes_element_by_element_before_its_elements_are_moved_is_not_to_blame() -> None:
+    """`after` clamps blocks, and then leaves out to lay them side by side, or does so in another way."""
+    left_out = _BLOCKS.replace("MOVED", "blocks").replace("ORDER", "0,2,1,3")
+    first = _found(_PICTURE, left_out, _floats(4, 4, 8, 8)).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("r", False)
+    assert {run.instruction for run in first.region} == {"blocks", "r"}
+    other_order = _BLOCKS.replace("MOVED", "moved").replace("ORDER", "0,3,1,2")
+    first = _found(_PICTURE, other_order, _floats(4, 4, 8, 8)).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("moved", True)
+
+
+_TURNED = """HloModule m
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[6,5] parameter(1)
+  p = f32[4,5] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  STEPS
+}
+"""
+
+
+def test_a_copy_of_what_lies_in_disorder_is_not_to_blame() -> None:
+    """To blame is the reshape in the place of a transpose before it, though the product is the one of `before`."""
+    before = _TURNED.replace(
+        "STEPS", "turned = f32[5,4] transpose(p), dimensions={1,0}\n  ROOT r = f64[5,4] convert(turned)"
+    )
+    after = _TURNED.replace(
+        "STEPS",
+        "wide = f64[4,5] convert(p)\n  turned = f64[5,4] reshape(wide)\n  ROOT r = f64[5,4] copy(turned)",
+    )
+    first = _found(before, after, _floats(4, 6), _floats(6, 5)).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("turned", True)
+
+
+_SCORES = """HloModule m
+ENTRY main {
+  x = f32[2,4,8] parameter(0)
+  c = f32[2,16,2,8] parameter(1)
+  y = f32[2,4,8] sine(x)
+  rounded = bf16[2,4,8] convert(y)
+  kept = bf16[2,16,2,8] convert(c)
+  queries = bf16[2,2,2,8] reshape(rounded)
+  MOVED
+  ROOT s = f32[2,2,2,16] dot(queries, KEYS), lhs_batch_dims={0,1}, lhs_contracting_dims={3}, DIMENSIONS
+}
+"""
+
+
+def test_an_operand_of_a_narrower_type_than_the_result_is_not_one_that_lost_digits() -> None:
+    """The keys are transposed otherwise than their product takes them; the queries are right."""
+    before = _SCORES.replace("MOVED", "").replace("KEYS", "kept")
+    before = before.replace("DIMENSIONS", "rhs_batch_dims={0,2}, rhs_contracting_dims={3}")
+    after = _SCORES.replace("MOVED", "moved = bf16[2,2,8,16] transpose(kept), dimensions={2,0,3,1}")
+    after = after.replace("KEYS", "moved").replace("DIMENSIONS", "rhs_batch_dims={0,1}, rhs_contracting_dims={2}")
+    assert _found(before, after, _floats(2, 4, 8), _floats(2, 16, 2, 8)).findings[0].after.instruction == "moved"

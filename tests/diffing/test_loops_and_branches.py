@@ -356,3 +356,110 @@ def test_a_number_that_a_loop_keeps_is_no_counter_that_another_one_increases() -
     ).replace("factor, written)", "factor, written, also)")
     assert hloexec.diff(hloexec.parse(twice), hloexec.parse(once), [_X, _Y]).verdict == "agree"
     assert _first(twice, once.replace("subtract(scaled, last)", "add(scaled, last)"), _X, _Y).endswith("following")
+
+
+_HALVED = """HloModule m
+step {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  x = f32[8] get-tuple-element(state), index=1
+  start = f32[8] get-tuple-element(state), index=2
+  scaled = f32[8] multiply(x, start)
+  bound = f32[] constant(0)
+  bounds = f32[8] broadcast(bound), dimensions={}
+  is_positive = pred[8] compare(x, bounds), direction=GT
+  chosen = f32[8] select(is_positive, scaled, x)
+  ROOT handed = (s32[], f32[8], f32[8]) tuple(next, chosen, start)
+}
+goes_on {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  most = s32[] constant(4)
+  ROOT is_less = pred[] compare(count, most), direction=LT
+}
+ENTRY main {
+  a = f32[8] parameter(0)
+  zero = s32[] constant(0)
+  init = (s32[], f32[8], f32[8]) tuple(zero, a, a)
+  end = (s32[], f32[8], f32[8]) while(init), condition=goes_on, body=step
+  ROOT r = f32[8] get-tuple-element(end), index=1
+}
+"""
+
+
+def test_what_hands_on_a_value_is_right_where_a_select_chooses_what_the_loop_was_given() -> None:
+    """In the first iteration, the select gives what the loop carries unchanged beside it."""
+    after = _HALVED.replace("select(is_positive, scaled, x)", "select(is_positive, x, scaled)")
+    x = np.random.default_rng(0).uniform(0.5, 2, 8).astype(np.float32)
+    first = hloexec.diff(hloexec.parse(_HALVED), hloexec.parse(after), [x]).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("chosen", True)
+
+
+def test_of_a_condition_that_is_to_blame_the_elements_that_are_off_are_shown() -> None:
+    after = _HALVED.replace("compare(count, most), direction=LT", "compare(count, most), direction=GT")
+    x = np.random.default_rng(0).uniform(0.5, 2, 8).astype(np.float32)
+    first = hloexec.diff(hloexec.parse(_HALVED), hloexec.parse(after), [x]).findings[0]
+    assert first.after.instruction == "is_less"
+    assert first.comparison is not None
+    assert first.comparison.leaves[0].mismatches == 1
+
+
+_TWO_LOOPS = """HloModule m, is_scheduled=true
+grow {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  x = f32[8] get-tuple-element(state), index=1
+  scale = f32[8] get-tuple-element(state), index=2
+  grown = f32[8] multiply(x, scale)
+  ROOT handed = (s32[], f32[8], f32[8]) tuple(next, grown, scale)
+}
+shift {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  x = f32[8] get-tuple-element(state), index=1
+  scale = f32[8] get-tuple-element(state), index=2
+  moved = f32[8] add(x, scale)
+  shifted = f32[8] cosine(moved)
+  ROOT handed = (s32[], f32[8], f32[8]) tuple(next, shifted, scale)
+}
+goes_on {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  most = s32[] constant(4)
+  ROOT is_less = pred[] compare(count, most), direction=LT
+}
+ENTRY main {
+  a = f32[8] parameter(0)
+  b = f32[8] parameter(1)
+  zero = s32[] constant(0)
+  LOOPS
+  grown = f32[8] get-tuple-element(first), index=1
+  shifted = f32[8] get-tuple-element(second), index=1
+  ROOT r = (f32[8], f32[8]) tuple(grown, shifted)
+}
+"""
+_FIRST = """start = (s32[], f32[8], f32[8]) tuple(zero, a, b)
+  first = (s32[], f32[8], f32[8]) while(start), condition=goes_on, body=grow
+"""
+_SECOND = """other = (s32[], f32[8], f32[8]) tuple(zero, b, a)
+  second = (s32[], f32[8], f32[8]) while(other), condition=goes_on, body=shift
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "name"),
+    [("add(x, scale)", "subtract(x, scale)", "moved"), ("constant(4)", "constant(5)", "is_less")],
+)
+def test_loops_that_run_in_another_order_are_paired_by_what_they_are_given(right: str, wrong: str, name: str) -> None:
+    before = _TWO_LOOPS.replace("LOOPS", _FIRST + _SECOND)
+    after = _TWO_LOOPS.replace("LOOPS", _SECOND + _FIRST).replace(right, wrong)
+    random = np.random.default_rng(0)
+    inputs = [random.uniform(0.5, 1.5, 8).astype(np.float32) for _ in range(2)]
+    first = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).findings[0]
+    assert (first.after.instruction, first.is_certain) == (name, True)

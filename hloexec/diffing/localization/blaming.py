@@ -120,7 +120,7 @@ class Blame:
                 doubted.append(is_assumed)
             # What decides how a loop runs is not corrected, and all else that is wrong may follow from it.
             is_decided = suspect.decision is not None
-            if patch is None or patch.pair.numbers in corrected:
+            if is_decided or patch is None or patch.pair.numbers in corrected:
                 break
             corrected.add(patch.pair.numbers)
             is_assumed |= not patch.is_proof
@@ -175,16 +175,15 @@ class Blame:
         return certain or ([] if is_explained and self._different else found)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
-        node, theirs = suspect.pair.ours, suspect.pair.theirs
+        node, compared = suspect.pair.ours, suspect.trial or suspect.pair
         raw = state.raw[node.number]
         value, allowed = None, None
-        if patch is not None and patch.pair == suspect.pair:
-            value, allowed = patch.value, self._allowed(state, node, theirs)
+        if patch is not None and patch.pair.ours is node:
+            value, allowed = patch.value, self._allowed(state, node, patch.pair.theirs)
         between = self._between(state, wrong)
-        is_counterpart = suspect.trial is None or suspect.trial.ours is node
         return Blamed(
             node,
-            theirs if is_counterpart else None,
+            compared.theirs if compared.ours is node else None,
             value,
             raw,
             allowed,

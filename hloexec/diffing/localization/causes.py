@@ -252,18 +252,21 @@ class Causes:
         if relation is Relation.REARRANGED and moved is not source.ours:
             # Before it, elements are where they should be, if with dimensions permuted.
             return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(causes))
-        for node in reversed(ours):
+        # What computes the right numbers in an order that it inherits is not to blame: some of what moves them is.
+        is_inherited = self._relations.is_only_rearranged(source.ours, source.theirs)
+        for node in () if is_inherited else reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
                 guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
                 return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
         if rounded is not None:
             return _Explanation((Suspect(pair, reason_of_lost(rounded), is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
-        moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
+        moving = tuple(filter(_is_moved, reversed(ours[:-1])))
         moving = moving if len(moving) <= LIMITS.largest_region else ()
-        return _Explanation(
-            causes=tuple(causes), otherwise=Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1)
-        )
+        guilty = Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1, is_restructured=is_inherited)
+        if len(moving) == 1:
+            guilty = attrs.evolve(guilty, pair=NodePair(moving[0], pair.theirs), trial=pair)
+        return _Explanation(causes=tuple(causes), otherwise=guilty)
 
     def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
         """Whether a movement has put elements into an order that no permutation of dimensions gives."""
@@ -297,6 +300,7 @@ class Causes:
         causes = causes or self._decisions_behind(pair)
         is_constant = is_filled(pair.ours) and not is_filled(pair.theirs)
         is_open = bool(causes) or not region.nodes or is_constant
+        is_open |= self._relations.is_only_rearranged(pair.ours, pair.theirs)
         otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open, is_restructured=True)
         return _Explanation(suspects, tuple(causes), otherwise)
 
@@ -337,6 +341,15 @@ class Causes:
                     break
         # What runs another way gives other values, whether or not what computes them is right.
         return found or [_Cause(pair, place=place)]
+
+
+def _is_moved(node: Node) -> bool:
+    """Whether a value has its operand's elements in another order, or in other dimensions."""
+    instance = node.instance
+    if not instance.is_movement:
+        return False
+    operand = instance.inputs[0]
+    return node.shape != operand.shape or node.digest.in_order != operand.digest.in_order
 
 
 def _are_filled(pair: NodePair) -> bool:

@@ -159,7 +159,7 @@ class Guilt:
         give."""
         if self._relations.is_only_rearranged(pair.ours, pair.theirs) or self.may_inherit(pair):
             return False
-        if any(self._relations.is_computed_alike(entry, pair.theirs) for entry in pair.ours.instance.inputs):
+        if any(self._is_right_already(entry, pair.theirs) for entry in pair.ours.instance.inputs):
             return True
         operands = self._relations.operand_pairs(pair.ours, pair.theirs)
         return (
@@ -171,6 +171,11 @@ class Guilt:
                 for each in operands
             )
         )
+
+    def _is_right_already(self, entry: Node, theirs: Node) -> bool:
+        """Whether an operand is computed as a value of `before` is, and nothing has disordered its elements since."""
+        is_ordered = self._relations.of(entry, theirs) is not Relation.SHUFFLED
+        return is_ordered and self._relations.is_computed_alike(entry, theirs)
 
     def _knows_operands(self, pair: NodePair) -> bool:
         """Whether `before` has all that an instruction takes, in an order of dimensions that was found, and it takes

@@ -12,6 +12,7 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair, Relations, is_varied, transparent_chain
 from hloexec.diffing.localization.suspects import Suspect
+from hloexec.operations import traits_of
 
 __all__ = ["Handings"]
 
@@ -87,7 +88,8 @@ class Handings:
         return found
 
     def _only_difference(self, nodes: list[Node], others: list[Node], given: tuple[Node, ...]) -> NodePair | None:
-        """What is handed on in the places of equal values, and what should be, if that is all but one the same."""
+        """What is handed on in the places of equal values, and what should be, if that is all but one the same; None if
+        a choice gave that value, too: it may have chosen the wrong one."""
         if len(nodes) != len(others):
             return None
         # Of equal ones, what the body has not changed is rather the wrong one.
@@ -98,7 +100,9 @@ class Handings:
                 missing.append(other)
             else:
                 left.remove(equal)
-        return NodePair(left[0], missing[0]) if len(missing) == 1 else None
+        if len(missing) != 1 or any(_chooses(node) and self._key(node) == self._key(left[0]) for node in nodes):
+            return None
+        return NodePair(left[0], missing[0])
 
     def _slots(self, handing: Handing, *, is_theirs: bool = False) -> _Slots:
         found: _Slots = defaultdict(list)
@@ -142,6 +146,12 @@ def _is_chosen(node: Node, loop: str, iteration: int) -> bool:
     scope = transparent_chain(node)[-1].instance.scope
     inner = scope.partition(f"{loop}[{iteration}]:")[2] if scope.startswith(loop) else ""
     return any(":" in component and "[" not in component for component in inner.split("/"))
+
+
+def _chooses(node: Node) -> bool:
+    """Whether a value was chosen among others, as by a select."""
+    instance = transparent_chain(node)[-1].instance
+    return not instance.is_source and traits_of(instance.instruction).moves is not None
 
 
 def _is_evidence(node: Node) -> bool:

@@ -17,7 +17,7 @@ from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
-from hloexec.operations import exchanges, traits_of
+from hloexec.operations import exchanges, is_elementwise, traits_of
 from hloexec.structs import frozen
 
 __all__ = [
@@ -88,11 +88,15 @@ class Relations:
         return self.of(ours, theirs) is Relation.DIFFERENT
 
     def is_only_rearranged(self, ours: Node, theirs: Node) -> bool:
-        """Whether an instruction computes the right numbers in other dimensions, as before and after layout assignment:
-        then it is not wrong in itself. What only moves them may be."""
+        """Whether an instruction computes the right numbers in other dimensions, as before and after layout assignment,
+        or element by element in another order: then it is not wrong in itself. What only moves them may be."""
+        if ours.instance.is_movement:
+            return False
+        relation = self.of(ours, theirs)
+        if relation is Relation.SHUFFLED:
+            return is_elementwise(ours.instance.instruction) and self.is_evidence(ours)
         sizes = [[size for size in node.shape if size != 1] for node in (ours, theirs)]
-        is_computed = not ours.instance.is_movement
-        return is_computed and sizes[0] != sizes[1] and self.of(ours, theirs) is Relation.REARRANGED
+        return sizes[0] != sizes[1] and relation is Relation.REARRANGED
 
     def runs_before(self, node: Node) -> list[Instance]:
         """The last few runs, before it, of what computed a value of either side, in the same loops on its device; the

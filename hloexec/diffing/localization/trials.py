@@ -97,13 +97,13 @@ class Trials:
 
     def next(self) -> tuple[Suspect | None, Patch | None]:
         """The next instruction to blame, and the patch that proves it, if there is one; of what decides how a loop goes
-        round, without the patch, as the results still differ."""
+        round, the patch puts the decision right, and the results still differ."""
         suspect, patch = self._next()
         if suspect is None:
             return None, None
         wrong = self._wrong if suspect.decision is None else [suspect.decision]
         corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
-        return self._guilt.judged(suspect, patch, corrects), patch if suspect.decision is None else None
+        return self._guilt.judged(suspect, patch, corrects), patch
 
     def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
@@ -142,9 +142,10 @@ class Trials:
                 continue
             if not suspect.reason and self._guilt.is_innocent(suspect.pair):
                 suspect = attrs.evolve(suspect, has_wrong_operands=True)
-            self._seen.note(
-                suspect, is_narrower=_is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
-            )
+            # What moves an operand of a value has the operand's type.
+            is_mover = suspect.trial is not None and suspect.trial.theirs is not suspect.pair.theirs
+            is_narrower = not is_mover and _is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
+            self._seen.note(suspect, is_narrower=is_narrower)
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue

@@ -50,6 +50,11 @@ def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPa
     return Group(*parts)
 
 
+_WITHOUT_COUNTERPART = "nothing that it takes was found to differ; before has no value in its place"
+_NOT_CORRECTED = "nothing that it takes was found to differ; its value alone was not found to correct the results"
+"""What is said of an instruction whose value could not be compared with the one that it should be."""
+
+
 def _verdict(found: Diff) -> Text:
     if not found.findings:
         equal = sum(not leaf.unequal for leaf in found.outputs.leaves)
@@ -71,7 +76,7 @@ def _share(found: Diff) -> str:
 
 def _summary(finding: Finding) -> str:
     if finding.comparison is None:
-        return finding.reason or "nothing that it is computed from was found to differ"
+        return finding.reason or (_WITHOUT_COUNTERPART if finding.before is None else _NOT_CORRECTED)
     (leaf,) = finding.comparison.leaves
     many = f"{count_text(leaf.mismatches or leaf.unequal)} of {plural(leaf.count, 'element')} off"
     return f"{many}; {finding.reason or 'its operands are right'}"
