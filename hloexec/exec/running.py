@@ -321,7 +321,7 @@ def _memory_of(plan: Plan) -> AbstractContextManager[None]:
     if plan.arenas is None:
         plan.arenas = arena.Arenas()
         # Imported late: small programs never need it.
-        from hloexec.plan.passes.placement import place_arrays
+        from hloexec.exec.placement import place_arrays
 
         try:
             place_arrays(plan)

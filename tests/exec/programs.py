@@ -10,8 +10,9 @@ import pytest
 import hloexec
 from hloexec.exec import run
 from hloexec.ir import Module
+from hloexec.values import flat
 
-__all__ = ["COUNTING_LOOP", "agree_with_xla", "flat", "parsed", "run_text"]
+__all__ = ["COUNTING_LOOP", "agree_with_xla", "parsed", "run_text"]
 
 COUNTING_LOOP = """HloModule counting
 
@@ -48,13 +49,6 @@ def parsed(text: str) -> Module:
 def run_text(text: str, *inputs: Any, **options: Any) -> Any:
     """The result on one device, every intermediate result checked against its declared shape."""
     return run(parsed(text), *inputs, **{"check": True, **options})
-
-
-def flat(value: Any) -> list[Any]:
-    """The leaves of a value."""
-    if not isinstance(value, tuple):
-        return [value]
-    return [leaf for element in value for leaf in flat(element)]
 
 
 def agree_with_xla(text: str, *inputs: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from hloexec.exec.code.code import sources
 from hloexec.exec.code.compiling import code_of
 from hloexec.exec.statistics import Statistics
 from hloexec.ops import registry
+from hloexec.values import flat
 from tests.drawing import examples
 
 X = np.array([1, 2, 3, 4], np.float32)
@@ -48,10 +49,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that can be is made into Python when it first runs."""
     monkeypatch.setattr(machine, "RUNS_BEFORE_CODE", 0)
     monkeypatch.setattr(compiling, "RUNS_BEFORE_CODE", 0)
-
-
-def flat(value: object) -> list[np.ndarray]:
-    return [leaf for part in value for leaf in flat(part)] if isinstance(value, tuple) else [value]
 
 
 def require_same(module: hloexec.Module, *inputs: object, **options: object) -> list[np.ndarray]:

@@ -19,7 +19,8 @@ from hloexec.ops import registry
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
-from tests.exec.programs import COUNTING_LOOP, agree_with_xla, flat, parsed, run_text
+from hloexec.values import flat
+from tests.exec.programs import COUNTING_LOOP, agree_with_xla, parsed, run_text
 
 X = np.arange(4, dtype=np.float32)
 

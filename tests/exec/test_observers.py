@@ -13,7 +13,8 @@ from hloexec.errors import EvaluationError, InputError
 from hloexec.exec import plan_of, run, showing, watching
 from hloexec.exec.observers import attached
 from hloexec.plan.regions.region import RegionKernel
-from tests.exec.programs import COUNTING_LOOP, flat, parsed
+from hloexec.values import flat
+from tests.exec.programs import COUNTING_LOOP, parsed
 from tests.plan.loops import loop
 from tests.plan.random_programs import random_program
 

@@ -17,8 +17,9 @@ from hloexec.exec import machine, plan_of, run, run_devices, watching
 from hloexec.exec.code import compiling
 from hloexec.plan.steps import While
 from hloexec.plan.trees import NO_SLOT
+from hloexec.values import flat
 from tests.drawing import examples
-from tests.exec.programs import flat, parsed
+from tests.exec.programs import parsed
 from tests.text.cases import ACCEPTED
 
 counts_references = pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs exact reference counts")

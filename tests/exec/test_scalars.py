@@ -14,20 +14,7 @@ from hloexec.exec.code.code import sources
 from hloexec.exec.code.compiling import code_of, loop_code_of
 from hloexec.exec.plans import plan_of
 from tests.plan.loops import loop
-from tests.plan.ways import bits
-
-RUNS = 20
-"""More than plans are walked before they become Python."""
-
-
-def same_in_all_runs(text: str, *inputs: object) -> object:
-    """The result, which has the same bits without the planner, in the first run and as Python."""
-    module = hloexec.parse(text)
-    expected = hloexec.run(module, *inputs, planner=False)
-    for _ in range(RUNS):
-        assert bits(hloexec.run(module, *inputs)) == bits(expected)
-    return expected
-
+from tests.plan.ways import RUNS, bits, same_in_all_runs
 
 ARITHMETIC = """HloModule m
 ENTRY e {{

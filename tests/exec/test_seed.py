@@ -7,7 +7,8 @@ import pytest
 
 from hloexec.errors import InputError
 from hloexec.exec import run
-from tests.exec.programs import flat, parsed
+from hloexec.values import flat
+from tests.exec.programs import parsed
 
 DRAWING = """HloModule drawing
 body { s = (s32[], f32[3,64]) parameter(0)

@@ -22,7 +22,8 @@ from hloexec.exec import plan_of, run
 from hloexec.ops.common import narrow
 from hloexec.plan.kernels import Conversion
 from hloexec.plan.steps import While
-from tests.exec.programs import flat, parsed, run_text
+from hloexec.values import flat
+from tests.exec.programs import parsed, run_text
 from tests.text.cases import ACCEPTED
 
 BF16 = ml_dtypes.bfloat16

@@ -13,16 +13,18 @@ import pytest
 
 import hloexec
 from hloexec.exec.lockstep import per_class_loops
+from hloexec.exec.plans import plan_of
 from hloexec.exec.statistics import Statistics
 from hloexec.ir import Module
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, numerics_policy
 from hloexec.plan.regions import blocks
+from hloexec.plan.regions.region import Region, RegionKernel
 from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram
 
-__all__ = ["bits", "differences", "thread_count"]
+__all__ = ["RUNS", "bits", "differences", "regions_of", "require_same_bits", "same_in_all_runs", "thread_count"]
 
 RUNS = 20
 """More than plans are walked before they become Python."""
@@ -35,6 +37,27 @@ def bits(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, np.ndarray):
         return (repr(value),)
     return value.dtype.name, value.shape, np.ascontiguousarray(value).tobytes()
+
+
+def regions_of(module: Module, numerics: str = "reference") -> list[Region]:
+    """The regions of a module's plan."""
+    steps = plan_of(module, numerics=numerics).steps
+    return [step.kernel.region for step in steps if isinstance(step.kernel, RegionKernel)]
+
+
+def require_same_bits(module: Module, *inputs: Any, **options: Any) -> None:
+    """The result has the bits that it has without the planner."""
+    together = hloexec.run(module, *inputs, check=True, **options)
+    assert bits(together) == bits(hloexec.run(module, *inputs, planner=False, **options))
+
+
+def same_in_all_runs(text: str, *inputs: object) -> object:
+    """The result, which has the same bits without the planner, in the first run and as Python."""
+    module = hloexec.parse(text)
+    expected = hloexec.run(module, *inputs, planner=False)
+    for _ in range(RUNS):
+        assert bits(hloexec.run(module, *inputs)) == bits(expected)
+    return expected
 
 
 @contextmanager

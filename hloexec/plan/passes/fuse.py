@@ -19,9 +19,9 @@ import attrs
 from hloexec.ir import ArrayShape, Instruction, TupleShape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.rows import RowForm, prefixes
-from hloexec.plan.passes.recompute import let_regions_recompute
 from hloexec.plan.regions import LEAST_BYTES
 from hloexec.plan.regions.block_program import Part
+from hloexec.plan.regions.recompute import let_regions_recompute
 from hloexec.plan.regions.region import Region, RegionKernel
 from hloexec.plan.regions.row_forms import row_form
 from hloexec.plan.steps import Plan, Step

@@ -8,19 +8,7 @@ import pytest
 import hloexec
 from hloexec.exec.plans import plan_of
 from tests.plan.loops import loop
-from tests.plan.ways import bits
-
-RUNS = 20
-"""More than plans are walked before they become Python."""
-
-
-def same_in_all_runs(text: str, *inputs: object) -> object:
-    """The result, which has the same bits without the planner, in the first run and as Python."""
-    module = hloexec.parse(text)
-    expected = hloexec.run(module, *inputs, planner=False)
-    for _ in range(RUNS):
-        assert bits(hloexec.run(module, *inputs)) == bits(expected)
-    return expected
+from tests.plan.ways import same_in_all_runs
 
 
 def opcodes(text: str, loop_body: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ import hloexec
 from hloexec.exec import plan_of
 from hloexec.ops import registry
 from hloexec.plan.steps import While
-from tests.exec.programs import flat
+from hloexec.values import flat
 
 _SIZE = 1 << 17
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec.plans import plan_of
 from hloexec.ir import ArrayShape
-from hloexec.plan.regions.region import RegionKernel
 from tests.plan.random_programs import RandomProgram
-from tests.plan.ways import differences
+from tests.plan.ways import differences, regions_of
 
 _REDUCERS = """sum { a = f32[] parameter(0)
   b = f32[] parameter(1)
@@ -232,6 +230,4 @@ def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "column by column" in name])
 def test_many_functions_of_repeated_elements_make_short_rows_lie_in_columns(name: str) -> None:
-    steps = plan_of(hloexec.parse(_text(name))).steps
-    regions = [step.kernel.region for step in steps if isinstance(step.kernel, RegionKernel)]
-    assert any(region.is_by_columns for region in regions)
+    assert any(region.is_by_columns for region in regions_of(hloexec.parse(_text(name))))

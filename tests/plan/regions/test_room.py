@@ -11,8 +11,7 @@ import hloexec
 from hloexec.exec import plan_of
 from hloexec.plan.memory import entry_peak_bytes
 from hloexec.plan.regions import blocks, region
-from hloexec.plan.regions.region import Region, RegionKernel
-from tests.plan.ways import bits, thread_count
+from tests.plan.ways import bits, regions_of, thread_count
 
 _SUM = """
 sum {
@@ -76,10 +75,6 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         yield
 
 
-def _regions(module: hloexec.Module) -> list[Region]:
-    return [step.kernel.region for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", _BODIES)
 def test_results_are_the_same_bits(name: str) -> None:
@@ -87,7 +82,7 @@ def test_results_are_the_same_bits(name: str) -> None:
         f"HloModule m\n{_SUM}\nENTRY e {{\n  x = f32[300,256] parameter(0)\n  w = f32[256,256] parameter(1)"
         f"{_BODIES[name]}\n}}"
     )
-    assert any(each._division.room is not None for each in _regions(module))
+    assert any(each._division.room is not None for each in regions_of(module))
     generator = np.random.default_rng(1)
     inputs = [generator.standard_normal(sizes).astype(np.float32) for sizes in ((300, 256), (256, 256))]
     expected = bits(hloexec.run(module, *inputs, planner=False))

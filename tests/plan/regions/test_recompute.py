@@ -7,9 +7,8 @@ import numpy as np
 import hloexec
 from hloexec.exec import plan_of
 from hloexec.exec.statistics import Statistics
-from hloexec.plan.regions.region import RegionKernel
 from tests.plan.random_graphs import INPUT_COUNT, random_graph
-from tests.plan.ways import Values, bits
+from tests.plan.ways import Values, bits, regions_of
 
 SIDE = 512
 
@@ -59,20 +58,16 @@ def test_factors_of_derivatives_are_not_kept_beside_what_they_are_made_of() -> N
     matrix = 4 * SIDE * SIDE
     # The tanh of each layer, the gradient that comes back, its product with a factor, and a gradient of weights.
     assert counted.peak_bytes < (LAYERS + 3.1) * matrix
-    regions = [step.kernel.region for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
-    makers = [region for region in regions for part in region.parts if part.step.instruction.name == "factor2"]
+    makers = [
+        region for region in regions_of(module) for part in region.parts if part.step.instruction.name == "factor2"
+    ]
     assert len(makers) == 1
     assert "d2" in {part.step.instruction.name for part in makers[0].parts}
 
 
 def test_what_is_read_outside_of_regions_is_computed_once() -> None:
     module = hloexec.parse(TRAINING.replace("dot(t2, d2)", "dot(factor2, d2)"))
-    names = [
-        part.step.instruction.name
-        for step in plan_of(module).steps
-        if isinstance(step.kernel, RegionKernel)
-        for part in step.kernel.region.parts
-    ]
+    names = [part.step.instruction.name for region in regions_of(module) for part in region.parts]
     assert names.count("factor2") == 1
     assert bits(hloexec.run(module, *_inputs())) == bits(hloexec.run(module, *_inputs(), planner=False))
 
@@ -94,8 +89,7 @@ def test_graphs_in_which_much_is_recomputed_have_the_same_bits() -> None:
         random = np.random.default_rng(seed)
         inputs = [random.standard_normal((192, 192), dtype=np.float32) for _ in range(INPUT_COUNT)]
         assert bits(hloexec.run(module, *inputs)) == bits(hloexec.run(module, *inputs, planner=False))
-        kernels = [step.kernel for step in plan_of(module).steps]
-        names = [part.step.result for k in kernels if isinstance(k, RegionKernel) for part in k.region.parts]
+        names = [part.step.result for region in regions_of(module) for part in region.parts]
         recomputed += len(names) - len(set(names))
     assert recomputed
 
@@ -120,8 +114,9 @@ ENTRY main {{
     counted = Statistics()
     found = hloexec.run(module, *_inputs(), statistics=counted)
     assert bits(found) == bits(hloexec.run(module, *_inputs(), planner=False))
-    regions = [step.kernel.region for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
-    makers = [region for region in regions if "kept" in {part.step.instruction.name for part in region.parts}]
+    makers = [
+        region for region in regions_of(module) if "kept" in {part.step.instruction.name for part in region.parts}
+    ]
     assert len(makers) == 2
     assert not any("kept" in step.instruction.name for step in plan_of(module).steps)
     assert counted.peak_bytes < 3.1 * 4 * SIDE * SIDE
