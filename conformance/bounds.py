@@ -97,7 +97,7 @@ def steps(values: Array, reference: Array) -> Array:
 def _ordinals(array: Array, entry: ElementType) -> Array:
     """The number of each value in the order of all values of the type."""
     bits = np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.itemsize}")
-    if entry.name == "f8e8m0fnu":
+    if not entry.has_sign:
         return bits.astype(np.float64)
     sign = 1 << entry.bits - 1
     magnitude = (bits & (sign - 1)).astype(np.int64)

@@ -145,7 +145,7 @@ def _run_batch(worker: Worker, batch: list[Example]) -> list[Finding]:
     widened = [_widened(programs[number]) for number in measured]
     wide = dict(zip(measured, _results(worker, widened, _with_magnitudes), strict=True))
     for position, number in enumerate(running):
-        findings[number] = _checked(worker, batch[number], xla[position], wide.get(position))
+        findings[number] = _checked(batch[number], xla[position], wide.get(position))
     return [findings[number] for number in range(len(batch))]
 
 
@@ -299,7 +299,7 @@ def _with_magnitudes(example: Example) -> list[Sequence[Array]]:
     ]
 
 
-def _checked(worker: Worker, example: Example, answer: Answer, wide: Answer | None) -> Finding:
+def _checked(example: Example, answer: Answer, wide: Answer | None) -> Finding:
     try:
         ours = _on_hloexec(example)
     except Exception as error:  # a bare exception is a failure, too, and no reason to stop

@@ -42,16 +42,10 @@ def special(name: str, generator: np.random.Generator, random: int = 16) -> Arra
 
 
 def _integers(entry: ElementType, generator: np.random.Generator, random: int) -> Array:
-    low, high = _range(entry)
+    low, high = entry.integer_range
     chosen = {*range(-9, 10), low, low + 1, high, high - 1, high // 2, high // 3, entry.bits, entry.bits + 1, 63, 64}
     chosen |= {int(number) % (high - low + 1) + low for number in generator.integers(0, 2**63, random)}
     return np.array(sorted(x for x in chosen if low <= x <= high), object).astype(entry.compute).astype(entry.storage)
-
-
-def _range(entry: ElementType) -> tuple[int, int]:
-    if entry.name.startswith("s"):
-        return -(1 << entry.bits - 1), (1 << entry.bits - 1) - 1
-    return 0, (1 << entry.bits) - 1
 
 
 def numbers(name: str, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -65,7 +59,7 @@ def whole_numbers(name: str, generator: np.random.Generator, shape: tuple[int, .
     entry = ELEMENT_TYPES[name]
     if entry.name == "pred":
         return generator.integers(0, 2, shape).astype(np.bool_)
-    low, high = _range(entry) if entry.is_integral else (-most, most)
+    low, high = entry.integer_range if entry.is_integral else (-most, most)
     values = generator.integers(max(low, -most), min(high, most) + 1, shape)
     if entry.is_integral:
         return values.astype(entry.compute).astype(entry.storage)

@@ -67,6 +67,11 @@ class ElementType:
         return self.kind is Kind.FLOAT
 
     @property
+    def has_sign(self) -> bool:
+        """Of floats, whether a bit is left for the sign."""
+        return self.exponent_bits + self.mantissa_bits < self.bits
+
+    @property
     def is_complex(self) -> bool:
         """Whether it is c64 or c128."""
         return self.kind is Kind.COMPLEX

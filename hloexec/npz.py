@@ -177,7 +177,7 @@ def decoded(array: Array, element_type: ElementType, where: str) -> Array:
             raise LiteralError(f"{where} is damaged: a pred is neither 0 nor 1")
         return array
     if element_type.is_integral:
-        limits = _value_range(element_type)
+        limits = element_type.integer_range
         if array.dtype.kind != "V":
             if array.size and (array.min() < limits[0] or array.max() > limits[1]):
                 raise LiteralError(f"{where}: {element_type} values lie between {limits[0]} and {limits[1]}")
@@ -235,12 +235,6 @@ def _stored_type(element_type: ElementType) -> DType:
     if element_type.is_integral:
         return element_type.compute
     return np.dtype(f"u{element_type.storage.itemsize}")
-
-
-def _value_range(element_type: ElementType) -> tuple[int, int]:
-    if element_type.name.startswith("u"):
-        return 0, (1 << element_type.bits) - 1
-    return -(1 << (element_type.bits - 1)), (1 << (element_type.bits - 1)) - 1
 
 
 def encode(key: str, array: Array) -> tuple[str, Array]:

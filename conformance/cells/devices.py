@@ -12,7 +12,6 @@ from conformance.cells.generator import Generator
 from conformance.cells.reductions import binary
 from conformance.values import numbers
 from conformance.xla import knows_latest_opcodes
-from hloexec.dtypes import ELEMENT_TYPES
 
 __all__ = ["GENERATORS"]
 
@@ -120,7 +119,7 @@ def _generate(opcode: str, name: str, generator: np.random.Generator, count: int
             continue
         operands = tuple(numbers(name, generator, (4,)) for _ in range(form.arrays))
         operands += tuple(generator.integers(0, 2, 2).astype(np.int32) for _ in range(form.integers))
-        operation = "or" if ELEMENT_TYPES[name].name == "pred" else "add"
+        operation = "or" if name == "pred" else "add"
         computations = binary(operation, name) if form.computations == "+" else form.computations
 
         def placed(text: str) -> str:

@@ -36,8 +36,7 @@ def identity(operation: str, name: str) -> Array:
     if entry.name == "pred":
         return np.array(operation in ("and", "multiply", "minimum"))
     if operation in ("minimum", "maximum") and entry.is_integral:
-        signed, bits = entry.name.startswith("s"), entry.bits
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        low, high = entry.integer_range
         return np.array(high if operation == "minimum" else low).astype(entry.compute).astype(entry.storage)
     if operation in ("minimum", "maximum"):
         import ml_dtypes

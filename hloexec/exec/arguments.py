@@ -283,8 +283,7 @@ def _scalar(value: bool | int | float | complex, element_type: ElementType, what
         names = " or ".join(entry.__name__ for entry in _PYTHON_TYPES[kind])
         raise InputError(f"{what} must be {element_type}[] or a Python {names}, but is {value!r}")
     if element_type.is_integral and isinstance(value, int):
-        low = -(1 << (element_type.bits - 1)) if kind is Kind.SIGNED else 0
-        high = low + (1 << element_type.bits) - 1
+        low, high = element_type.integer_range
         if not low <= value <= high:
             raise InputError(f"{what} must be {element_type}[], from {low} to {high}, but is {value}")
         return np.asarray(value, element_type.compute).astype(element_type.storage)

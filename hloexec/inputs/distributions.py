@@ -198,8 +198,8 @@ def _fill_floats(
 
 
 def _to_storage(numbers: Array, element_type: ElementType) -> Array:
-    """Round to the type of the array; a type that knows only powers of two takes absolute values."""
-    if element_type.name == "f8e8m0fnu":
+    """Round to the type of the array; a type without a sign takes absolute values."""
+    if not element_type.has_sign:
         numbers = np.abs(numbers)
     with np.errstate(over="ignore", invalid="ignore"):
         if element_type.storage.isbuiltin != 1:

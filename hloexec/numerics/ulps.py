@@ -84,7 +84,7 @@ def _rounded(array: Array, entry: ElementType) -> Array:
 
 
 def _float_distances(first: Array, second: Array, entry: ElementType) -> Array:
-    sign = 0 if entry.name == "f8e8m0fnu" else 1 << entry.bits - 1
+    sign = 1 << entry.bits - 1 if entry.has_sign else 0
     mask = first.dtype.type(~sign & ((1 << 8 * first.itemsize) - 1))
     steps, its_steps = ((patterns & mask).astype(np.uint64) for patterns in (first, second))
     unlike = ((first ^ second) & first.dtype.type(sign)) != 0

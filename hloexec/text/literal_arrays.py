@@ -16,7 +16,7 @@ from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.ir import ArrayShape
 from hloexec.values import Array
 
-__all__ = ["BOOLEANS", "floats", "integer_range", "integers", "nan_bits", "regular_array"]
+__all__ = ["BOOLEANS", "floats", "integers", "nan_bits", "regular_array"]
 
 BOOLEANS = {"true": 1, "false": 0}
 """The words for truth values."""
@@ -83,7 +83,7 @@ def _rows(body: str, shape: ArrayShape) -> Array | None:
     parts: list[Array] = []
     words: list[str] = []
     count = 0
-    is_integral = shape.element_type.is_integral and shape.element_type.kind is not Kind.PRED
+    is_integral = shape.element_type.is_integral
     for row in (_ROW_OF_INTEGERS if is_integral else _ROW).finditer(body):
         found = row[1].replace(",", " ").split()
         if len(found) != row_size:
@@ -129,16 +129,9 @@ def _convert(words: list[str], element_type: ElementType) -> Array | None:
     return floats(values, element_type.storage)
 
 
-def integer_range(element_type: ElementType) -> tuple[int, int]:
-    """The least and the greatest number of an integral type."""
-    if element_type.kind is Kind.UNSIGNED:
-        return 0, (1 << element_type.bits) - 1
-    return -(1 << (element_type.bits - 1)), (1 << (element_type.bits - 1)) - 1
-
-
 def integers(values: list[int], element_type: ElementType) -> Array | None:
     """Integers as an array of the storage type, [n]; None where one is out of range. 64-bit types wrap, as in XLA."""
-    low, high = integer_range(element_type)
+    low, high = element_type.integer_range
     if element_type.bits == 64:
         if min(values) < -(1 << 63) or max(values) >= 1 << 64:
             return None

@@ -16,7 +16,7 @@ from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.errors import warn
 from hloexec.ir import ArrayShape, Layout, Literal, Shape, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
-from hloexec.text.literal_arrays import BOOLEANS, floats, integer_range, integers, nan_bits, regular_array
+from hloexec.text.literal_arrays import BOOLEANS, floats, integers, nan_bits, regular_array
 from hloexec.text.shapes import ShapeParser
 
 __all__ = ["LiteralParser"]
@@ -211,7 +211,7 @@ class LiteralParser:
             return value != 0
         converted = integers([value], element_type)
         if converted is None:
-            low, high = integer_range(element_type)
+            low, high = element_type.integer_range
             lexer.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
         return converted[0]
 
