@@ -23,6 +23,7 @@ from hloexec.ir.shape import (
     TupleShape,
     leaf_shapes,
     map_shape,
+    part_at,
     parts_of,
     subshapes,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "WindowDimension",
     "leaf_shapes",
     "map_shape",
+    "part_at",
     "parts_of",
     "subshapes",
 ]

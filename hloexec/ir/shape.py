@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import accumulate, zip_longest
 from typing import Any, TypeAlias, TypeVar
@@ -28,6 +28,7 @@ __all__ = [
     "TupleShape",
     "leaf_shapes",
     "map_shape",
+    "part_at",
     "parts_of",
     "subshapes",
 ]
@@ -232,6 +233,15 @@ Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
 def parts_of(shape: Shape) -> tuple[Shape, ...]:
     """The elements of a tuple's shape; of any other shape, the shape itself."""
     return shape.elements if isinstance(shape, TupleShape) else (shape,)
+
+
+def part_at(shape: Shape, index: Iterable[int]) -> Shape | None:
+    """The part of a nested tuple at an index path; None where there is none."""
+    for number in index:
+        if not isinstance(shape, TupleShape) or not 0 <= number < len(shape.elements):
+            return None
+        shape = shape.elements[number]
+    return shape
 
 
 def map_shape(shape: Shape, leaf: Callable[[ArrayShape | BufferShape], T]) -> Nested[T]:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
-from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.running import run_devices
 from hloexec.inputs import value_of
@@ -24,7 +23,7 @@ from hloexec.nan_search import find_nan
 from hloexec.nan_search.findings import NanSearch
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison
-from hloexec.ops.common import wide
+from hloexec.ops.common import is_inexact, wide
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.results import labelled_arrays
@@ -118,17 +117,13 @@ class Nan:
 
 def _are_finite(case: Case) -> bool:
     leaves: Iterator[Any] = (leaf for row in case.inputs or () for value in row for leaf in flat(value))
-    return all(bool(np.isfinite(wide(leaf)).all()) for leaf in leaves if _is_inexact(leaf))
+    return all(bool(np.isfinite(wide(leaf)).all()) for leaf in leaves if is_inexact(leaf))
 
 
 def _integers(case: Case) -> int:
     """How many arrays of the inputs of a device are not of floats."""
     rows = (case.inputs or [[]])[:1]
-    return sum(not _is_inexact(leaf) for row in rows for value in row for leaf in flat(value))
-
-
-def _is_inexact(leaf: object) -> bool:
-    return isinstance(leaf, np.ndarray) and element_type_of(leaf.dtype).is_inexact
+    return sum(not is_inexact(leaf) for row in rows for value in row for leaf in flat(value))
 
 
 @define(eq=False)

@@ -87,18 +87,21 @@ class NanObserver:
         }
         self._history.add(place.path, place.instruction, event.devices, remembered)
         if is_bad and self._is_kept(event):
-            # Blame what it comes from, or find that nothing in the run is to blame.
-            is_result = not event.path
-            if is_result:
+            if not event.path:
                 self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
-            culprits = tuple(sorted(set().union(*causes.values())))
-            # NaN of constants may be marks of what a later iteration fills in.
-            if culprits and (is_result or any(self._findings[number].kind != "literal" for number in culprits)):
-                self._culprits = culprits
-                raise Found
-            for number in culprits:
-                finding = self._findings[number]
-                self._carried.setdefault((finding.computation, finding.instruction), number)
+            self._blame(tuple(sorted(set().union(*causes.values()))), is_result=not event.path)
+
+    def _blame(self, culprits: tuple[int, ...], *, is_result: bool) -> None:
+        """End the run with the findings that a kept value comes from; without any, nothing in the run is to blame.
+
+        NaN of constants that a loop carries on may be marks of what a later iteration fills in.
+        """
+        if culprits and (is_result or any(self._findings[number].kind != "literal" for number in culprits)):
+            self._culprits = culprits
+            raise Found
+        for number in culprits:
+            finding = self._findings[number]
+            self._carried.setdefault((finding.computation, finding.instruction), number)
 
     def search(self) -> NanSearch:
         """What the run has shown."""

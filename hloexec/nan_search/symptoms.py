@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +31,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.nan_search.magnitudes import Range, wide
 from hloexec.numerics.statistics import leaves
 from hloexec.operations import traits_of
+from hloexec.ops.common import is_inexact
 from hloexec.ops.registry import find_opcode
 from hloexec.structs import frozen
 from hloexec.values import Array
@@ -65,10 +66,10 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
 
     instruction = event.instruction
     entry = find_opcode(instruction.opcode)
-    operands = [leaf for value in event.operands for _, leaf in leaves(value) if _is_float(leaf)]
+    operands = [leaf for value in event.operands for _, leaf in leaves(value) if is_inexact(leaf)]
     is_elementwise = entry is not None and entry.is_elementwise
     for index, leaf in leaves(event.value):
-        if not _is_float(leaf) or known_finite(leaf):
+        if not is_inexact(leaf) or known_finite(leaf):
             continue
         value = wide(leaf)
         if all(known_finite(operand) for operand in operands):
@@ -101,11 +102,11 @@ def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | No
     """Where an elementwise instruction has NaN of constants alone; `are_constant` says so of each operand."""
     entry = find_opcode(event.instruction.opcode)
     value = event.value
-    if entry is None or not entry.is_elementwise or all(are_constant) or not any(are_constant) or not _is_float(value):
+    if entry is None or not entry.is_elementwise or all(are_constant) or not any(are_constant) or not is_inexact(value):
         return None
     bad = np.isnan(wide(value))
     for operand, is_constant in zip(event.operands, are_constant, strict=True):
-        if not is_constant and _is_float(operand):
+        if not is_constant and is_inexact(operand):
             bad &= ~np.isnan(wide(operand))
     return Symptom("literal", "NaN of a constant", (), bad) if bad.any() else None
 
@@ -162,9 +163,9 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
         if "overflow" in checks and traits.converts:
             its_type = element_type_of(value.dtype)
             found.append(("saturation", f"beyond the range of {its_type}", _saturated(arrays[0], its_type)))
-        if "underflow" in checks and traits.nonzero is not None and _is_float(value):
+        if "underflow" in checks and traits.nonzero is not None and is_inexact(value):
             found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (wide(value) == 0)))
-        if "cancellation" in checks and traits.cancels and _is_float(value):
+        if "cancellation" in checks and traits.cancels and is_inexact(value):
             bad = _cancelled(event.computation, instruction, arrays, wide(value))
             found.append(("cancellation", "all significant digits cancel", bad))
     for kind, reason, bad in found:
@@ -178,8 +179,7 @@ def _saturated(operand: Array, its_type: ElementType) -> Array:
     """Elements that lie beyond the range of a convert's result type and were given its limits."""
     if its_type.is_integral and operand.dtype.kind == "f":
         # Numbers that are cut to integers still fit; limits up to 2^64 are exact in none but f64 and long double.
-        low = 0 if its_type.name.startswith("u") else -(1 << (its_type.bits - 1))
-        high = low + (1 << its_type.bits) - 1
+        low, high = its_type.integer_range
         exact = operand.astype(np.longdouble)
         return np.isfinite(operand) & ((exact <= np.longdouble(low) - 1) | (exact >= np.longdouble(high) + 1))
     if its_type.is_floating and not its_type.has_inf and not its_type.has_nan and operand.dtype.kind not in "bc":
@@ -215,7 +215,3 @@ def _roundoff(computation: Computation, instruction: Instruction) -> float:
             break
         instruction = computation.by_name[instruction.operands[0]]
     return found
-
-
-def _is_float(leaf: object) -> TypeGuard[Array]:
-    return isinstance(leaf, np.ndarray) and element_type_of(leaf.dtype).is_inexact

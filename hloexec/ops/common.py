@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from operator import or_
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -24,6 +24,7 @@ __all__ = [
     "flags",
     "higher_precision",
     "in_type",
+    "is_inexact",
     "narrow",
     "narrow_into",
     "narrow_unchecked",
@@ -149,6 +150,11 @@ def widen(array: Array) -> Array:
         patterns = array.view(f"u{entry.storage.itemsize}")
         return np.asarray(values_of_patterns(entry).take(patterns, mode="clip"))
     return array.astype(entry.compute)
+
+
+def is_inexact(value: object) -> TypeGuard[Array]:
+    """Whether a leaf is an array of floats or complex numbers."""
+    return isinstance(value, np.ndarray) and element_type_of(value.dtype).is_inexact
 
 
 def wide(array: Array) -> Array:

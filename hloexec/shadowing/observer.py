@@ -14,11 +14,12 @@ from hloexec.exec.observers import Event, LoopState
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import exchanges
 from hloexec.ops.blas import hold_blas
+from hloexec.ops.common import is_inexact
 from hloexec.shadowing.blame import blamed, merged
 from hloexec.shadowing.computing.elements import Difference
 from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.computing.exchanging import Exchanges
-from hloexec.shadowing.computing.moving import Evaluated, is_inexact, order_changes
+from hloexec.shadowing.computing.moving import Evaluated, order_changes
 from hloexec.shadowing.computing.widening import kernels_of
 from hloexec.shadowing.looping.loops import Loops
 from hloexec.shadowing.outputs import LeafError, leaf_errors

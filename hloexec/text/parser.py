@@ -17,7 +17,7 @@ import attrs
 from hloexec.arguments import require_flags, require_text
 from hloexec.collection import collection_paused
 from hloexec.errors import ParseError, warn
-from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
+from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, part_at
 from hloexec.text.attributes.annotations import INT32, AnnotationParser
 from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.instructions import InstructionParser
@@ -167,7 +167,7 @@ class _ModuleParser:
         """What XLA's parser says of the header once the computations are known."""
         lexer = self._lexer
         for alias in module.input_output_alias:
-            if _subshape(module.entry.result_shape, alias.output_index) is None:
+            if part_at(module.entry.result_shape, alias.output_index) is None:
                 lexer.fail(
                     f"input_output_alias names the output {set(alias.output_index) or '{}'}, which is not there", start
                 )
@@ -321,12 +321,3 @@ class _ModuleParser:
         self._lexer.name("the name of a parameter")
         self._lexer.take(":")
         self._shapes.shape()
-
-
-def _subshape(shape: Shape, index: tuple[int, ...]) -> Shape | None:
-    """The shape at an index path, or None."""
-    for i in index:
-        if not isinstance(shape, TupleShape) or not 0 <= i < len(shape.elements):
-            return None
-        shape = shape.elements[i]
-    return shape

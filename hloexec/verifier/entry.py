@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloexec.ir import Shape, TupleShape
+from hloexec.ir import Shape, TupleShape, part_at
 from hloexec.ops.common import braced
 from hloexec.ops.registry import ProgramShape
 from hloexec.verifier.report import Report
@@ -39,7 +39,7 @@ def _check_aliases(report: Report, program: ProgramShape) -> None:
     inputs: set[tuple[int, tuple[int, ...]]] = set()
     for alias in report.module.input_output_alias:
         where = f"input_output_alias of output {braced(alias.output_index)}"
-        result = _part(program.result, alias.output_index)
+        result = part_at(program.result, alias.output_index)
         parameter = _parameter_part(program, alias.parameter_number, alias.parameter_index)
         key = (alias.parameter_number, alias.parameter_index)
         named = f"parameter {alias.parameter_number} at {braced(alias.parameter_index)}"
@@ -63,14 +63,5 @@ def _check_aliases(report: Report, program: ProgramShape) -> None:
             report.error(f"{named}, which input_output_alias gives to an output already")
 
 
-def _part(shape: Shape, index: Iterable[int]) -> Shape | None:
-    """The part of a shape at an index path, or None."""
-    for i in index:
-        if not isinstance(shape, TupleShape) or not 0 <= i < len(shape.elements):
-            return None
-        shape = shape.elements[i]
-    return shape
-
-
 def _parameter_part(program: ProgramShape, number: int, index: Iterable[int]) -> Shape | None:
-    return _part(program.parameters[number], index) if 0 <= number < len(program.parameters) else None
+    return part_at(program.parameters[number], index) if 0 <= number < len(program.parameters) else None

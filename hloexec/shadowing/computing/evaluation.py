@@ -18,6 +18,7 @@ from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation, Instruction
 from hloexec.operations import traits_of
+from hloexec.ops.common import is_inexact
 from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
@@ -37,7 +38,6 @@ from hloexec.shadowing.computing.elements import (
 from hloexec.shadowing.computing.moving import (
     Evaluated,
     exact_operands,
-    is_inexact,
     moved,
     reordered,
 )

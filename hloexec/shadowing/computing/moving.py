@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
+from hloexec.ops.common import is_inexact
 from hloexec.shadowing.blame import merged
 from hloexec.shadowing.computing.elements import Difference, energy_in
 from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hloexec.shadowing.computing.evaluation import Evaluation
     from hloexec.shadowing.computing.pending import Pending
 
-__all__ = ["Evaluated", "exact_operands", "is_inexact", "moved", "order_changes", "reordered", "wide_operand"]
+__all__ = ["Evaluated", "exact_operands", "moved", "order_changes", "reordered", "wide_operand"]
 
 
 @frozen(eq=False)
@@ -41,11 +41,6 @@ class Evaluated:
     pending: Pending | None = None
     """In place of the difference, how it is computed, and an estimate of its energy."""
     energy: float = 0.0
-
-
-def is_inexact(value: object) -> bool:
-    """Whether a leaf is an array of floats or complex numbers."""
-    return isinstance(value, np.ndarray) and element_type_of(value.dtype).is_inexact
 
 
 def moved(

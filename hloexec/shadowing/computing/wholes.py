@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape
+from hloexec.ops.common import is_inexact
 from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.computing.elements import (
     NOWHERE,
@@ -31,7 +32,7 @@ from hloexec.shadowing.computing.elements import (
     subtracted,
     taken,
 )
-from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
+from hloexec.shadowing.computing.moving import Evaluated, exact_operands, wide_operand
 from hloexec.shadowing.computing.ranges import BLOCK, summed
 from hloexec.shadowing.kinds import losses
 from hloexec.shadowing.store import Shadow, energy_of, finite_energy_of, wide

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hloexec.ops.common import is_inexact
 from hloexec.shadowing.computing.elements import Sample, energy_in, subtracted, taken
-from hloexec.shadowing.computing.moving import is_inexact
 from hloexec.shadowing.computing.wholes import operand_weights
 from hloexec.shadowing.looping.program import Kind, LoopProgram, Node, Wrong
 from hloexec.shadowing.store import Blame, Shadow, finite_energy_of, wide
