@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -29,34 +29,42 @@ from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeEr
 
 __all__ = ["main"]
 
+
+class _Entry(NamedTuple):
+    """What is known of a command before it is imported."""
+
+    package: str
+    runs: bool = False
+    """Whether it runs modules, for which its process is set up."""
+    has_verdict: bool = False
+    """Whether its exit code 1 is a verdict."""
+
+
 _COMMANDS = {
-    "run": "running",
-    "trace": "running",
-    "step": "running",
-    "nan": "numerics",
-    "shadow": "numerics",
-    "explain": "numerics",
-    "precision": "numerics",
-    "extract": "making",
-    "shrink": "making",
-    "minify": "making",
-    "compare": "numerics",
-    "diff": "numerics",
-    "triage": "numerics",
-    "golden": "running",
-    "info": "inspecting",
-    "plan": "inspecting",
-    "memory": "inspecting",
-    "graph": "inspecting",
-    "fmt": "inspecting",
-    "ops": "inspecting",
-    "schema": "inspecting",
+    "run": _Entry("running", runs=True),
+    "trace": _Entry("running", runs=True),
+    "step": _Entry("running", runs=True),
+    "nan": _Entry("numerics", runs=True, has_verdict=True),
+    "shadow": _Entry("numerics", runs=True),
+    "explain": _Entry("numerics", runs=True, has_verdict=True),
+    "precision": _Entry("numerics", runs=True),
+    "extract": _Entry("making", runs=True, has_verdict=True),
+    "shrink": _Entry("making"),
+    "minify": _Entry("making", runs=True, has_verdict=True),
+    "compare": _Entry("numerics", has_verdict=True),
+    "diff": _Entry("numerics", runs=True, has_verdict=True),
+    "triage": _Entry("numerics", runs=True, has_verdict=True),
+    "golden": _Entry("running", runs=True, has_verdict=True),
+    "info": _Entry("inspecting"),
+    "plan": _Entry("inspecting"),
+    "memory": _Entry("inspecting", has_verdict=True),
+    "graph": _Entry("inspecting", runs=True),
+    "fmt": _Entry("inspecting"),
+    "ops": _Entry("inspecting"),
+    "schema": _Entry("inspecting"),
 }
-"""The commands in the order of the help, and the package of each."""
-_RUNNING = tuple("run trace step nan shadow explain precision extract minify diff triage golden graph".split())
-"""Commands that run modules; their process is set up for it."""
-_WITH_VERDICT = ("nan", "explain", "extract", "minify", "compare", "diff", "triage", "golden", "memory")
-"""The commands whose exit code 1 is a verdict."""
+"""The commands in the order of the help."""
+_UNKNOWN = _Entry("")
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""
 
@@ -92,7 +100,7 @@ class _Commands(HelpGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"hloexec.cli.commands.{_COMMANDS[cmd_name]}.{cmd_name}").command
+        command: click.Command = import_module(f"hloexec.cli.commands.{_COMMANDS[cmd_name].package}.{cmd_name}").command
         for each in (command, *getattr(command, "commands", {}).values()):
             each.context_class = HelpContext
         return command
@@ -129,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     name = next((word for word in given if not word.startswith("-")), "")
-    if arguments is None and name in _RUNNING:
+    if arguments is None and _COMMANDS.get(name, _UNKNOWN).runs:
         from hloexec.cli.allocator import keep_freed_memory
         from hloexec.cli.kernels import restart_with_better_kernels
 
@@ -159,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
-    has_verdict = name in _WITH_VERDICT or any(word.partition("=")[0] == "--against" for word in arguments)
+    is_compared = any(word.partition("=")[0] == "--against" for word in arguments)
+    has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
     try:
         with _unwrapped_signals():
             result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)

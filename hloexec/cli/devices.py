@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def labelled_leaves(
     rows = []
     for label, index, value in labelled_values(values, labels):
         (leaf,) = statistics(value)
-        rows.append((label, _at(leaf, index)))
+        rows.append((label, attrs.evolve(leaf, index=index)))
     return rows
 
 
@@ -77,12 +78,6 @@ def _classes(
         for device, its_leaves in enumerate(leaves_by_device):
             classes.setdefault(id(its_leaves[index]), []).append(device)
         yield index, list(classes.values())
-
-
-def _at(leaf: LeafStatistics, index: tuple[int, ...]) -> LeafStatistics:
-    import attrs
-
-    return attrs.evolve(leaf, index=index)
 
 
 def named_devices(devices: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
-__all__ = ["Prepared", "given_values", "prepared", "values_per_device"]
+__all__ = ["Prepared", "given_values", "prepared", "required_topology", "values_per_device"]
 
 
 @frozen(eq=False)
@@ -58,24 +58,31 @@ def prepared(file: str, given: RunOptions) -> Prepared:
     given.
     """
     from hloexec.cli.memory_advice import memory_advice
-    from hloexec.devices.topology import topology_of
-    from hloexec.exec.lockstep.participation import require_devices
-    from hloexec.exec.plans import plan_of
     from hloexec.loading import load_with_values
-    from hloexec.plan.memory import require_memory
 
     options = given.settings()
     snapshot = load_with_values(file)
     module = snapshot.module
-    topology = topology_of(module, given.replicas, given.partitions)
     with memory_advice(file, module, given, options):
-        plan = plan_of(module, is_observed=True, memory_limit=given.memory_limit, **options)
-        require_devices(plan, topology)
-        require_memory(plan, given.memory_limit)
+        topology = required_topology(module, given, is_observed=True, **options)
         values, recorded_result = _values_and_result(snapshot, topology, given)
     options |= {"replicas": topology.replicas, "partitions": topology.partitions}
     options |= {**given.limits(), "seed": given.seed}
     return Prepared(module, values, options, topology.count, (file, *given.words()), recorded_result)
+
+
+def required_topology(module: Module, given: RunOptions, **options: Any) -> Topology:
+    """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
+    from hloexec.devices.topology import topology_of
+    from hloexec.exec.lockstep.participation import require_devices
+    from hloexec.exec.plans import plan_of
+    from hloexec.plan.memory import require_memory
+
+    plan = plan_of(module, memory_limit=given.memory_limit, **options)
+    topology = topology_of(module, given.replicas, given.partitions)
+    require_devices(plan, topology)
+    require_memory(plan, given.memory_limit)
+    return topology
 
 
 def _values_and_result(

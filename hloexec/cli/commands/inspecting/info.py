@@ -9,7 +9,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
+from hloexec.cli.options import file_argument, json_option, strict_option
 from hloexec.cli.problems import as_options
 from hloexec.cli.reports import show_report
 
@@ -99,13 +99,17 @@ def _show_assignment(file: str, as_json: bool) -> None:
     import hloexec
 
     assignment = hloexec.load_buffer_assignment(file)
-    if as_json:
-        counts = {"allocation_count": assignment.allocations, "value_count": assignment.used_values}
-        record = {name: None if found is None else len(found) for name, found in counts.items()}
-        echo_json("info-assignment", {"file": file, **record, "allocated_bytes": assignment.allocated_bytes})
-        return
-    from hloexec.report.inspecting.memory import assignment_line
-    from hloexec.report.layout import next_steps, show
+    counts = {"allocation_count": assignment.allocations, "value_count": assignment.used_values}
+    record = {name: None if found is None else len(found) for name, found in counts.items()}
 
-    show(assignment_line(assignment))
-    show(next_steps(shlex.join(["hloexec", "memory", "MODULE", "--assignment", file])))
+    def view() -> RenderableType:
+        from rich.console import Group
+
+        from hloexec.report.inspecting.memory import assignment_line
+        from hloexec.report.layout import next_steps
+
+        command = shlex.join(["hloexec", "memory", "MODULE", "--assignment", file])
+        return Group(assignment_line(assignment), next_steps(command))
+
+    whole = {"file": file, **record, "allocated_bytes": assignment.allocated_bytes}
+    show_report("info-assignment", as_json, lambda: whole, view)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, json_option
+from hloexec.cli.options import json_option
+from hloexec.cli.reports import show_report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["command"]
 
@@ -25,17 +31,16 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
         from hloexec.element_types import accepted_element_types
 
         accepted = {entry.name: accepted_element_types(entry) for entry in opcodes}
-    if as_json:
+
+    def view() -> RenderableType:
+        from hloexec.report.inspecting.opcode_types import opcode_types_view
+        from hloexec.report.tables import opcode_view
+
+        return opcode_types_view(opcodes, accepted) if accepted is not None and opcodes else opcode_view(opcodes)
+
+    def record() -> dict[str, object]:
         from hloexec.report.records import opcode_records
 
-        echo_json("ops", {"opcodes": opcode_records(opcodes, accepted or {})})
-        return
-    from hloexec.report.layout import show
-    from hloexec.report.tables import opcode_view
+        return {"opcodes": opcode_records(opcodes, accepted or {})}
 
-    if accepted is not None and opcodes:
-        from hloexec.report.inspecting.opcode_types import opcode_types_view
-
-        show(opcode_types_view(opcodes, accepted))
-        return
-    show(opcode_view(opcodes))
+    show_report("ops", as_json, record, view)

@@ -11,6 +11,7 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.options import KeyValue, html_option, json_option, named_policy, top_option
 from hloexec.cli.reports import show_report, write_command_page
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
@@ -71,18 +72,11 @@ __all__ = ["command"]
 def command(
     actual: str,
     expected: str,
-    atol: float | None,
-    rtol: float | None,
-    ulp: float | None,
-    check_error: str,
-    module_file: str | None,
-    inputs: str | None,
     numerics: str,
-    contraction_length: int | None,
-    selects: Sequence[tuple[str, str]],
     top: int,
     html: str | None,
     as_json: bool,
+    **more: Any,
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
 
@@ -92,21 +86,16 @@ def command(
     """
     from hloexec.report.numerics.comparison import comparison_record, comparison_view
 
-    tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
-    module, comparison, pairs = _compared(
-        actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
-    )
+    own = _Options(numerics, **more)
+    module, comparison, pairs = _compared(actual, expected, own)
     given = {
         "actual_file": actual,
         "expected_file": expected,
         "module": None if module is None else module.name,
         "numerics": numerics,
     }
-    view = partial(
-        comparison_view,
-        comparison,
-        hints=_hints(comparison, actual, expected, module_file, inputs, is_whole=_are_whole(pairs, module)),
-    )
+    hints = _hints(comparison, actual, expected, own, is_whole=_are_whole(pairs, module))
+    view = partial(comparison_view, comparison, hints=hints)
     show_report("compare", as_json, lambda: given | comparison_record(comparison), lambda: view(top))
     if html is not None:
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
@@ -114,47 +103,59 @@ def command(
     return 0 if comparison.agrees else 1
 
 
+@frozen
+class _Options:
+    """What two results are compared by."""
+
+    numerics: str
+    atol: float | None
+    rtol: float | None
+    ulp: float | None
+    check_error: str
+    module_file: str | None
+    inputs: str | None
+    contraction_length: int | None
+    selects: Sequence[tuple[str, str]]
+
+
 def _compared(
-    actual: str,
-    expected: str,
-    tolerances: Mapping[str, Any],
-    module_file: str | None,
-    inputs: str | None,
-    numerics: str,
-    contraction_length: int | None,
-    selects: Sequence[tuple[str, str]],
+    actual: str, expected: str, own: _Options
 ) -> tuple[Module | None, Comparison, dict[str, tuple[Array, Array]]]:
+    """The module, if there is one, the comparison, and the arrays that both results have."""
     import hloexec
     from hloexec import literals
     from hloexec.dtypes import element_type_of
     from hloexec.ir import ArrayShape
     from hloexec.results import read_result, result_shapes
 
-    if tolerances["check_error"] != "max" and not any(tolerances[name] is not None for name in ("atol", "rtol", "ulp")):
+    if own.check_error != "max" and own.atol is own.rtol is own.ulp is None:
         raise click.UsageError("--check-error needs a tolerance to hold the errors to: --atol, --rtol or --ulp")
-    named_policy(numerics)
-    if inputs is not None and module_file is None:
+    named_policy(own.numerics)
+    if own.inputs is not None and own.module_file is None:
         raise click.UsageError("--inputs needs --module")
-    if contraction_length is not None and module_file is not None:
+    if own.contraction_length is not None and own.module_file is not None:
         raise click.UsageError("--contraction-length and --module cannot be combined")
-    module = None if module_file is None else hloexec.load(module_file)
+    module = None if own.module_file is None else hloexec.load(own.module_file)
     shapes = {} if module is None else result_shapes(module)
     ours = read_result(actual, shapes)
     shapes |= {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in ours.items()}
     theirs = read_result(expected, shapes)
     values: list[Value] | None = None
-    if module is not None and inputs is not None:
-        found = literals.load_inputs(inputs, module.entry.parameters)
+    if module is not None and own.inputs is not None:
+        found = literals.load_inputs(own.inputs, module.entry.parameters)
         values = [found[number] for number in range(len(found))]
-    selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in selects}
+    selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in own.selects}
     comparison = hloexec.compare(
         ours,
         theirs,
-        **tolerances,
+        atol=own.atol,
+        rtol=own.rtol,
+        ulp=own.ulp,
+        check_error=own.check_error,
         module=module,
         inputs=values,
-        numerics=numerics,
-        contraction_length=contraction_length,
+        numerics=own.numerics,
+        contraction_length=own.contraction_length,
         selects=selected,
     )
     return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
@@ -169,9 +170,7 @@ def _are_whole(pairs: Mapping[str, tuple[Array, Array]], module: Module | None) 
     return any(shape is not None and shape.dimensions != sizes for shape, sizes in shapes)
 
 
-def _hints(
-    comparison: Comparison, actual: str, expected: str, module_file: str | None, inputs: str | None, *, is_whole: bool
-) -> list[str]:
+def _hints(comparison: Comparison, actual: str, expected: str, own: _Options, *, is_whole: bool) -> list[str]:
     """Commands for the next step; `is_whole` says that the results are not those of one device."""
     import shlex
 
@@ -180,17 +179,17 @@ def _hints(
     command = f"hloexec compare {shlex.quote(actual)} {shlex.quote(expected)}"
     if any(leaf.measured is None for leaf in comparison.leaves):
         return []
-    if module_file is None:
+    if own.module_file is None:
         return ["with the module, the tolerance follows from its roundings:", f"  {command} --module MODULE"]
-    if inputs is None and any(leaf.note for leaf in comparison.different):
+    if own.inputs is None and any(leaf.note for leaf in comparison.different):
         if is_whole:
             return [
                 "a run on the whole inputs measures the rounding error of each element (where the module lacks "
                 "shardings, with --before BEFORE):",
-                f"  hloexec run {module_file} --global-inputs FILE --against {shlex.quote(expected)}",
+                f"  hloexec run {own.module_file} --global-inputs FILE --against {shlex.quote(expected)}",
             ]
         return [
             "with the inputs, the rounding error of each element is measured:",
-            f"  {command} --module {module_file} --inputs FILE",
+            f"  {command} --module {own.module_file} --inputs FILE",
         ]
     return []

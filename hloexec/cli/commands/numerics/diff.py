@@ -17,6 +17,7 @@ from hloexec.cli.options import html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import HloError, HloWarning
+from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar
@@ -24,7 +25,20 @@ if TYPE_CHECKING:
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.report.numerics.pairs import SavedPair
 
-__all__ = ["command"]
+__all__ = ["DiffOptions", "command"]
+
+
+@frozen
+class DiffOptions:
+    """The options that hold for modules and for folders."""
+
+    policies: tuple[NumericsPolicy, NumericsPolicy]
+    """Of `before` and `after`."""
+    top: int
+    budget: float
+    html: str | None
+    as_json: bool
+    given: RunOptions
 
 
 @click.command(
@@ -92,6 +106,7 @@ def command(
         named_policy(numerics_before or given.numerics, "--numerics-before" if numerics_before else "--numerics"),
         named_policy(numerics_after or given.numerics, "--numerics-after" if numerics_after else "--numerics"),
     )
+    chosen = DiffOptions(policies, top, budget, html, as_json, given)
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(
@@ -101,25 +116,15 @@ def command(
             raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
         from hloexec.cli.commands.numerics.diff_folders import diff_dumps
 
-        return diff_dumps(before, after, select, policies, top, budget, html, as_json, given)
+        return diff_dumps(before, after, select, chosen)
     if after is None:
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
-    return _diff_files(before, after, policies, top, budget, folder, html, as_json, given)
+    return _diff_files(before, after, folder, chosen)
 
 
-def _diff_files(
-    before: str,
-    after: str,
-    policies: tuple[NumericsPolicy, NumericsPolicy],
-    top: int,
-    budget: float,
-    folder: str | None,
-    html: str | None,
-    as_json: bool,
-    given: RunOptions,
-) -> int:
+def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions) -> int:
     """The exit code of a diff of two modules, once it is shown."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing import diff
@@ -130,6 +135,7 @@ def _diff_files(
 
     if folder is not None:
         require_new_folder(folder)
+    given, policies = chosen.given, chosen.policies
     run = prepared(before, given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
@@ -141,12 +147,14 @@ def _diff_files(
             other,
             run.inputs,
             numerics=policies,
-            top=top,
-            budget=budget,
+            top=chosen.top,
+            budget=chosen.budget,
             observers=[progress],
             **options,
         )
-        saved = None if folder is None or not found.findings else _saved(found, folder, options, budget, progress)
+        saved = (
+            None if folder is None or not found.findings else _saved(found, folder, options, chosen.budget, progress)
+        )
     on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
     view = partial(diff_view, found, command=on_after.command, saved=saved)
 
@@ -154,11 +162,11 @@ def _diff_files(
         sides, extraction = sides_record(before, after, policies, given.seed), saved and pair_record(saved)
         return {**sides, **diff_record(found), "extraction": extraction}
 
-    show_report("diff", as_json, record, lambda: view(top))
-    if folder is not None and not found.findings and not as_json:
+    show_report("diff", chosen.as_json, record, lambda: view(chosen.top))
+    if folder is not None and not found.findings and not chosen.as_json:
         click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
-    if html is not None:
-        write_run_page(html, found, on_after, view, (("before", before), ("after", after)))
+    if chosen.html is not None:
+        write_run_page(chosen.html, found, on_after, view, (("before", before), ("after", after)))
     return 0 if found.agrees else 1
 
 

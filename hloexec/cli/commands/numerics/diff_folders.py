@@ -13,28 +13,17 @@ import click
 from hloexec.cli.inputs.loading import values_per_device
 from hloexec.cli.problems import as_options
 from hloexec.cli.reports import show_report, write_command_page
-from hloexec.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
+    from hloexec.cli.commands.numerics.diff import DiffOptions
     from hloexec.diffing.folders import ModuleDiff
     from hloexec.ir import Module
-    from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.values import Value
 
 __all__ = ["diff_dumps"]
 
 
-def diff_dumps(
-    folder: str,
-    other: str | None,
-    select: Sequence[str],
-    policies: tuple[NumericsPolicy, NumericsPolicy],
-    top: int,
-    budget: float,
-    html: str | None,
-    as_json: bool,
-    given: RunOptions,
-) -> int:
+def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: DiffOptions) -> int:
     """Compare the modules of one or two dump folders, show the result, and return the exit code."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.devices.topology import topology_of
@@ -42,6 +31,7 @@ def diff_dumps(
     from hloexec.report.numerics.diffs import sides_record
     from hloexec.report.numerics.folder_diffs import folder_record, folder_view
 
+    given, policies = chosen.given, chosen.policies
     if other is None and policies[0] != policies[1]:
         raise click.UsageError("all stages of one folder run under one policy; give --numerics alone")
 
@@ -56,8 +46,8 @@ def diff_dumps(
             other,
             inputs,
             select=select,
-            top=top,
-            budget=budget,
+            top=chosen.top,
+            budget=chosen.budget,
             observers=[progress],
             replicas=given.replicas,
             partitions=given.partitions,
@@ -73,10 +63,10 @@ def diff_dumps(
 
     view = partial(folder_view, found, command=command)
     sides = sides_record(folder, other, policies, given.seed)
-    show_report("diff-folders", as_json, lambda: {**sides, **folder_record(found)}, lambda: view(top))
-    if html is not None:
+    show_report("diff-folders", chosen.as_json, lambda: {**sides, **folder_record(found)}, lambda: view(chosen.top))
+    if chosen.html is not None:
         folders = folder if other is None else f"{folder}, {other}"
-        write_command_page(html, found, None, view, (("folders", folders), ("seed", str(given.seed))))
+        write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.seed))))
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)
 
 

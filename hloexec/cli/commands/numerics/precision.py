@@ -103,22 +103,15 @@ __all__ = ["command"]
 @json_option
 def command(
     file: str,
-    tolerance: float,
     outputs: Sequence[tuple[str, str]],
     only: tuple[str, ...],
-    types: tuple[str, ...],
     kinds: tuple[str, ...],
-    steps: int,
     carry: Sequence[tuple[str, str]],
-    seeds: int,
-    held_back: int,
-    margin: float,
-    max_trials: int,
-    portable: bool,
     output: str | None,
     top: int,
     as_json: bool,
     given: RunOptions,
+    **settings: Any,
 ) -> None:
     """Find the instructions that may compute in a narrower type, with every output within a tolerance.
 
@@ -135,19 +128,12 @@ def command(
         found = hloexec.narrow(
             run.module,
             _inputs(run, given),
-            tolerance=tolerance,
             output_tolerances={name: _number(text) for name, text in outputs},
             only_outputs=only or None,
-            types=types,
             kinds=kinds or ("contraction", "elementwise"),
-            steps=steps,
             carry=dict(carry) or None,
-            seeds=seeds,
-            held_back=held_back,
-            margin=margin,
-            max_trials=max_trials,
-            portable=portable,
             observers=[progress],
+            **settings,
             **run.options,
         )
     if output is not None:

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs.loading import Prepared, given_values, values_per_device
+from hloexec.cli.inputs.loading import Prepared, given_values, required_topology, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
@@ -233,7 +233,7 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     is_random = own.random_inputs or given.different_inputs or own.computation is not None
     source = _Inputs(given, own.global_inputs, before, is_random=is_random)
     with memory_advice(file, snapshot.module, given, options):
-        topology = _topology(snapshot.module, given, options)
+        topology = required_topology(snapshot.module, given, **options)
         values = source.values(snapshot, chosen, topology, verify=verify)
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
@@ -255,20 +255,6 @@ def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     before, after = byte_text(found.argument_bytes_before), byte_text(found.argument_bytes)
     click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
     return attrs.evolve(snapshot, module=found.module, inputs_per_device=(), result=None)
-
-
-def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:
-    """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
-    from hloexec.devices.topology import topology_of
-    from hloexec.exec.lockstep.participation import require_devices
-    from hloexec.exec.plans import plan_of
-    from hloexec.plan.memory import require_memory
-
-    plan = plan_of(module, memory_limit=given.memory_limit, **options)
-    topology = topology_of(module, given.replicas, given.partitions)
-    require_devices(plan, topology)
-    require_memory(plan, given.memory_limit)
-    return topology
 
 
 @frozen
