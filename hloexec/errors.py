@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
+_EXCERPT = 160
+"""How many characters of a line errors show."""
 
 
 class HloError(Exception):
@@ -134,10 +136,10 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character == "\n" else "·" for character in text)
 
 
-def _excerpt(source_line: str, column: int, width: int = 160) -> tuple[str, str]:
-    """Cut a window of `width` characters around `column` out of a line, and place the caret below it."""
-    start = max(0, column - 1 - width // 2) if len(source_line) > width else 0
-    window = source_line[start : start + width]
+def _excerpt(source_line: str, column: int) -> tuple[str, str]:
+    """The part of a line around `column`, and the caret to place below it."""
+    start = max(0, column - 1 - _EXCERPT // 2) if len(source_line) > _EXCERPT else 0
+    window = source_line[start : start + _EXCERPT]
     prefix = "…" if start else ""
-    suffix = "…" if start + width < len(source_line) else ""
+    suffix = "…" if start + _EXCERPT < len(source_line) else ""
     return f"{prefix}{printable(window)}{suffix}", " " * (len(prefix) + column - 1 - start) + "^"

@@ -51,7 +51,7 @@ def _narrow(scales: Array) -> Array:
     return np.where(narrow < scales, np.nextafter(narrow, np.float32(np.inf)), narrow)
 
 
-def read_spreads(folder: Path, module: Module, devices: int = 1) -> dict[str, Spread]:
+def read_spreads(folder: Path, module: Module, devices: int) -> dict[str, Spread]:
     """The spreads by label, of all devices; empty where the file is not there.
 
     InputError where it is damaged, or of another module.

@@ -107,7 +107,7 @@ class Search:
         between what the search may use and all of it."""
         return math.sqrt(self._margin)
 
-    def go_back(self, joined: Reference | None = None) -> None:
+    def go_back(self, joined: Reference | None) -> None:
         """Keep as much of what was accepted, in that order, as all references allow; less than before where inputs that
         were held back have joined them, as what is chosen by few inputs looks better on these than it is."""
         if joined is not None:

@@ -115,7 +115,7 @@ def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> d
     return leaves
 
 
-def chains_of(module: Module, policy: str | NumericsPolicy = "reference") -> dict[str, dict[str, Chain]]:
+def chains_of(module: Module, policy: str | NumericsPolicy) -> dict[str, dict[str, Chain]]:
     """The worst chain to each instruction, from the parameters of its computation, by computation and name."""
     bits = numerics_policy(policy).coarsest_operand_bits
     found: dict[str, dict[str, Chain]] = {}
@@ -180,7 +180,7 @@ def _needed_first(needs: Mapping[str, Sequence[str]]) -> Iterator[str]:
                 yield current
 
 
-def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | None = None) -> Chain:
+def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | None) -> Chain:
     """What an instruction adds by itself, without the computations that it calls.
 
     `operands` are their shapes, `bits` the mantissa bits to which the numerics policy rounds operands of products.

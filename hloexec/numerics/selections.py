@@ -262,7 +262,7 @@ def apply_steps(leaf: Array, steps: Steps) -> Array | None:
 
 
 def observed_sources(
-    module: Module, inputs: Sequence[Value], places: Sequence[ModuleValue], numerics: str | NumericsPolicy = "reference"
+    module: Module, inputs: Sequence[Value], places: Sequence[ModuleValue], numerics: str | NumericsPolicy
 ) -> dict[ModuleValue, Array]:
     """The values at places in a module, from a run on `inputs`; those that occur several times are left out.
 

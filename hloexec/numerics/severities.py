@@ -14,7 +14,7 @@ from hloexec.values import Array
 __all__ = ["absolute_errors", "agreement", "exceeds", "severities"]
 
 
-def agreement(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None) -> Array:
+def agreement(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None) -> Array:
     """Which elements of two arrays of one type agree within a tolerance: pred, of their dimensions."""
     with np.errstate(all="ignore"):
         x, y = wide(actual), wide(expected)

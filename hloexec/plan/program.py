@@ -148,7 +148,7 @@ def unsupported(module: Module, computation: Computation | None = None) -> list[
     return _missing(Program(module, computation or module.entry))
 
 
-def require_supported(program: Program, *, unknown: str, numerics: NumericsPolicy = REFERENCE) -> None:
+def require_supported(program: Program, *, unknown: str, numerics: NumericsPolicy) -> None:
     """Raise one UnsupportedError that lists everything the program needs and hloexec lacks under a numerics policy.
 
     Unknown custom calls do not count where `unknown` says what they give, nor where only branches of conditionals have

@@ -33,12 +33,11 @@ _MOST_MOVED = 8
 """Views and scalars that an instruction brings along to an earlier place."""
 
 
-def computation_named(module: Module, name: str, instruction: Instruction | None = None) -> Computation:
-    """A computation of the module; VerificationError where it has none of that name."""
+def computation_named(module: Module, name: str, instruction: Instruction) -> Computation:
+    """A computation that an instruction calls; VerificationError where it has none of that name."""
     found = module.by_name.get(name)
     if found is None:
-        called = f", which %{instruction.name} calls" if instruction is not None else ""
-        raise VerificationError(f"module {module.name} has no computation {name}{called}")
+        raise VerificationError(f"module {module.name} has no computation {name}, which %{instruction.name} calls")
     return found
 
 

@@ -16,7 +16,7 @@ def near_name(name: str, known: Iterable[str]) -> str:
     return suggestion(name, dict.fromkeys(known), text="%{}".format)
 
 
-def found_instruction(computation: Computation, name: str, others: Iterable[Computation] = ()) -> Instruction:
+def found_instruction(computation: Computation, name: str, others: Iterable[Computation]) -> Instruction:
     """The instruction of a computation; InputError where there is none, which says which of the others has it."""
     own = name.removeprefix("%")
     found = computation.by_name.get(own)

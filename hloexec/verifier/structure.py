@@ -13,6 +13,8 @@ from hloexec.verifier.report import Report
 __all__ = ["check_calls", "check_computation", "check_computation_names", "has_attributes"]
 
 _Named = TypeVar("_Named", Computation, Instruction)
+_MOST_SHOWN = 8
+"""Names that an error lists."""
 
 
 def check_computation_names(report: Report) -> None:
@@ -124,10 +126,10 @@ def _repeated(items: Iterable[_Named]) -> Iterator[_Named]:
         seen.add(item.name)
 
 
-def shortened(names: Sequence[object], most: int = 8) -> list[str]:
+def shortened(names: Sequence[object]) -> list[str]:
     """The names, with a gap in the middle where there are many."""
     shown = [str(name) for name in names]
-    return shown if len(shown) <= most else [*shown[: most - 2], "…", shown[-1]]
+    return shown if len(shown) <= _MOST_SHOWN else [*shown[: _MOST_SHOWN - 2], "…", shown[-1]]
 
 
 def find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:

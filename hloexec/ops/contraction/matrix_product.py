@@ -155,9 +155,7 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
     return result
 
 
-def default_multiplier(
-    lhs: Array, rhs: Array, result_type: ElementType, f32_split: OperandSplit | None = None
-) -> Multiplier:
+def default_multiplier(lhs: Array, rhs: Array, result_type: ElementType, f32_split: OperandSplit | None) -> Multiplier:
     """The multiplier for operands `[batch..., m, k]` and `[batch..., k, n]` whose instruction says nothing special.
 
     Anything complex accumulates in complex numbers, anything floating in f32 or, where f64 takes part, in f64; integers

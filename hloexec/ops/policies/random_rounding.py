@@ -213,8 +213,8 @@ def random_rounding(
     shape: Shape,
     operand_shapes: Sequence[Shape],
     summation: Summation | None,
-    split: OperandSplit | None = None,
-    widest: Shape | None = None,
+    split: OperandSplit | None,
+    widest: Shape | None,
 ) -> RandomRounding | None:
     """The kernel of an opcode or library call under the policy; None where nothing rounds.
 

@@ -20,7 +20,7 @@ from hloexec.structs import define
 __all__ = ["Inliner", "inlined"]
 
 
-def inlined(plan: Plan, *, is_observed: bool, is_controlled: bool = False) -> Plan:
+def inlined(plan: Plan, *, is_observed: bool, is_controlled: bool) -> Plan:
     """The plan with all calls inlined whose plans are not optimized by themselves."""
     if not any(map(_is_inlined, plan.program)):
         return plan

@@ -194,7 +194,7 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def heat_map(title: str, grid: Grid, label: str, note: str = "") -> Figure | None:
+def heat_map(title: str, grid: Grid, label: str, note: str) -> Figure | None:
     """The largest of each block of an array, on a logarithmic scale; None of an array of one element or none."""
     if grid.cells.size < 2:
         return None

@@ -131,7 +131,7 @@ def _as_text(cell: RenderableType) -> Text:
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
-def line_of(text: Text, link: Linker = no_links, *, is_cell: bool = False) -> Line:
+def line_of(text: Text, link: Linker, *, is_cell: bool = False) -> Line:
     """A text with its tones, and with links from the names of instructions; of a cell, all of it may be such a name."""
     plain = text.plain
     whole = link(plain) if is_cell and plain else None

@@ -62,11 +62,11 @@ def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[st
     return Group(*parts)
 
 
-def comparison_text(comparison: Comparison, top: int = 10) -> str:
+def comparison_text(comparison: Comparison) -> str:
     """`comparison_view` as plain text."""
     console = Console(width=160, highlight=False, markup=False, emoji=False, no_color=True, force_terminal=False)
     with console.capture() as capture:
-        console.print(comparison_view(comparison, top))
+        console.print(comparison_view(comparison))
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
