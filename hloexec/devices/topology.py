@@ -7,6 +7,7 @@ replicas, partitions or devices, depending on its attributes (XLA: AllReduce, Al
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -69,9 +70,21 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
     where it is true. No groups at all mean everyone. Devices that a permute or a broadcast leaves out act alone; for
     others InputError says that they are missing, and for all that a number is out of range.
     """
+    spaces = _spaces(instruction, topology)
+    listed = _listed(instruction, topology, spaces[0])
+    found: list[Group] = []
+    for space in spaces:
+        for group in listed:
+            devices = [device for number in group for device in space[number]]
+            is_one_to_one = len(devices) == len(group)
+            found.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
+    return found
+
+
+def _spaces(instruction: Instruction, topology: Topology) -> list[dict[int, list[int]]]:
+    """The devices by the numbers that name them, for each set of devices that acts apart from the others."""
     attributes = instruction.attributes
     has_channel = getattr(attributes, "channel_id", None) is not None
-    spaces: list[dict[int, list[int]]]
     replicas, partitions = range(topology.replicas), range(topology.partitions)
     kind = _kind_named(instruction)
     if kind == "device":
@@ -81,43 +94,33 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
             )
         if attributes.replica_groups == ReplicaGroups():
             raise InputError(f"%{instruction.name} has use_global_device_ids=true, which needs replica_groups")
-        spaces = [{device: [device] for device in range(topology.count)}]
-    elif kind == "partition":
-        spaces = [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
-    elif has_channel:
-        spaces = [{r: [topology.device(r, p) for p in partitions] for r in replicas}]
-    else:
-        spaces = [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
-    numbers = list(spaces[0])
+        return [{device: [device] for device in range(topology.count)}]
+    if kind == "partition":
+        return [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
+    if has_channel:
+        return [{r: [topology.device(r, p) for p in partitions] for r in replicas}]
+    return [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
+
+
+def _listed(instruction: Instruction, topology: Topology, numbers: Collection[int]) -> list[list[int]]:
+    """The groups of `numbers`, each of which is in one; InputError where the attributes do not fit them."""
+    attributes, kind = instruction.attributes, _kind_named(instruction)
+    there_are = f"but there are {len(numbers)} ({topology}); give replicas=… and partitions=…"
     pairs = getattr(attributes, "source_target_pairs", None)
     groups = attributes.replica_groups if pairs is None else ReplicaGroups()
     if not groups.groups and groups.device_count > len(numbers):  # far more, perhaps, than can be listed
-        raise InputError(
-            f"%{instruction.name} names {groups.device_count} {kind}s, but there are {len(numbers)} ({topology}); give "
-            "replicas=… and partitions=…"
-        )
+        raise InputError(f"%{instruction.name} names {groups.device_count} {kind}s, {there_are}")
     listed = _connected(pairs) if pairs is not None else list(map(list, groups.expand()))
-    may_leave_out = getattr(attributes, "may_leave_out", False)
-    for number in (number for group in listed for number in group):
-        if number not in spaces[0]:
-            raise InputError(
-                f"%{instruction.name} names {kind} {number}, but there are {len(numbers)} ({topology}); give "
-                "replicas=… and partitions=…"
-            )
-    named = {number for group in listed for number in group}
+    named = dict.fromkeys(number for group in listed for number in group)
+    for number in named:
+        if number not in numbers:
+            raise InputError(f"%{instruction.name} names {kind} {number}, {there_are}")
     left_out = [number for number in numbers if number not in named] if listed or pairs is not None else []
-    if left_out and not may_leave_out:
+    if left_out and not getattr(attributes, "may_leave_out", False):
         raise InputError(
             f"the groups of %{instruction.name} leave out {kind} {left_out[0]} of {len(numbers)} ({topology})"
         )
-    wanted = [*listed, *([number] for number in left_out)] or [numbers]
-    found: list[Group] = []
-    for space in spaces:
-        for group in wanted:
-            devices = [device for number in group for device in space[number]]
-            is_one_to_one = len(devices) == len(group)
-            found.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
-    return found
+    return [*listed, *([number] for number in left_out)] or [list(numbers)]
 
 
 def _kind_named(instruction: Instruction) -> str:

@@ -86,18 +86,14 @@ def _elementwise(
         return None
     rows = prefixes(result.dimensions)
     types = [shape.element_type.name for shape in (*operands, result)]
-    if "bf16" in types and entry.rounding is not Rounding.FORMAT and opcode != "stochastic-convert":
-        is_direct = not converts or set(types) == {"bf16", "f32"} or types[0] == "bf16"
-        if is_direct:
-            given = tuple(map(widened_from_bf16, operands))
-            wide = widened_from_bf16(result)
-            if converts and given[0].element_type is wide.element_type:
-                return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
-            how = {"attributes": step.instruction.attributes, "shape": wide, "operand_shapes": given}
-            fill = None if entry.fill is None else entry.fill(**how)
-            formula = fill or entry.bind(**how)
-            assert formula is not None, "elementwise entries give one for all element types"
-            return RowForm(rows, lambda _: formula, wide=wide, is_elementwise=True, fills=fill is not None)
-    how = {"attributes": step.instruction.attributes, "shape": result, "operand_shapes": tuple(operands)}
-    function = (None if entry.fill is None else entry.fill(**how)) or kernel.function
-    return RowForm(rows, lambda _: function, is_elementwise=True, fills=function is not kernel.function)
+    given, wide = tuple(operands), None
+    rounds = "bf16" in types and entry.rounding is not Rounding.FORMAT and opcode != "stochastic-convert"
+    if rounds and (not converts or set(types) == {"bf16", "f32"} or types[0] == "bf16"):
+        given, wide = tuple(map(widened_from_bf16, operands)), widened_from_bf16(result)
+        if converts and given[0].element_type is wide.element_type:
+            return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
+    how = {"attributes": step.instruction.attributes, "shape": wide or result, "operand_shapes": given}
+    fill = None if entry.fill is None else entry.fill(**how)
+    function = fill or (kernel.function if wide is None else entry.bind(**how))
+    assert function is not None, "elementwise entries give one for all element types"
+    return RowForm(rows, lambda _: function, wide=wide, is_elementwise=True, fills=fill is not None)
