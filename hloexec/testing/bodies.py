@@ -122,8 +122,8 @@ _NAME = re.compile(r"[a-z_]+\d+\w*")
 class Body:
     """The instructions of one computation while it is written.
 
-    Where `takes_parameters` is off, what is new is a constant: the parameters of branches and loops are fixed. Of a
-    `scalar` body all values are scalars, and all instructions elementwise.
+    Where `takes_parameters` is off, what is new is a constant: the parameters of branches and loops are fixed. Of an
+    `is_scalar` body all values are scalars, and all instructions elementwise.
     """
 
     program: Program

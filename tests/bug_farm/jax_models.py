@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.bug_farm.programs.program import integers, normal
+
 __all__ = ["JAX_MODELS"]
 
 JAX_MODELS: dict[str, Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
@@ -22,16 +24,6 @@ def _register(make: Any) -> Any:
     return make
 
 
-def _normal(seed: int, *shape: int) -> Any:
-    """Numbers that keep the size of what they are multiplied with."""
-    scale = np.sqrt(shape[-2]) if len(shape) > 1 else 1
-    return (np.random.default_rng(seed).normal(size=shape) / scale).astype(np.float32)
-
-
-def _integers(seed: int, below: int, *shape: int) -> Any:
-    return np.random.default_rng(seed).integers(0, below, shape).astype(np.int32)
-
-
 @_register
 def _mlp(jax: Any) -> Any:
     """Two layers with bias and relu, and a scaled residual; square, so that wrong dimensions fit."""
@@ -40,7 +32,7 @@ def _mlp(jax: Any) -> Any:
         hidden = jax.nn.relu(x @ w1 + b1)
         return x + 0.25 * (hidden @ w2 + b2)
 
-    return mlp, (_normal(1, 16, 16), _normal(2, 16, 16), _normal(3, 16), _normal(4, 16, 16), _normal(5, 16))
+    return mlp, (normal(1, 16, 16), normal(2, 16, 16), normal(3, 16), normal(4, 16, 16), normal(5, 16))
 
 
 @_register
@@ -52,7 +44,7 @@ def _layer_norm(jax: Any) -> Any:
         variance = (centred**2).mean(-1, keepdims=True)
         return centred * jax.lax.rsqrt(variance + 1e-5) * scale + bias
 
-    return layer_norm, (0.02 * _normal(1, 12, 24), 1 + 0.1 * _normal(2, 24), _normal(3, 24))
+    return layer_norm, (0.02 * normal(1, 12, 24), 1 + 0.1 * normal(2, 24), normal(3, 24))
 
 
 @_register
@@ -65,7 +57,7 @@ def _cross_entropy(jax: Any) -> Any:
 
         return jax.value_and_grad(loss)(logits)
 
-    return cross_entropy, (3 * _normal(1, 10, 7), _integers(2, 7, 10))
+    return cross_entropy, (3 * normal(1, 10, 7), integers(2, 7, 10))
 
 
 @_register
@@ -84,11 +76,11 @@ def _conv_net(jax: Any) -> Any:
         )
 
     return conv_net, (
-        _normal(1, 2, 12, 12, 3),
-        _normal(2, 3, 3, 3, 4),
-        1 + 0.1 * _normal(3, 4),
-        0.1 * _normal(4, 4),
-        _normal(5, 3, 3, 4, 5),
+        normal(1, 2, 12, 12, 3),
+        normal(2, 3, 3, 3, 4),
+        1 + 0.1 * normal(3, 4),
+        0.1 * normal(4, 4),
+        normal(5, 3, 3, 4, 5),
     )
 
 
@@ -103,7 +95,7 @@ def _conv_gradient(jax: Any) -> Any:
 
         return jax.grad(loss, (0, 1))(x, kernel)
 
-    return conv_gradient, (_normal(1, 2, 7, 7, 3), _normal(2, 3, 3, 3, 4), _normal(3, 2, 7, 7, 4))
+    return conv_gradient, (normal(1, 2, 7, 7, 3), normal(2, 3, 3, 3, 4), normal(3, 2, 7, 7, 4))
 
 
 @_register
@@ -118,7 +110,7 @@ def _router(jax: Any) -> Any:
         counts = jnp.zeros(6, jnp.int32).at[chosen.reshape(-1)].add(1)
         return jnp.einsum("tk,tkde,td->te", weights, used, x), counts
 
-    return router, (_normal(1, 14, 8), 3 * _normal(2, 8, 6), _normal(3, 6, 8, 8))
+    return router, (normal(1, 14, 8), 3 * normal(2, 8, 6), normal(3, 6, 8, 8))
 
 
 @_register
@@ -132,7 +124,7 @@ def _embedding(jax: Any) -> Any:
         return jax.value_and_grad(loss)(table)
 
     words = np.array([0, 3, 3, 10, 7, 3, 12, 10, 1, 99], np.int32)
-    return embedding, (_normal(1, 11, 6), words, _normal(2, 10, 6))
+    return embedding, (normal(1, 11, 6), words, normal(2, 10, 6))
 
 
 @_register
@@ -142,7 +134,7 @@ def _fourier_filter(jax: Any) -> Any:
     def fourier_filter(x: Any, response: Any) -> Any:
         return jax.numpy.fft.irfft(jax.numpy.fft.rfft(x) * response, n=x.shape[-1])
 
-    return fourier_filter, (_normal(1, 4, 32), (np.linspace(1, 0, 17) ** 2).astype(np.float32))
+    return fourier_filter, (normal(1, 4, 32), (np.linspace(1, 0, 17) ** 2).astype(np.float32))
 
 
 @_register
@@ -153,7 +145,7 @@ def _ranking(jax: Any) -> Any:
         order, best = jax.lax.sort((-scores, values), num_keys=1, dimension=1)
         return order, best, jax.lax.cumsum(jax.nn.softmax(order), axis=1)
 
-    return ranking, (_normal(1, 3, 16), _integers(2, 1000, 3, 16))
+    return ranking, (normal(1, 3, 16), integers(2, 1000, 3, 16))
 
 
 @_register
@@ -165,7 +157,7 @@ def _calendar(jax: Any) -> Any:
         hashed = (keys * np.int32(0x2C1B3C6D)) ^ (keys >> 13)
         return weeks, days - 7 * weeks, hashed + weeks, jax.numpy.arange(12)[:, None] * 16 + days
 
-    return calendar, (_integers(1, 400, 12, 12) - 200, _integers(2, 2**30, 12, 12) - 2**29)
+    return calendar, (integers(1, 400, 12, 12) - 200, integers(2, 2**30, 12, 12) - 2**29)
 
 
 @_register
@@ -178,7 +170,7 @@ def _mixing(jax: Any) -> Any:
         late = jnp.pad(y, ((0, 0), (1, 0), (0, 0)))[:, :8]
         return jnp.einsum("bij,bjk->bik", turned, late), turned
 
-    return mixing, (_normal(1, 8, 8, 8), _normal(2, 8), _normal(3, 8, 8, 8))
+    return mixing, (normal(1, 8, 8, 8), normal(2, 8), normal(3, 8, 8, 8))
 
 
 @_register
@@ -194,7 +186,7 @@ def _mixed_precision(jax: Any) -> Any:
         out = jnp.tanh(hidden.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
         return out.astype(jnp.float32).sum(-1), out
 
-    return mixed_precision, (_normal(1, 24, 32), _normal(2, 32, 32), _normal(3, 32, 16))
+    return mixed_precision, (normal(1, 24, 32), normal(2, 32, 32), normal(3, 32, 16))
 
 
 @_register
@@ -208,7 +200,7 @@ def _quantized(jax: Any) -> Any:
         short = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=10)
         return (short @ codes.astype(jnp.float32)) * scale, codes
 
-    return quantized, (_normal(1, 10, 32), _normal(2, 32, 12))
+    return quantized, (normal(1, 10, 32), normal(2, 32, 12))
 
 
 @_register
@@ -227,7 +219,7 @@ def _power_iteration(jax: Any) -> Any:
         shifts = jnp.linspace(0.5, 1.5, 6, dtype=jnp.float32)
         return jax.lax.scan(step, (start, jnp.zeros_like(start)), shifts)
 
-    return power_iteration, (_normal(1, 12, 12), _normal(2, 12))
+    return power_iteration, (normal(1, 12, 12), normal(2, 12))
 
 
 @_register
@@ -239,7 +231,7 @@ def _choice(jax: Any) -> Any:
         y = jax.lax.switch(way, branches, x)
         return jax.lax.cond((y**2).sum() > 1, lambda y: y - y.mean(), lambda y: y + 1, y)
 
-    return choice, (_normal(1, 9, 9), np.int32(1))
+    return choice, (normal(1, 9, 9), np.int32(1))
 
 
 @_register
@@ -252,7 +244,7 @@ def _clipped_gradient(jax: Any) -> Any:
         clean = jnp.where(jnp.isnan(gradient), 0, gradient)
         return largest, jnp.clip(clean, -limit, limit), clean.sum(0)
 
-    gradient = 2 * _normal(1, 8, 10)
+    gradient = 2 * normal(1, 8, 10)
     gradient[2, 3] = gradient[5, 0] = np.nan
     return clipped_gradient, (gradient, np.full((8, 10), 0.5, np.float32))
 

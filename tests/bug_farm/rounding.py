@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape
+from hloexec.ir import ArrayShape, Instruction
 from tests.bug_farm.editing import Draft, Where
 from tests.bug_farm.planting import Fault, reducer_becomes
 
@@ -27,16 +27,21 @@ def _of_type(shape: Any, element_type: str) -> ArrayShape:
     return shape.with_element_type(ELEMENT_TYPES[element_type])
 
 
+def _converted(draft: Draft, instruction: Instruction, element_type: str) -> list[str]:
+    """The operands of an instruction, converted in front of it."""
+    return [
+        draft.add(instruction.name, "convert", [operand], _of_type(draft[operand].shape, element_type))
+        for operand in instruction.operands
+    ]
+
+
 def accumulated_in(opcode: str, element_type: str, nth: int = 0, where: Where | None = None) -> Fault:
     """A contraction or reduction whose operands and result are of a narrower type than declared."""
 
     def fault(draft: Draft) -> None:
         instruction = draft.find(opcode, nth, where)
         name = instruction.name
-        narrow = [
-            draft.add(name, "convert", [operand], _of_type(draft[operand].shape, element_type))
-            for operand in instruction.operands
-        ]
+        narrow = _converted(draft, instruction, element_type)
         if opcode == "reduce":
             draft.change(name, shape=_of_type(instruction.shape, element_type))
             reducer_becomes(opcode, "add", where=lambda _, other: other.name == name)(draft)
@@ -141,10 +146,7 @@ def wraps_at(opcode: str, element_type: str, nth: int = 0, where: Where | None =
     def fault(draft: Draft) -> None:
         instruction = draft.find(opcode, nth, where)
         name = instruction.name
-        narrow = [
-            draft.add(name, "convert", [operand], _of_type(draft[operand].shape, element_type))
-            for operand in instruction.operands
-        ]
+        narrow = _converted(draft, instruction, element_type)
         draft.change(name, operands=tuple(narrow), shape=_of_type(instruction.shape, element_type))
         draft.insert_after(name, draft.add(name, "convert", [name], instruction.shape))
 

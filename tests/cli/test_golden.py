@@ -70,7 +70,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["comparison"]["leaves"][0]["measured"]["mismatch_count"] == 12
 
 
-def test_results_of_other_backends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_other_backends(capsys: pytest.CaptureFixture[str]) -> None:
     _record(capsys, "dot.hlo", "-o", "given")
     with np.load("given/dot.golden/inputs.npz") as inputs:
         x, y = inputs["0"], inputs["1"]

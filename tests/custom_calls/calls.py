@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 
 import hloexec
-from hloexec.dtypes import element_type_of
+from conformance.cell import shape_of
+from hloexec.dtypes import ELEMENT_TYPES
 
 U32 = 2.0**-24
 """Half an ULP of 1 in f32: the relative error of one operation."""
 HALF_ULP = {"f32": U32, "f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}
 
 
-def shape_text(array: Any) -> str:
-    return f"{element_type_of(array.dtype).name}[{','.join(map(str, array.shape))}]"
+def numbers(seed: int, shape: tuple[int, ...], name: str = "f32") -> Any:
+    """Normal numbers, rounded to f32 and then to an element type."""
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return values.astype(np.float32).astype(ELEMENT_TYPES[name].storage)
+
+
+def wide(array: Any) -> Any:
+    return np.asarray(array).astype(np.float64)
 
 
 def attributes_text(attributes: Mapping[str, Any]) -> str:
@@ -33,7 +40,7 @@ def attributes_text(attributes: Mapping[str, Any]) -> str:
 
 def call_text(target: str, operands: Sequence[Any], results: Sequence[str] | str, config: str) -> str:
     """A module whose entry computation is one custom call; several results make a tuple."""
-    parameters = [f"  %p{number} = {shape_text(array)} parameter({number})" for number, array in enumerate(operands)]
+    parameters = [f"  %p{number} = {shape_of(array)} parameter({number})" for number, array in enumerate(operands)]
     shape = results if isinstance(results, str) else f"({', '.join(results)})"
     names = ", ".join(f"%p{number}" for number in range(len(operands)))
     typed = ", api_version=API_VERSION_TYPED_FFI" if not config.startswith('{"') else ""

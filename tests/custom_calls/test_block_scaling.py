@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from conformance.xla import run_hlo
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import HloError
 
 EXACT = {"xla_allow_excess_precision": False}
@@ -22,12 +23,8 @@ FORMATS = [
 ]
 
 
-def text_of(array: Any) -> str:
-    return f"{element_type_of(array.dtype).name}[{','.join(map(str, array.shape))}]"
-
-
 def module(operands: Any, result: str, body: str) -> str:
-    lines = [f"  p{n} = {text_of(operand)} parameter({n})" for n, operand in enumerate(operands)]
+    lines = [f"  p{n} = {shape_of(operand)} parameter({n})" for n, operand in enumerate(operands)]
     return (
         "HloModule m\n\nmx {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT m = f32[] maximum(a, b)\n}\n\nENTRY e {\n"
         + "\n".join(lines)

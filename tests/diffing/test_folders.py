@@ -134,7 +134,7 @@ def test_two_folders_are_paired_by_the_names_of_modules(dump: Path, tmp_path: Pa
     assert found.notes == (f"jit_attend is in {str(dump)!r} 1 times, in the other folder 0",)
 
 
-def test_inputs_and_modules_may_be_given(dump: Path, tmp_path: Path) -> None:
+def test_inputs_and_modules_may_be_given(dump: Path) -> None:
     told: list[tuple[str, int, int]] = []
     zeros = [np.zeros(size, np.float32) for size in ((8, 16), (16, 4), (4,))]
     found = diff_folders(dump, None, zeros, select=["*attend"], on_step=lambda *entry: told.append(entry))

@@ -213,7 +213,7 @@ def test_hostile_names_stay_apart_in_json() -> None:
     assert not any("//" in node["namespace"] for node in nodes)
 
 
-def test_model_explorer_itself_takes_it(tmp_path: Path) -> None:
+def test_model_explorer_itself_takes_it() -> None:
     builder = pytest.importorskip("model_explorer.graph_builder", reason="ai-edge-model-explorer is not installed")
     dacite = pytest.importorskip("dacite")
     data_builder = pytest.importorskip("model_explorer.node_data_builder")

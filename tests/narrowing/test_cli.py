@@ -142,7 +142,7 @@ def test_module_without_floats_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "no contraction or elementwise instruction on floats" in capsys.readouterr().err
 
 
-def test_optimized_modules_are_narrowed_within_their_fusions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimized_modules_are_narrowed_within_their_fusions() -> None:
     example = Path(__file__).parents[2] / "examples" / "attention.optimized.hlo"
     shutil.copy(example, "optimized.hlo")
     assert main("precision optimized.hlo --tolerance 1 --seeds 1 --held-back 1 -o mixed.hlo".split()) == 0

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.cell import shape_of
 from hloexec.dtypes import element_type_of
 from tests.ops.evaluation import evaluate
 
-__all__ = ["Case", "assert_same_as_xla", "evaluated", "module_text", "random_array", "restrided", "shape_text"]
+__all__ = ["Case", "assert_same_as_xla", "evaluated", "module_text", "random_array", "restrided"]
 
 
 @dataclass
@@ -29,10 +30,6 @@ class Case:
     layouts: Sequence[str] = field(default_factory=tuple)
 
 
-def shape_text(array: np.ndarray[Any, Any]) -> str:
-    return f"{element_type_of(array.dtype).name}[{','.join(map(str, array.shape))}]"
-
-
 def module_text(cases: Sequence[Case], computations: str = "") -> str:
     """A module with one parameter per operand whose root is the tuple of the cases' results."""
     lines, results, number = [], [], 0
@@ -40,7 +37,7 @@ def module_text(cases: Sequence[Case], computations: str = "") -> str:
         names = []
         for position, operand in enumerate(case.operands):
             layout = case.layouts[position] if case.layouts else ""
-            lines.append(f"  p{number} = {shape_text(operand)}{layout} parameter({number})")
+            lines.append(f"  p{number} = {shape_of(operand)}{layout} parameter({number})")
             names.append(f"p{number}")
             number += 1
         attributes = f", {case.attributes}" if case.attributes else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
+
 import hloexec
 from conformance.xla import available, knows_latest_opcodes, parse_hlo
 from hloexec.devices.topology import topology_of
@@ -16,8 +18,9 @@ from hloexec.shrinking.grouping import Groups, groups_of
 from hloexec.shrinking.positions import constants_for, tie_positions
 from hloexec.shrinking.rewriting import rewritten
 from hloexec.shrinking.solving import Demand, Solver
+from hloexec.values import flat
 
-__all__ = ["assert_valid", "shuffled", "sizes_of", "smallest"]
+__all__ = ["assert_same_results", "assert_valid", "shuffled", "sizes_of", "smallest"]
 
 
 def smallest(module: Module) -> Module:
@@ -63,6 +66,19 @@ def assert_valid(module: Module) -> None:
     opcodes = {instruction.opcode for computation in module for instruction in computation}
     if available() and (not opcodes & LATEST or knows_latest_opcodes()):
         parse_hlo(text)
+
+
+def assert_same_results(shrunken: Module, small: Module, *, optimized: bool) -> None:
+    """Two modules of the same sizes compute the same."""
+    inputs = hloexec.random_inputs(small, seed=1)
+    actual, expected = (hloexec.run(module, *inputs) for module in (shrunken, small))
+    if optimized:
+        # XLA:CPU optimizes the two sizes differently; each element may be off by what rounding does to it.
+        compared = hloexec.compare(actual, expected, module=small, inputs=inputs)
+        assert compared.agrees, str(compared)
+        return
+    for ours, theirs in zip(flat(actual), flat(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def sizes_of(module: Module) -> dict[str, list[tuple[int, ...]]]:

@@ -13,9 +13,10 @@ import pytest
 
 import hloexec
 from hloexec.ir import IotaTiles
+from hloexec.values import flat
 from tests.shrinking.mesh_programs import ENVIRONMENT, PROGRAMS, Mesh, file_name
 from tests.shrinking.smallest import assert_valid
-from tests.shrinking.test_programs import in_f64, leaves
+from tests.shrinking.test_programs import in_f64
 from tests.text.building import ADD, module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,7 @@ def sizes_of(name: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def results(found: Any, inputs: Any) -> list[np.ndarray]:
-    return leaves(tuple(hloexec.run_devices(in_f64(found), inputs)))
+    return flat(tuple(hloexec.run_devices(in_f64(found), inputs)))
 
 
 @pytest.mark.slow

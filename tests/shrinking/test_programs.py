@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.values import flat
 from tests.shrinking.programs import PROGRAMS, Program
 from tests.shrinking.smallest import assert_valid
 
@@ -37,10 +38,6 @@ def in_f64(module: Any) -> Any:
     return hloexec.parse(text.replace("f32[", "f64[").replace("c64[", "c128["))
 
 
-def leaves(value: Any) -> list[Any]:
-    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
-
-
 @pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 @pytest.mark.parametrize("optimized", [False, True])
@@ -61,5 +58,5 @@ def test_a_shrunken_program_computes_what_the_small_one_does(name: str, optimize
         compared = hloexec.compare(actual, expected, module=theirs, inputs=inputs)
         assert compared.agrees, str(compared)
         return
-    for leaf, other in zip(leaves(actual), leaves(expected), strict=True):
+    for leaf, other in zip(flat(actual), flat(expected), strict=True):
         np.testing.assert_array_equal(leaf, other)

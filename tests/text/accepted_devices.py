@@ -17,7 +17,6 @@ _SIDE = """negated {
   ROOT n = f32[2] negate(a)
 }, execution_thread="side"
 """
-_REDUCE = "to_apply=add_f32"
 
 
 def _all_reduce(attributes: str) -> str:

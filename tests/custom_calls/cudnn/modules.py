@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 
 import hloexec
-from hloexec.dtypes import element_type_of
-
-
-def shape_of(array: Any) -> str:
-    return f"{element_type_of(array.dtype).name}[{','.join(map(str, array.shape))}]"
+from conformance.cell import shape_of
 
 
 def module(target: str, *operands: Any, result: str, config: Any = None, attributes: str = "") -> str:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.custom_calls.cudnn.attention_config import KINDS
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from tests.custom_calls.by_jax import by_jax, with_gradients_by_jax
-from tests.custom_calls.cudnn.modules import call, module, normal, shape_of, whole
+from tests.custom_calls.cudnn.modules import call, module, normal, whole
 
 jax = pytest.importorskip("jax")
 library = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.errors import UnsupportedError, VerificationError
-from tests.custom_calls.cudnn.modules import call, module, normal, shape_of, whole
+from tests.custom_calls.cudnn.modules import call, module, normal, whole
 
 jax = pytest.importorskip("jax")
 library = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.errors import UnsupportedError, VerificationError
-from tests.custom_calls.cudnn.modules import call, module, shape_of, whole
+from tests.custom_calls.cudnn.modules import call, module, whole
 
 xla = pytest.importorskip("conformance.xla")
 

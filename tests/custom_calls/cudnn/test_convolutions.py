@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.custom_calls.cudnn import convolutions, layouts
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from tests.custom_calls.by_jax import with_gradients_by_jax
-from tests.custom_calls.cudnn.modules import call, module, normal, shape_of, whole
+from tests.custom_calls.cudnn.modules import call, module, normal, whole
 
 xla = pytest.importorskip("conformance.xla")
 

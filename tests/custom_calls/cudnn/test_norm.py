@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.errors import UnsupportedError, VerificationError
 from tests.custom_calls.by_jax import by_jax, with_gradients_by_jax
-from tests.custom_calls.cudnn.modules import call, module, normal, shape_of
+from tests.custom_calls.cudnn.modules import call, module, normal
 
 jax = pytest.importorskip("jax")
 

@@ -19,16 +19,17 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
 from tests.custom_calls.by_jax import by_jax
+from tests.custom_calls.linalg.matrices import DTYPES, adjoint, definite, hermitian, matrices
 
 pytest.importorskip("scipy")
 jax = pytest.importorskip("jax")
 linalg = jax.lax.linalg
 
-DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 RECORDED = "jax._src.internal_test_util.export_back_compat_test_data"
 FILES = (
     "cuda_cholesky_solver_potrf",
@@ -50,28 +51,6 @@ FILES = (
     "rocm_threefry2x32",
     "rocm_tridiagonal_hipsolver_sytrd",
 )
-
-
-def matrices(dtype: Any, *shape: int, seed: int = 0) -> Any:
-    generator = np.random.default_rng(seed)
-    values = generator.normal(size=shape)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * generator.normal(size=shape)
-    return values.astype(dtype)
-
-
-def adjoint(a: Any) -> Any:
-    return np.swapaxes(a, -1, -2).conj()
-
-
-def hermitian(dtype: Any, *shape: int) -> Any:
-    a = matrices(dtype, *shape)
-    return a + adjoint(a)
-
-
-def definite(dtype: Any, *shape: int) -> Any:
-    a = matrices(dtype, *shape)
-    return a @ adjoint(a) + np.eye(shape[-1], dtype=dtype)
 
 
 def close(actual: Any, expected: Any, *, unit: float | None = None) -> None:
@@ -270,14 +249,10 @@ def test_failures_are_told_as_on_the_cpu(function):
 # Calls by hand: the older spelling with its C structures, and what JAX lowers only where a GPU is present
 
 
-def text_of(array: Any) -> str:
-    return f"{element_type_of(array.dtype).name}[{','.join(map(str, array.shape))}]"
-
-
 def call(target: str, *operands: Any, results: str, config: bytes | str = "") -> Any:
     """The results of one call, by way of the text."""
     operands = tuple(map(np.asarray, operands))
-    parameters = "\n".join(f"  p{n} = {text_of(operand)} parameter({n})" for n, operand in enumerate(operands))
+    parameters = "\n".join(f"  p{n} = {shape_of(operand)} parameter({n})" for n, operand in enumerate(operands))
     names = ", ".join(f"p{n}" for n in range(len(operands)))
     suffix = f", backend_config={config}" if config else ""
     if isinstance(config, bytes):

@@ -10,41 +10,19 @@ import numpy as np
 import pytest
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
-
-DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
-
-
-def matrices(dtype: Any, *shape: int, seed: int = 0) -> Any:
-    generator = np.random.default_rng(seed)
-    values = generator.normal(size=shape)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * generator.normal(size=shape)
-    return values.astype(dtype)
-
-
-def adjoint(a: Any) -> Any:
-    return np.swapaxes(a, -1, -2).conj()
-
-
-def text(array: Any) -> str:
-    return f"{element_type_of(array.dtype).name}[{','.join(map(str, array.shape))}]"
+from tests.custom_calls.linalg.matrices import DTYPES, adjoint, close, matrices
 
 
 def call(target: str, *operands: Any, results: str, config: str | None = None) -> Any:
     """The results of one call, by way of the text."""
-    parameters = "\n".join(f"  p{n} = {text(operand)} parameter({n})" for n, operand in enumerate(operands))
+    parameters = "\n".join(f"  p{n} = {shape_of(operand)} parameter({n})" for n, operand in enumerate(operands))
     names = ", ".join(f"p{n}" for n in range(len(operands)))
     suffix = "" if config is None else f', backend_config="{config}"'
     root = f'ROOT r = {results} custom-call({names}), custom_call_target="{target}"{suffix}'
     return hloexec.run(hloexec.parse(f"HloModule m\n\nENTRY e {{\n{parameters}\n  {root}\n}}\n"), *operands)
-
-
-def close(actual: Any, expected: Any, *, size: int = 12, unit: float | None = None) -> None:
-    """Within 20 n² u of the larger side: backward stable algorithms' errors are a small multiple of n·u·|a|."""
-    unit = unit or np.finfo(np.asarray(actual).dtype).eps / 2
-    assert np.abs(actual - expected).max() <= 20 * size**2 * unit * max(np.abs(expected).max(), 1)
 
 
 def real(array: Any) -> str:
@@ -56,7 +34,7 @@ def real(array: Any) -> str:
 def test_eigh_diagonalizes_the_matrix_of_the_triangle_it_reads(dtype, lower):
     a = matrices(dtype, 2, 12, 12)
     a[..., np.arange(12), np.arange(12)] = a[..., np.arange(12), np.arange(12)].real
-    v, w = call("Eigh", a, results=f"({text(a)}, {real(a)}[2,12])", config=f"{lower},1,15,0.000010")
+    v, w = call("Eigh", a, results=f"({shape_of(a)}, {real(a)}[2,12])", config=f"{lower},1,15,0.000010")
     triangle = np.tril(a, -1) if lower else np.triu(a, 1)
     whole = triangle + adjoint(triangle) + a * np.eye(12, dtype=dtype)
     close(whole @ v, v * w[:, None])
@@ -82,9 +60,9 @@ def test_eigh_without_its_config_is_refused(config):
 @pytest.mark.parametrize("shape", [(2, 12, 7), (9, 9), (3, 0)])
 def test_qr_and_the_product_of_its_reflectors_multiply_back(dtype, shape):
     a = matrices(dtype, *shape)
-    taus = f"{text(a).split('[')[0]}[{','.join(map(str, (*shape[:-2], min(shape[-2:]))))}]"
-    qr, tau = call("Qr", a, results=f"({text(a)}, {taus})")
-    q = call("ProductOfElementaryHouseholderReflectors", qr, tau, results=text(a))
+    taus = f"{shape_of(a).split('[')[0]}[{','.join(map(str, (*shape[:-2], min(shape[-2:]))))}]"
+    qr, tau = call("Qr", a, results=f"({shape_of(a)}, {taus})")
+    q = call("ProductOfElementaryHouseholderReflectors", qr, tau, results=shape_of(a))
     if a.size:
         close(q @ np.triu(qr[..., : shape[-1], :]), a)
         close(adjoint(q) @ q, np.broadcast_to(np.eye(shape[-1]), (*shape[:-2], shape[-1], shape[-1])))
@@ -122,7 +100,7 @@ def test_lu_is_what_a_tpu_gave():
 def test_lu_multiplies_back_and_pivots_as_lapack(dtype, shape):
     a = matrices(dtype, *shape)
     least, batch = min(shape[-2:]), ",".join(map(str, shape[:-2])) + "," * (len(shape) > 2)
-    results = f"({text(a)}, s32[{batch}{least}], s32[{batch}{shape[-2]}])"
+    results = f"({shape_of(a)}, s32[{batch}{least}], s32[{batch}{shape[-2]}])"
     lu, pivots, permutation = call("LuDecomposition", a, results=results)
     lower = np.tril(lu[..., :least], -1) + np.eye(shape[-2], least, dtype=dtype)
     close(lower @ np.triu(lu[..., :least, :]), np.take_along_axis(a, permutation[..., None], -2))

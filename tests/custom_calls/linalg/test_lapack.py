@@ -13,25 +13,13 @@ from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, TupleShape
+from tests.custom_calls.linalg.matrices import DTYPES, adjoint, close, definite, hermitian, matrices
 
 pytest.importorskip("scipy")
 jax = pytest.importorskip("jax")
 linalg = jax.lax.linalg
 
-DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 PRECISION = dict(zip(map(np.dtype, DTYPES), "sdcz", strict=True))
-
-
-def matrices(dtype: Any, *shape: int, seed: int = 0) -> Any:
-    generator = np.random.default_rng(seed)
-    values = generator.normal(size=shape)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * generator.normal(size=shape)
-    return values.astype(dtype)
-
-
-def adjoint(a: Any) -> Any:
-    return np.swapaxes(a, -1, -2).conj()
 
 
 def target(name: str, dtype: Any, *, suffix: str = "_ffi", library: str = "lapack") -> str:
@@ -64,18 +52,8 @@ def call(name: str, *operands: Any, results: Any, config: str | None = None) -> 
 
 
 # name, function, arguments from a dtype. Sizes beyond 32 make LAPACK work in blocks.
-def _hermitian(dtype: Any, *shape: int) -> Any:
-    a = matrices(dtype, *shape)
-    return a + adjoint(a)
-
-
-def _definite(dtype: Any, *shape: int) -> Any:
-    a = matrices(dtype, *shape)
-    return a @ adjoint(a) + np.eye(shape[-1], dtype=dtype)
-
-
 CALLS = {
-    "cholesky": (lambda a: linalg.cholesky(a, symmetrize_input=False), _definite, (2, 40, 40)),
+    "cholesky": (lambda a: linalg.cholesky(a, symmetrize_input=False), definite, (2, 40, 40)),
     "lu": (linalg.lu, matrices, (2, 40, 33)),
     "geqrf": (lambda a: jax._src.lax.linalg.geqrf(a), matrices, (2, 40, 33)),
     "qr": (lambda a: linalg.qr(a, full_matrices=False), matrices, (2, 9, 40)),
@@ -85,8 +63,8 @@ CALLS = {
     "svd": (lambda a: linalg.svd(a, full_matrices=False), matrices, (2, 6, 40)),
     "singular values": (lambda a: linalg.svd(a, compute_uv=False), matrices, (9, 6)),
     "svd by qr": (lambda a: linalg.svd(a, algorithm=linalg.SvdAlgorithm.QR), matrices, (7, 6)),
-    "eigh": (lambda a: linalg.eigh(a, symmetrize_input=False), _hermitian, (2, 40, 40)),
-    "eigh of the upper triangle": (lambda a: linalg.eigh(a, lower=False, symmetrize_input=False), _hermitian, (5, 5)),
+    "eigh": (lambda a: linalg.eigh(a, symmetrize_input=False), hermitian, (2, 40, 40)),
+    "eigh of the upper triangle": (lambda a: linalg.eigh(a, lower=False, symmetrize_input=False), hermitian, (5, 5)),
     "eig": (lambda a: linalg.eig(a), matrices, (2, 7, 7)),
     "eigenvalues": (
         lambda a: linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
@@ -96,9 +74,9 @@ CALLS = {
     "schur": (linalg.schur, matrices, (2, 7, 7)),
     "schur without vectors": (lambda a: linalg.schur(a, compute_schur_vectors=False), matrices, (7, 7)),
     "hessenberg": (linalg.hessenberg, matrices, (2, 40, 40)),
-    "tridiagonal": (linalg.tridiagonal, _hermitian, (2, 40, 40)),
-    "upper tridiagonal": (lambda a: linalg.tridiagonal(a, lower=False), _hermitian, (7, 7)),
-    "tridiagonal of one row": (linalg.tridiagonal, _hermitian, (1, 1)),
+    "tridiagonal": (linalg.tridiagonal, hermitian, (2, 40, 40)),
+    "upper tridiagonal": (lambda a: linalg.tridiagonal(a, lower=False), hermitian, (7, 7)),
+    "tridiagonal of one row": (linalg.tridiagonal, hermitian, (1, 1)),
     "hessenberg of one row": (linalg.hessenberg, matrices, (1, 1)),
     "tridiagonal solve": (
         lambda a: linalg.tridiagonal_solve(a[..., 0, :], a[..., 1, :], a[..., 2, :], a),
@@ -156,7 +134,7 @@ def test_calls_give_what_xla_gives(name, dtype):
 def test_factors_of_many_small_matrices_multiply_back(dtype, uplo):
     """As far as Cholesky's method promises of each element (Higham, Accuracy and Stability, Theorem 10.3), its
     constant doubled for complex numbers; the other triangle stays."""
-    a = _definite(dtype, 50, 6, 6)
+    a = definite(dtype, 50, 6, 6)
     kept = np.triu if uplo == "L" else np.tril
     config = f"{{uplo = {ord(uplo)} : ui8}}"
     results = [(dtype, a.shape), (np.int32, (50,))]
@@ -197,7 +175,7 @@ def test_solutions_of_many_small_systems_fulfil_them(dtype, options):
 @pytest.mark.parametrize("name", ["solve", "eigh", "svd", "qr"])
 def test_modules_that_xla_has_optimized_run_too(name):
     """LAPACK's results are the same; what surrounds them may be fused. 64 ULPs of the largest element, well conditioned."""
-    a = _definite(np.float32, 3, 8, 8) + 8 * np.eye(8, dtype=np.float32)
+    a = definite(np.float32, 3, 8, 8) + 8 * np.eye(8, dtype=np.float32)
     functions = {"solve": lambda a: jax.numpy.linalg.solve(a, a[..., :3]), "eigh": jax.numpy.linalg.eigh}
     function = functions.get(name) or getattr(jax.numpy.linalg, name)
     compiled = jax.jit(function).lower(a).compile()
@@ -248,13 +226,7 @@ def test_empty_matrices_and_batches_have_empty_factors(name, shape):
     assert [ours.shape for ours in found] == [theirs.shape for theirs in expected]
 
 
-# What factors must multiply to. The errors of LAPACK's backward stable algorithms are a small multiple of n·u·|a|;
-# 20 n² u covers the constants of all of them (Users' Guide, chapter 4).
-
-
-def close(actual: Any, expected: Any, *, size: int = 12) -> None:
-    unit = np.finfo(np.asarray(actual).dtype).eps / 2
-    assert np.abs(actual - expected).max() <= 20 * size**2 * unit * max(np.abs(expected).max(), 1)
+# What factors must multiply to
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -302,11 +274,11 @@ def test_schur_form_multiplies_back(dtype):
 OLDER: dict[str, Any] = {
     "getrf": (matrices, (2, 5, 3), [2, 5, 3], "a ipiv info", ""),
     "geqrf": (matrices, (2, 5, 3), [2, 5, 3, 9], "a tau info work", ""),
-    "potrf": (_definite, (2, 4, 4), [1, 2, 4], "a info", "{uplo = 76 : ui8}"),
+    "potrf": (definite, (2, 4, 4), [1, 2, 4], "a info", "{uplo = 76 : ui8}"),
     "gesdd": (matrices, (2, 5, 3), [1, 1, 2, 5, 3, 9], "a s u vt info work work", "{mode = 65 : ui8}"),
-    "syevd/heevd": (_hermitian, (2, 4, 4), [0, 2, 4], "a w info work work", "{mode = 86 : ui8, uplo = 85 : ui8}"),
+    "syevd/heevd": (hermitian, (2, 4, 4), [0, 2, 4], "a w info work work", "{mode = 86 : ui8, uplo = 85 : ui8}"),
     "gehrd": (matrices, (2, 4, 4), [4, 1, 4, 4, 2, 9], "a tau info work", "{high = 4 : i32, low = 1 : i32}"),
-    "sytrd/hetrd": (_hermitian, (2, 4, 4), [4, 1, 4, 2, 9], "a d e tau info work", "{uplo = 76 : ui8}"),
+    "sytrd/hetrd": (hermitian, (2, 4, 4), [4, 1, 4, 2, 9], "a d e tau info work", "{uplo = 76 : ui8}"),
 }
 
 

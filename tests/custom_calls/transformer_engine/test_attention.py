@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
+from conformance.cell import shape_of
+from hloexec.dtypes import element_type_of
 from tests.custom_calls.by_jax import with_gradients_by_jax
-from tests.custom_calls.calls import HALF_ULP, U32, refusal, run_call, shape_text, within
+from tests.custom_calls.calls import HALF_ULP, U32, numbers, refusal, run_call, wide, within
 from tests.drawing import examples
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
@@ -32,10 +33,6 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
-def wide(array: Any) -> Any:
-    return np.asarray(array).astype(np.float64)
-
-
 @attrs.frozen
 class Case:
     """Queries [b, s, h, d], keys and values, one mask [b, s, t] of what is seen, and the scale."""
@@ -48,11 +45,6 @@ class Case:
     bias: Any = None
     bias_first: bool = False
     sink: Any = None
-
-
-def numbers(seed: int, shape: tuple[int, ...], name: str = "f32") -> Any:
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return values.astype(np.float32).astype(ELEMENT_TYPES[name].storage)
 
 
 def oracle(case: Case, q: Any, k: Any, v: Any, bias: Any, sink: Any) -> tuple[Any, Any]:
@@ -173,7 +165,7 @@ def check(case: Case, name: str, operands: tuple[Any, ...], tail: list[Any], aux
         bound_of_sums = bound["score"][finite] + (case.k.shape[1] + 8) * U32 * (1 + np.abs(sums[finite]))
         assert (np.abs(left[..., 0][finite] - sums[finite]) <= bound_of_sums).all()
     given = [*head, left, state, output, cotangent, *tail]
-    shapes = [shape_text(array) for array in head] + ["u8[0]"]
+    shapes = [shape_of(array) for array in head] + ["u8[0]"]
     found = run_call("te_fused_attn_backward_ffi", given, shapes, attributes)
     layout = changes.get("qkv_layout", 9)
     packed_bounds = packed(*(bound[key] for key in "qkv"), layout)
@@ -272,7 +264,7 @@ def test_the_backend_for_short_sequences_leaves_probabilities():
     assert np.abs(left.astype(np.float64).sum(-1) - 1)[rows].max() <= 2 * t * HALF_ULP["f16"]
     found = run_call(
         "te_fused_attn_backward_ffi", [*head, left, state, output, cotangent, *tail],
-        [*map(shape_text, head), "u8[0]"], attributes,
+        [*map(shape_of, head), "u8[0]"], attributes,
     )  # fmt: skip
     # The probabilities were rounded to f16, relatively by 2⁻¹¹ (or absolutely by 2⁻²⁵, below its normal numbers).
     bound = bounds(case, sums, cotangent, "f16", rounded=HALF_ULP["f16"] + t * 2.0**-25)
@@ -352,7 +344,7 @@ def test_tiles_of_queries_do_not_change_what_is_computed(monkeypatch):
 def forward_operands(name: str = "bf16") -> tuple[list[Any], list[str]]:
     x = numbers(1, (2, 5, 2, 4), name)
     operands = [x, x, x, np.zeros(0, x.dtype), np.zeros(2, np.uint32), *plain_tail(2, [5, 5], [5, 5])]
-    return operands, [shape_text(x), "f32[2,2,5,1]", "u32[1,4]", "u8[1]"]
+    return operands, [shape_of(x), "f32[2,2,5,1]", "u32[1,4]", "u8[1]"]
 
 
 @pytest.mark.parametrize(
@@ -435,9 +427,7 @@ def test_the_exact_policy_rounds_once(name):
     within(output, wanted, name, 1e-13)
     within(sums[..., 0], wanted_sums, "f32", 1e-13)
     given = [*head, sums, state, output, cotangent, *operands[6:]]
-    found = run_call(
-        "te_fused_attn_backward_ffi", given, [*map(shape_text, head), "u8[0]"], attributes, numerics="exact"
-    )
+    found = run_call("te_fused_attn_backward_ffi", given, [*map(shape_of, head), "u8[0]"], attributes, numerics="exact")
     # What forward left was rounded: probabilities are off by |lse| u, dS by that and by u of the output's type.
     left = U32 * np.abs(wanted_sums).transpose(0, 2, 1)[..., None]
     bound = bounds(case, wanted_sums, cotangent, name, rounded=left, unit=HALF_ULP["f64"])

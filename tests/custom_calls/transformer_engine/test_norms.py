@@ -12,23 +12,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from conformance.cell import shape_of
 from hloexec.dtypes import ELEMENT_TYPES
 from tests.custom_calls.by_jax import with_gradients_by_jax
-from tests.custom_calls.calls import U32, refusal, run_call, shape_text, within
+from tests.custom_calls.calls import U32, numbers, refusal, run_call, wide, within
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
 jnp = pytest.importorskip("jax.numpy")
 
 EPSILON = 1e-5
-
-
-def numbers(seed: int, shape: tuple[int, ...], name: str = "f32") -> Any:
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return values.astype(np.float32).astype(ELEMENT_TYPES[name].storage)
-
-
-def wide(array: Any) -> Any:
-    return np.asarray(array).astype(np.float64)
 
 
 def normalized(kind: str, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
@@ -236,9 +228,9 @@ def test_softmaxes_and_their_gradients(kind, name):
     weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
     operands = [x, *[mask] * (kind == "scaled_masked")]
     attributes = {"scale_factor": SCALE}
-    value = run_call(f"te_{kind}_softmax_forward_ffi", operands, shape_text(x), attributes)
+    value = run_call(f"te_{kind}_softmax_forward_ffi", operands, shape_of(x), attributes)
     within(value, weights, name, weights * (5 + 8 + 2 * np.abs(wide(x)).max(-1, keepdims=True)) * U32)
-    gradient = run_call(f"te_{kind}_softmax_backward_ffi", [dy, value], shape_text(x), attributes)
+    gradient = run_call(f"te_{kind}_softmax_backward_ffi", [dy, value], shape_of(x), attributes)
     y = wide(value)
     wanted = SCALE * (wide(dy) * y - y * (wide(dy) * y).sum(-1, keepdims=True))
     terms = np.abs(wide(dy)) * y

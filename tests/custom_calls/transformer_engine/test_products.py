@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.cell import shape_of
 from hloexec.dtypes import ELEMENT_TYPES
 from tests.custom_calls.by_jax import with_gradients_by_jax
-from tests.custom_calls.calls import U32, attributes_text, refusal, run_call, shape_text, within
+from tests.custom_calls.calls import U32, attributes_text, numbers, refusal, run_call, wide, within
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
 jnp = pytest.importorskip("jax.numpy")
@@ -34,15 +35,6 @@ CASES = [
 ]  # fmt: skip
 
 
-def numbers(seed: int, shape: tuple[int, ...], name: str = "f32") -> Any:
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return values.astype(np.float32).astype(ELEMENT_TYPES[name].storage)
-
-
-def wide(array: Any) -> Any:
-    return np.asarray(array).astype(np.float64)
-
-
 def activation(name: str, x: Any) -> Any:
     first = FUNCTIONS[name](x[..., 0, :])
     return first * x[..., 1, :] if x.shape[-2] == 2 else first
@@ -55,18 +47,18 @@ def test_activations_and_their_gradients(name, number, halves, type_name):
     x, dz = numbers(1, (3, 2, halves, 8), type_name), numbers(2, (3, 2, 8), type_name)
     wanted, (gradient,) = with_gradients_by_jax(lambda x: activation(name, x), wide(x), cotangent=wide(dz))
     most = 1 + np.abs(wide(x)).max(-2)
-    value = run_call("te_act_lu_ffi", [x], shape_text(dz), {"act_enum": number})
+    value = run_call("te_act_lu_ffi", [x], shape_of(dz), {"act_enum": number})
     within(value, wanted, type_name, 40 * U32 * most**3)
-    found = run_call("te_dact_lu_ffi", [dz, x], shape_text(x), {"act_enum": number})
+    found = run_call("te_dact_lu_ffi", [dz, x], shape_of(x), {"act_enum": number})
     bound = np.expand_dims(40 * U32 * most**3 * np.abs(wide(dz)), -2)
     within(found, gradient, type_name, bound)
     one = np.ones(1, np.float32)
     both = {"act_enum": number, "scaling_mode": 0, "is_2x": False}
-    results = [shape_text(x), f"{type_name}[1]", "f32[1]", "f32[1]", "f32[1]", f"{type_name}[{halves},8]", "f32[1]"]
+    results = [shape_of(x), f"{type_name}[1]", "f32[1]", "f32[1]", "f32[1]", f"{type_name}[{halves},8]", "f32[1]"]
     newer = run_call("te_dact_dbias_quantize_ffi", [dz, x, one], results, both | {"is_dbias": True})
     assert (newer[0] == found).all()
     within(newer[5], gradient.sum((0, 1)), type_name, (bound + 6 * U32 * np.abs(gradient)).sum((0, 1)))
-    newer = run_call("te_act_lu_ffi", [x, one], [shape_text(dz), *results[1:5]], both)
+    newer = run_call("te_act_lu_ffi", [x, one], [shape_of(dz), *results[1:5]], both)
     assert (newer[0] == value).all()
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hloexec
+from conformance.cell import shape_of, text_of
 from hloexec import testing
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import ShapeError
@@ -17,7 +18,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples
-from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array, shape_text
+from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
 
@@ -26,10 +27,6 @@ TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and nam
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
 types = st.sampled_from(TYPES)
 few = settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def _text(name: str, shape: Any) -> str:
-    return f"{name}[{','.join(map(str, shape))}]"
 
 
 def _array(draw: Any, name: str, shape: Any) -> Any:
@@ -45,7 +42,7 @@ def _dynamic_slices(draw: Any) -> Case:
     name, source = draw(types), draw(st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=4))
     window = [draw(st.integers(0, size)) for size in source]
     operands = [_array(draw, name, source), *map(np.array, _indices(draw, (len(source),)))]
-    return Case("dynamic-slice", operands, _text(name, window), f"dynamic_slice_sizes={braces(window)}")
+    return Case("dynamic-slice", operands, text_of(name, window), f"dynamic_slice_sizes={braces(window)}")
 
 
 @st.composite
@@ -54,7 +51,7 @@ def _dynamic_update_slices(draw: Any) -> Case:
     operand, *starts = case.operands
     window = [int(size) for size in case.attributes.partition("{")[2].rstrip("}").split(",") if size]
     update = random_array(draw(st.integers(0, 2**20)), window, operand.dtype)
-    return Case("dynamic-update-slice", [operand, update, *starts], shape_text(operand))
+    return Case("dynamic-update-slice", [operand, update, *starts], shape_of(operand))
 
 
 @st.composite
@@ -68,7 +65,7 @@ def _gathers(draw: Any) -> Case:
         f"index_vector_dim={windows.index_vector_dim}, slice_sizes={braces(windows.sizes)}"
     )
     operands = [_array(draw, name, source), _indices(draw, windows.index_shape)]
-    return Case("gather", operands, _text(name, windows.shape), attributes)
+    return Case("gather", operands, text_of(name, windows.shape), attributes)
 
 
 @pytest.mark.usefixtures("newer_emitters")

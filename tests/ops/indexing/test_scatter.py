@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hloexec
+from conformance.cell import shape_of
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, TupleShape
@@ -19,7 +20,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.indexing.scatter import Scatter, ScatterAttributes
 from hloexec.ops.registry import ProgramShape
 from tests.drawing import examples
-from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
+from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array
 from tests.ops.evaluation import evaluate
 from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
 from tests.plan.loops import loop
@@ -98,7 +99,7 @@ def _scatters(
         _indices(draw, windows.index_shape),
         random_array(seed + 1, windows.shape, storage),
     ]
-    return Case("scatter", operands, shape_text(operands[0]), attributes), (name, body)
+    return Case("scatter", operands, shape_of(operands[0]), attributes), (name, body)
 
 
 @few
@@ -192,7 +193,7 @@ def test_a_few_crowded_rows_among_many_round_step_by_step_as_in_xla(body: str, r
                 # Products of 200 factors that neither vanish nor overflow: denormals are flushed by XLA:CPU.
                 updates = (1 + abs(updates.astype(np.float64)) % 0.01).astype(element_type.storage)
             attributes = f"{ROWS}, to_apply={body}_{name}"
-            cases.append(Case("scatter", [operand, indices, updates], shape_text(operand), attributes))
+            cases.append(Case("scatter", [operand, indices, updates], shape_of(operand), attributes))
             keys.append((name, body))
     assert_same_as_xla(cases, _computations(keys))
 
@@ -216,7 +217,7 @@ def test_minimum_and_maximum_order_zeros_and_propagate_nan(body: str, name: str)
     indices = np.arange(len(operand), dtype=np.int32)[:, None]
     updates = np.tile(special, len(special))
     attributes = f"update_window_dims={{}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={body}_{name}"
-    cases = [Case("scatter", [operand, indices, updates], shape_text(operand), attributes)]
+    cases = [Case("scatter", [operand, indices, updates], shape_of(operand), attributes)]
     (result,) = evaluated(_module(cases, [(name, body)]), cases[0].operands)
     # By definition (IEEE 754-2019 minimum and maximum): NaN wins, and -0 lies below +0.
     choose = min if body == "minimum" else max
@@ -305,7 +306,7 @@ def test_one_row_that_gets_every_update_rounds_each_to_nearest(body: str, name: 
     for first in range(0, 150, 15):
         operand, update = starts[first : first + 15], steps[first : first + 15]
         indices = np.arange(15, dtype=np.int32)[:, None]
-        cases = [Case("scatter", [operand, indices, update], shape_text(operand), attributes)]
+        cases = [Case("scatter", [operand, indices, update], shape_of(operand), attributes)]
         (result,) = evaluated(_module(cases, [(name, body)]), cases[0].operands)
         wide, other = operand.astype(np.float64), update.astype(np.float64)
         with np.errstate(all="ignore"):

@@ -9,6 +9,7 @@ import pytest
 
 import hloexec
 from conformance import xla
+from conformance.cell import text_of
 from hloexec.errors import ShapeError
 from tests.ops.evaluation import evaluate
 
@@ -27,10 +28,6 @@ ENTRY e {{
   a = {operand} parameter(0)
   ROOT r = {result} fft(a), fft_type={kind}, fft_length={{{",".join(map(str, lengths))}}}
 }}"""
-
-
-def shape_text(element_type: str, dimensions: tuple[int, ...]) -> str:
-    return f"{element_type}[{','.join(map(str, dimensions))}]"
 
 
 def transform(values: np.ndarray, rank: int, sign: int) -> np.ndarray:
@@ -67,7 +64,7 @@ def random_complex(dimensions: tuple[int, ...]) -> np.ndarray:
 def test_fft_and_its_inverse_are_the_sums_of_their_definition(
     element_type: str, dimensions: tuple[int, ...], rank: int
 ) -> None:
-    shape, lengths = shape_text(element_type, dimensions), dimensions[-rank:]
+    shape, lengths = text_of(element_type, dimensions), dimensions[-rank:]
     values = random_complex(dimensions).astype(DTYPES[element_type])
     assert_close(evaluate(fft("FFT", shape, shape, lengths), values), transform(values, rank, -1), rank)
     inverse = transform(values, rank, 1) / np.prod(lengths)
@@ -80,7 +77,7 @@ def test_fft_and_its_inverse_are_the_sums_of_their_definition(
 @pytest.mark.parametrize(("dimensions", "rank"), CASES)
 def test_real_transforms_are_halves_of_complex_ones(element_type: str, dimensions: tuple[int, ...], rank: int) -> None:
     half = (*dimensions[:-1], dimensions[-1] // 2 + 1)
-    real, spectrum = shape_text(element_type, dimensions), shape_text(COMPLEX_OF_REAL[element_type], half)
+    real, spectrum = text_of(element_type, dimensions), text_of(COMPLEX_OF_REAL[element_type], half)
     lengths = dimensions[-rank:]
     values = random_complex(dimensions).real.astype(DTYPES[element_type])
     whole = transform(values, rank, -1)

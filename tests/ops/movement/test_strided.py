@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance.cell import text_of
 from hloexec import testing
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
@@ -46,10 +47,6 @@ few = settings(
 )
 
 
-def _text(name: str, shape: Any) -> str:
-    return f"{name}[{','.join(map(str, shape))}]"
-
-
 def _braces(numbers: Any) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
@@ -63,7 +60,7 @@ def _broadcast(draw: Any) -> Case:
     name, result = draw(types), draw(dimensions)
     kept = sorted(draw(st.sets(st.integers(0, len(result) - 1)))) if result else []
     operand = _array(draw, name, [result[axis] for axis in kept])
-    return Case("broadcast", [operand], _text(name, result), f"dimensions={_braces(kept)}")
+    return Case("broadcast", [operand], text_of(name, result), f"dimensions={_braces(kept)}")
 
 
 @st.composite
@@ -76,7 +73,7 @@ def _reshape(draw: Any) -> Case:
         result.append(factor)
         remaining //= factor
     result.insert(draw(st.integers(0, len(result))), remaining)
-    return Case("reshape", [_array(draw, name, source)], _text(name, result))
+    return Case("reshape", [_array(draw, name, source)], text_of(name, result))
 
 
 @st.composite
@@ -84,7 +81,7 @@ def _transpose(draw: Any) -> Case:
     name, source = draw(types), draw(dimensions)
     order = draw(st.permutations(range(len(source))))
     result = [source[axis] for axis in order]
-    return Case("transpose", [_array(draw, name, source)], _text(name, result), f"dimensions={_braces(order)}")
+    return Case("transpose", [_array(draw, name, source)], text_of(name, result), f"dimensions={_braces(order)}")
 
 
 @st.composite
@@ -95,7 +92,7 @@ def _slice(draw: Any) -> Case:
         start = draw(st.integers(0, size))
         ranges.append(range(start, draw(st.integers(start, size)), draw(st.integers(1, 3))))
     attributes = ", ".join(f"[{r.start}:{r.stop}:{r.step}]" for r in ranges)
-    return Case("slice", [_array(draw, name, source)], _text(name, map(len, ranges)), f"slice={{{attributes}}}")
+    return Case("slice", [_array(draw, name, source)], text_of(name, map(len, ranges)), f"slice={{{attributes}}}")
 
 
 @st.composite
@@ -105,7 +102,7 @@ def _concatenate(draw: Any) -> Case:
     axis = draw(st.integers(0, len(first) - 1))
     along = draw(st.lists(sizes, min_size=1, max_size=4))
     operands = [_array(draw, name, (*first[:axis], size, *first[axis + 1 :])) for size in along]
-    result = _text(name, (*first[:axis], sum(along), *first[axis + 1 :]))
+    result = text_of(name, (*first[:axis], sum(along), *first[axis + 1 :]))
     return Case("concatenate", operands, result, f"dimensions={{{axis}}}")
 
 
@@ -122,14 +119,14 @@ def _pad(draw: Any) -> Case:
         padding.append(f"{low}_{high}_{interior}")
         result.append(whole + low + high)
     operands = [_array(draw, name, source), _array(draw, name, ())]
-    return Case("pad", operands, _text(name, result), f"padding={'x'.join(padding)}")
+    return Case("pad", operands, text_of(name, result), f"padding={'x'.join(padding)}")
 
 
 @st.composite
 def _reverse(draw: Any) -> Case:
     name, source = draw(types), draw(dimensions)
     turned = sorted(draw(st.sets(st.integers(0, len(source) - 1)))) if source else []
-    return Case("reverse", [_array(draw, name, source)], _text(name, source), f"dimensions={_braces(turned)}")
+    return Case("reverse", [_array(draw, name, source)], text_of(name, source), f"dimensions={_braces(turned)}")
 
 
 @st.composite
@@ -140,13 +137,13 @@ def _iota(draw: Any) -> Case:
     axis = draw(st.integers(0, len(result) - 1))
     if draw(st.booleans()):
         result[axis] = draw(st.sampled_from([17, 300]))
-    return Case("iota", [], _text(name, result), f"iota_dimension={axis}")
+    return Case("iota", [], text_of(name, result), f"iota_dimension={axis}")
 
 
 @st.composite
 def _copy(draw: Any) -> Case:
     name, source = draw(types), draw(dimensions)
-    return Case("copy", [_array(draw, name, source)], _text(name, source))
+    return Case("copy", [_array(draw, name, source)], text_of(name, source))
 
 
 @pytest.mark.usefixtures("newer_emitters")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from conformance import xla
+from conformance.cell import text_of
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.random.bit_generators import philox_4x32, threefry_2x32
 from hloexec.ops.random.rng import seeded
@@ -32,10 +33,6 @@ def generator(algorithm: str, state: str, *bits: str) -> str:
     root = f"  ROOT t = ({whole}) tuple({names})\n" if len(bits) > 1 else ""
     text = f"HloModule m\nENTRY e {{\n  s = {state} parameter(0)\n{body}{root}}}"
     return text if root else text.replace("  r0 =", "  ROOT r0 =")
-
-
-def shape_text(element_type: str, dimensions: tuple[int, ...]) -> str:
-    return f"{element_type}[{','.join(map(str, dimensions))}]"
 
 
 def test_threefry_gives_the_published_answers() -> None:
@@ -70,7 +67,7 @@ def test_counters_carry_into_the_high_half() -> None:
     ],
 )
 def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> None:
-    shapes = [shape_text(element_type, dimensions) for dimensions in DIMENSIONS]
+    shapes = [text_of(element_type, dimensions) for dimensions in DIMENSIONS]
     text = generator(algorithm, f"u64[{words}]", *shapes)
     expected = xla.run_hlo(text, STATE[:words])
     for number, (state, bits) in enumerate(evaluate(text, STATE[:words])):

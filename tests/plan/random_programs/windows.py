@@ -26,13 +26,15 @@ def pad_any(writer: Writer, body: Body) -> None:
         body.emit(value.kind, dims, f"pad({value.name}, {filler.name}), padding={text}")
 
 
+def _fitting(writer: Writer, body: Body) -> list[Value]:
+    """Small arrays of ordered numbers."""
+    most = 30 if writer.depth else 300
+    return [value for value in body.values if value.dims and 0 < prod(value.dims) < most and value.kind not in _NEITHER]
+
+
 def reduce_windows(writer: Writer, body: Body) -> None:
     """Windows of any size, stride, dilation and padding; at times of two arrays at once."""
-    found = [
-        value
-        for value in body.values
-        if value.dims and 0 < prod(value.dims) < (30 if writer.depth else 300) and value.kind not in _NEITHER
-    ]
+    found = _fitting(writer, body)
     if not found:
         return
     value = writer.pick(found)
@@ -79,11 +81,7 @@ def _of_two(writer: Writer, body: Body, value: Value, other: Value, dims: Dims, 
 
 def select_and_scatter(writer: Writer, body: Body) -> None:
     """The gradient of a maximum over windows."""
-    found = [
-        value
-        for value in body.values
-        if value.dims and 0 < prod(value.dims) < (30 if writer.depth else 300) and value.kind not in _NEITHER
-    ]
+    found = _fitting(writer, body)
     if not found:
         return
     value = writer.pick(found)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.cell import text_of
 from hloexec.dtypes import element_type
 
 __all__ = ["row_programs"]
@@ -34,7 +35,7 @@ class _Writer:
 
     def new(self, kind: str, sizes: tuple[int, ...], text: str) -> tuple[str, str, tuple[int, ...]]:
         name = f"v{len(self.lines)}"
-        self.lines.append(f"{name} = {_shape(kind, sizes)} {text}")
+        self.lines.append(f"{name} = {text_of(kind, sizes)} {text}")
         value = (name, kind, sizes)
         self.values.append(value)
         return value
@@ -134,7 +135,7 @@ class _Writer:
 
     def text(self) -> str:
         outputs = self.random.choices(self.values[-6:], k=self.random.randint(1, 4))
-        shapes = ", ".join(_shape(kind, sizes) for _, kind, sizes in (*outputs, self.values[-1]))
+        shapes = ", ".join(text_of(kind, sizes) for _, kind, sizes in (*outputs, self.values[-1]))
         names = ", ".join(name for name, _, _ in (*outputs, self.values[-1]))
         lines = [*self.lines, f"ROOT result = ({shapes}) tuple({names})"]
         reducers = "\n".join(
@@ -162,10 +163,6 @@ _STEPS = (
     "pad",
     "concatenate",
 )
-
-
-def _shape(kind: str, sizes: tuple[int, ...]) -> str:
-    return f"{kind}[{','.join(map(str, sizes))}]"
 
 
 def _places(sizes: tuple[int, ...], among: tuple[int, ...]) -> tuple[int, ...] | None:
