@@ -113,7 +113,8 @@ def _last_uses(
     A loop reads its initial value when its body begins, a conditional its operands when it is done; what is inside
     takes them over before, when the condition or the branch begins.
     """
-    last, needs = -1, list[_Need]()
+    last = -1
+    needs: list[_Need] = []
     for place, user in uses:
         role = role_of(user)
         read = flat.times[place.computation, user.name]
@@ -165,7 +166,7 @@ def _async_end(flat: FlatSchedule, computation: str, users: _Users) -> int:
 
 
 def _cut(spans: dict[int, tuple[int, int]], group: tuple[int, ...]) -> None:
-    """Each value of a buffer ends where the next begins; what it was needed for beyond that, the next is."""
+    """Each value of a buffer ends where the next begins, which lives on for as long as the former would have."""
     order = sorted(group, key=lambda number: (*spans[number], number))
     for number, following in pairwise(order):
         (start, end), (next_start, next_end) = spans[number], spans[following]

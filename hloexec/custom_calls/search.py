@@ -16,7 +16,7 @@ from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.registry import Callee
 from hloexec.ops.relations import Relating
-from hloexec.ops.sorting.sort import first_indices
+from hloexec.ops.sorting.sort import first_indices, relate_chosen
 from hloexec.values import Array
 
 _APPROXIMATE = {
@@ -49,12 +49,7 @@ class TopK:
 
     @staticmethod
     def relate(use: Relating) -> None:
-        operand = use.operands[0].axes
-        for axes in use.result.leaves.values():
-            use.same(operand[:-1], axes[:-1])
-            use.keep(axes[-1:], "it is how many elements are chosen")
-        use.at_least(operand[-1], use.size(use.result.axes[-1]))
-        use.result_positions(1, operand[-1])
+        relate_chosen(use, use.size(use.result.axes[-1]))
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:

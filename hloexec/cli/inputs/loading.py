@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hloexec.cli.run_options import RunOptions
@@ -148,18 +149,17 @@ def _parameter_values(
 
 def _ends(text: str) -> tuple[float, float]:
     """The ends of `LOW:HIGH`; integers stay exact."""
-    numbers: list[float] = []
-    for part in text.split(":"):
-        try:
-            numbers.append(int(part))
-        except ValueError:
-            try:
-                numbers.append(float(part))
-            except ValueError:
-                numbers.append(math.nan)
+    numbers = list(map(_number, text.split(":")))
     if len(numbers) != 2 or not all(map(math.isfinite, numbers)):
         raise InputError(f"--range expects PARAMETER=LOW:HIGH with two numbers, but was given {quoted(text)}")
     return numbers[0], numbers[1]
+
+
+def _number(text: str) -> float:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return math.nan
 
 
 def given_values(computation: Computation, overrides: Sequence[tuple[str, str]]) -> Mapping[int, Value]:

@@ -29,7 +29,7 @@ from hloexec.ops.threads import in_blocks
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
+__all__ = ["SortAttributes", "TopKAttributes", "first_indices", "relate_chosen", "stable_argsort"]
 
 _BLOCK_ELEMENTS = 1 << 15
 
@@ -113,6 +113,16 @@ class Sort:
         return dimension, np.moveaxis(places.reshape(rows[0].shape), -1, dimension)
 
 
+def relate_chosen(use: Relating, count: int) -> None:
+    """How the dimensions of an operand, and of values and indices that are chosen along its last one, depend."""
+    operand = use.operands[0].axes
+    for axes in use.result.leaves.values():
+        use.same(operand[:-1], axes[:-1])
+        use.keep(axes[-1:], "it is how many elements are chosen")
+    use.at_least(operand[-1], count)
+    use.result_positions(1, operand[-1])
+
+
 @opcode("topk", operands=1, attributes=TopKAttributes, any_order=True)
 class TopK:
     """(values, indices) of the k largest or smallest elements of the last dimension, the best first.
@@ -126,12 +136,7 @@ class TopK:
 
     @staticmethod
     def relate(use: Relating) -> None:
-        operand = use.operands[0].axes
-        for axes in use.result.leaves.values():
-            use.same(operand[:-1], axes[:-1])
-            use.keep(axes[-1:], "it is how many elements are chosen")
-        use.at_least(operand[-1], use.attributes.k)
-        use.result_positions(1, operand[-1])
+        relate_chosen(use, use.attributes.k)
 
     @staticmethod
     def infer(operand: Shape, *, attributes: TopKAttributes) -> Shape:

@@ -78,15 +78,14 @@ def _where(finding: Finding, devices: int) -> str:
 def _nothing(search: NanSearch, module: str, devices: int, command: Callable[..., str]) -> RenderableType:
     looked = f"{count_text(search.events)} values checked"
     if search.nan_from_inputs:
-        verdict = Text.assemble(("the inputs hold NaN", "bold red"), " that reach the result: ")
         if search.nan_input_elements:
-            verdict.append(_input_places(search, devices))
+            what, places = "the inputs hold NaN", _input_places(search, devices)
         elif search.nan_constants:
-            verdict = Text.assemble(("constants hold NaN", "bold red"), " that reach the result: ")
-            verdict.append(listing((f"%{name}" for name in search.nan_constants), 4))
+            what, places = "constants hold NaN", listing((f"%{name}" for name in search.nan_constants), 4)
         else:
             verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
             return Group(verdict, Text(looked))
+        verdict = Text.assemble((what, "bold red"), f" that reach the result: {places}")
         return Group(verdict, Text(f"no instruction of {module} made any ({looked})"))
     parts: list[RenderableType] = [
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")

@@ -72,15 +72,12 @@ def _values(generator: np.random.Generator, shape: ArrayShape) -> Any:
     """Any bits, and small numbers among them; every NaN, infinity, zero and denormal has a good chance."""
     element_type = shape.element_type
     size = shape.element_count
-    if element_type.kind.value == "pred":
+    if element_type.name == "pred":
         return generator.integers(0, 2, shape.dimensions).astype(np.bool_)
     if element_type.bits < 8:
         bits = generator.integers(0, 1 << element_type.bits, size).astype(np.uint8)
-        return (
-            bits.astype(element_type.compute).astype(element_type.storage).reshape(shape.dimensions)
-            if (element_type.is_integral)
-            else bits.view(element_type.storage).reshape(shape.dimensions)
-        )
+        patterns = bits.astype(element_type.compute) if element_type.is_integral else bits.view(element_type.storage)
+        return patterns.astype(element_type.storage).reshape(shape.dimensions)
     whole = np.frombuffer(generator.bytes(size * element_type.byte_size), element_type.storage).copy()
     small = generator.integers(-3, 4, size).astype(np.float32).astype(element_type.storage)
     return np.where(generator.integers(0, 2, size) == 0, whole, small).reshape(shape.dimensions)
@@ -133,7 +130,7 @@ def test_bound_kernels_of_scalars_take_a_batch(name: str) -> None:
     operands = [
         np.arange(6, dtype=np.float32).astype(scalar.element_type.storage) for _ in range(entry.minimum_operands)
     ]
-    (attributes,) = _attributes(entry)[:1]
+    attributes = _attributes(entry)[0]
     function = entry.bind(attributes=attributes, shape=result, operand_shapes=(scalar,) * len(operands))
     together = function(*operands)
     assert together.shape == (6,)
