@@ -23,13 +23,12 @@ _LITTLE_BYTES = 1 << 12
 """Arrays of so few bytes take less time to copy than to look at."""
 _SMALLEST_COLUMN = 256
 """Shorter ones are not worth a call each."""
-_CACHE_SPAN = 1 << 16
-_CACHE_WAYS = 16
 _LINE = 64
-"""Associativity of a second-level cache, and the distance in bytes of addresses in the same set."""
-_TRANSLATED_PAGES = 2048
-_PAGE = 4096
-"""Number of pages in a processor's TLB; also the distance of addresses in the same set of a first-level cache."""
+"""Bytes of a cache line."""
+_CACHE_WAYS, _CACHE_SPAN = 16, 1 << 16
+"""The associativity of a second-level cache, and the distance in bytes of addresses in the same set."""
+_TRANSLATED_PAGES, _PAGE = 2048, 4096
+"""How many pages a processor's TLB holds, and the bytes of one."""
 _FEW_SETS_STRIDE, _FEW_SETS_LINES = 1024, 32
 """Strides that are multiples of this one meet four sets of a first-level cache, which hold so many lines."""
 _THREAD_ELEMENTS = 1 << 18
@@ -63,7 +62,7 @@ def copy_into(result: Array, array: Array) -> None:
     row = merged.shape[-1]
     # As many elements of a row as fill a cache line: then as many lines of the source are read side by side, each to
     # its end.
-    step = max(4, min(16, 64 // merged.itemsize))
+    step = max(4, min(16, _LINE // merged.itemsize))
 
     def copy(start: int, stop: int) -> None:
         for first in range(start, stop, step):

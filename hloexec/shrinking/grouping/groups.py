@@ -148,7 +148,7 @@ def _assembled(
         unit, least, lowest = units[first], 1, 1
         for root in roots:
             base, offset = working.base(root), working.offsets[root]
-            needed = max(1, *bounds[root], 0)
+            needed = max([1, *bounds[root]])
             usual = max(needed, 1 if root in to_one else min(2, working.size(root)))
             least, lowest = (
                 max(before, -(-(size - offset) * unit // base)) for before, size in ((least, usual), (lowest, needed))
