@@ -49,7 +49,7 @@ class SplitConfig:
 
 @frozen(cache_hash=True)
 class Layout:
-    """The physical order of an array: `{minor_to_major:D(..)T(..)L(..)#(..)*(..)E(..)S(..)SC(..)P(..)M(..)}`.
+    """The physical order of an array: `{minor_to_major:D(..)T(..)L(..)#(..)*(..)E(..)S(..)SC(..)M(..)}`.
 
     `tiles` are applied one after the other; a tile dimension of -1 (written `*`) is combined with the next. Source:
     XLA, "Shapes and layout" and "Tiled layout".
@@ -65,7 +65,6 @@ class Layout:
     element_size_in_bits: int = 0
     memory_space: int = 0
     split_configs: tuple[SplitConfig, ...] = ()
-    physical_shape: ArrayShape | TupleShape | BufferShape | None = None
     dynamic_shape_metadata_prefix_bytes: int = 0
 
 
