@@ -95,7 +95,7 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
 
 def nan_count(value: Array, symptom: Symptom) -> int:
     """How many of the elements with a symptom are NaN."""
-    return int(np.count_nonzero(np.isnan(wide(value)) & symptom.bad)) if _is_float(value) else 0
+    return int(np.count_nonzero(np.isnan(wide(value)) & symptom.bad)) if is_inexact(value) else 0
 
 
 def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | None:
