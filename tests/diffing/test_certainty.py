@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import hloexec
 from tests.diffing.partitioned.test_pairs import AFTER, BEFORE
@@ -201,3 +202,45 @@ def test_an_operand_of_a_narrower_type_than_the_result_is_not_one_that_lost_digi
     after = _SCORES.replace("MOVED", "moved = bf16[2,2,8,16] transpose(kept), dimensions={2,0,3,1}")
     after = after.replace("KEYS", "moved").replace("DIMENSIONS", "rhs_batch_dims={0,1}, rhs_contracting_dims={2}")
     assert _found(before, after, _floats(2, 4, 8), _floats(2, 16, 2, 8)).findings[0].after.instruction == "moved"
+
+
+_PRODUCT = """HloModule m
+ENTRY main {
+  a = f32[8,64] parameter(0)
+  b = f32[64,16] parameter(1)
+  x = f32[8,64] tanh(a)
+  d = f32[8,16] dot(x, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[8,16] exponential(d)
+}
+"""
+_AS_CONVOLUTION = """HloModule m
+ENTRY main {
+  a = f32[8,64] parameter(0)
+  b = f32[64,16] parameter(1)
+  x = f32[8,64] tanh(a)
+  CONVERTED
+  c = f32[8,16] convolution(OPERANDS), dim_labels=LABELS
+  ROOT r = f32[8,16] exponential(c)
+}
+"""
+
+
+@pytest.mark.parametrize("operands, labels", [("n, b", "bf_io->bf"), ("b, n", "fb_oi->fb")])
+def test_an_operand_of_a_product_is_to_blame_that_a_tpu_rounds_before_its_convolution(operands, labels):
+    after = _AS_CONVOLUTION.replace("OPERANDS", operands).replace("LABELS", labels)
+    inputs = _floats(8, 64), _floats(64, 16)
+    right = _found(_PRODUCT, after.replace("CONVERTED", "n = f32[8,64] copy(x)"), *inputs)
+    assert right.verdict in ("agree", "rounding only")
+    found = _found(_PRODUCT, after.replace("CONVERTED", "n = bf16[8,64] convert(x)"), *inputs)
+    assert found.verdict == "differ"
+    assert [finding.after.instruction for finding in found.findings] == ["n"]
+    assert found.findings[0].is_certain
+
+
+def test_of_two_operands_that_are_rounded_neither_is_certain() -> None:
+    before = _PRODUCT.replace("dot(x, b)", "dot(x, y)").replace("  d =", "  y = f32[64,16] tanh(b)\n  d =")
+    rounded = "y = f32[64,16] tanh(b)\n  n = bf16[8,64] convert(x)\n  m = bf16[64,16] convert(y)"
+    after = _AS_CONVOLUTION.replace("CONVERTED", rounded).replace("OPERANDS", "n, m").replace("LABELS", "bf_io->bf")
+    (finding,) = _found(before, after, _floats(8, 64), _floats(64, 16)).findings
+    assert not finding.is_certain
+    assert {run.instruction for run in finding.region} == {"n", "m"}

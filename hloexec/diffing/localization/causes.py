@@ -25,7 +25,12 @@ from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
 from hloexec.diffing.localization.paired_runs import PairedRuns
-from hloexec.diffing.localization.precision import is_only_unrounded, reason_of_lost, type_rounded_to
+from hloexec.diffing.localization.precision import (
+    is_only_unrounded,
+    reason_of_lost,
+    reason_of_narrowing,
+    type_rounded_to,
+)
 from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
@@ -35,6 +40,7 @@ from hloexec.diffing.localization.relations import (
     transparent_chain,
 )
 from hloexec.diffing.localization.suspects import Suspect
+from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
@@ -222,6 +228,8 @@ class Causes:
         if moved is not None:
             mover, operand = moved
             return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
+        if narrowed := self._regions.narrowed(pair, operands):
+            return _Explanation(tuple(_narrowing(pair, narrowed)))
         # In other dimensions, to blame is what moves or takes them as if they were not.
         is_right = self._relations.is_only_rearranged(pair.ours, pair.theirs)
         if rearranged or is_right:
@@ -350,6 +358,19 @@ def _is_moved(node: Node) -> bool:
         return False
     operand = instance.inputs[0]
     return node.shape != operand.shape or node.digest.in_order != operand.digest.in_order
+
+
+def _narrowing(pair: NodePair, operands: Sequence[NodePair]) -> Iterator[Suspect]:
+    """What gives some operands of a pair fewer bits than their counterparts have."""
+    made = [
+        next(node for node in reversed(transparent_chain(entry.ours)) if node.dtype == entry.ours.dtype)
+        for entry in operands
+    ]
+    for node, entry in zip(made, operands, strict=True):
+        reason = reason_of_narrowing(element_type_of(node.dtype))
+        is_alone = len(made) == 1
+        region = () if is_alone else tuple(made)
+        yield Suspect(NodePair(node, entry.theirs), reason, trial=pair, region=region, is_less_precise=is_alone)
 
 
 def _are_filled(pair: NodePair) -> bool:

@@ -104,6 +104,8 @@ class Guilt:
         if suspect.is_certain or not is_proven or suspect.place is not None:
             is_certain = suspect.is_certain or is_proven
             return attrs.evolve(suspect, is_certain=is_certain, is_proven=is_certain)
+        if suspect.is_less_precise:
+            return attrs.evolve(suspect, is_certain=True, is_proven=True)
         # What decides how a loop runs counts alike in all of them: if it takes what it should give, that is evidence.
         is_decision = suspect.decision is not None
         is_right = self._relations.is_confirmed(pair.ours) and not (is_decision and self._takes_its_own(pair))

@@ -21,7 +21,14 @@ from hloexec.ops.common import narrow, wide
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["is_only_unrounded", "lost_roundings", "reason_of_lost", "type_rounded_to"]
+__all__ = [
+    "is_narrower",
+    "is_only_unrounded",
+    "lost_roundings",
+    "reason_of_lost",
+    "reason_of_narrowing",
+    "type_rounded_to",
+]
 
 
 def type_rounded_to(ours: Sequence[Node], theirs: Sequence[Node]) -> ElementType | None:
@@ -36,6 +43,19 @@ def type_rounded_to(ours: Sequence[Node], theirs: Sequence[Node]) -> ElementType
 def reason_of_lost(entry: ElementType) -> str:
     """What `before` does with a value that `after` leaves out."""
     return f"before rounds it to {entry.name}, and after does not"
+
+
+def reason_of_narrowing(entry: ElementType) -> str:
+    """What `after` does with a value that `before` does not."""
+    return f"after rounds it to {entry.name}, and before does not"
+
+
+def is_narrower(pair: NodePair) -> bool:
+    """Whether a value has fewer bits than the one that it should be."""
+    ours, theirs = (element_type_of(node.dtype) for node in (pair.ours, pair.theirs))
+    if ours.is_floating and theirs.is_floating:
+        return unit_roundoff(ours) > unit_roundoff(theirs)
+    return ours.is_integral and theirs.is_integral and ours.bits < theirs.bits
 
 
 def is_only_unrounded(actual: Array, expected: Array, entry: ElementType) -> bool:

@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from hloexec.diffing.agreement import arranged, comes_near, permuted
+from hloexec.diffing.agreement import aligned, arranged, comes_near, permuted
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
+from hloexec.diffing.localization.precision import is_narrower
+from hloexec.diffing.localization.relations import (
+    NodePair,
+    Relation,
+    Relations,
+    is_filled,
+    transparent_chain,
+)
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.ops.registry import Role, role_of
@@ -135,6 +142,21 @@ class Regions:
                 if now is not None and comes_near(now, before, pair.theirs.value):
                     return _mover(chain), operand
         return None
+
+    def narrowed(self, pair: NodePair, operands: Sequence[NodePair]) -> list[NodePair]:
+        """The operands that have fewer bits than their counterparts, where the pair is right with the values of these:
+        such an operand is as near as its bits allow, and what follows is not."""
+        found = [operand for operand in operands if is_narrower(operand)]
+        changes = {
+            each.ours.number: value
+            for each in found
+            for value in islice(aligned(each.theirs.value, each.ours.shape), 1)
+        }
+        if len(changes) < len(found) or not found:
+            return []
+        now = Rerun(self._replay, self._state, pair.ours).value(changes)
+        is_right = now is not None and comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value)
+        return found if is_right else []
 
     def _is_moved(self, chain: Sequence[Node], operand: NodePair) -> bool:
         """Whether an operand is its counterpart before it is moved, dimensions perhaps permuted."""

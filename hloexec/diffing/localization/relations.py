@@ -171,7 +171,7 @@ class Relations:
         return self._holders[theirs.device, theirs.digest.in_any_order]
 
     def operand_pairs(self, ours: Node, theirs: Node) -> list[NodePair] | None:
-        """The operands of two values by one opcode, pair by pair; None where they do not pair up.
+        """The operands of two values by one opcode, or two contractions, pair by pair; None where they do not pair up.
 
         The last two operands change places if that makes more pairs alike: operands of what commutes, the sides of a
         comparison or of a product, and the branches of a select whose predicate is negated.
@@ -180,7 +180,7 @@ class Relations:
         if given is not None:
             return [NodePair(*entry) for entry in given]
         one, other = ours.instance, theirs.instance
-        if one.opcode != other.opcode or (ours.leaf != theirs.leaf and not _is_leafwise(one)):
+        if not _is_alike(one, other) or (ours.leaf != theirs.leaf and not _is_leafwise(one)):
             return None
         first, second = _operands_of(one, ours.leaf), _operands_of(other, theirs.leaf)
         if len(first) != len(second):
@@ -339,6 +339,15 @@ def _operands_of(instance: Instance, leaf: int) -> list[Node]:
     if _is_leafwise(instance):
         return [operands[leaf][0] for operands in devices]
     return [node for operands in devices for part in operands for node in part]
+
+
+def _is_alike(one: Instance, other: Instance) -> bool:
+    """Whether two instructions take their operands alike: compilers for TPUs make convolutions of dots."""
+    if one.opcode == other.opcode:
+        return True
+    return not (one.is_source or other.is_source) and all(
+        traits_of(each.instruction).contraction is not None for each in (one, other)
+    )
 
 
 def _is_leafwise(instance: Instance) -> bool:

@@ -22,6 +22,8 @@ class Suspect:
     """What was computed since values that are right, where it is more than the one instruction."""
     is_more_precise: bool = False
     """Whether it is right, and has only not been rounded as `before` rounds it."""
+    is_less_precise: bool = False
+    """Whether it only rounds to fewer bits than `before` has, and nothing else does there."""
     has_wrong_operands: bool = False
     """Whether some of its operands are wrong themselves."""
     decision: NodePair | None = None

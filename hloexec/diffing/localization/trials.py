@@ -17,16 +17,15 @@ from hloexec.diffing.localization.guilt import Guilt
 from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.misuses import Misuses
 from hloexec.diffing.localization.patches import Patch, corrects_alone, patched, replaced
+from hloexec.diffing.localization.precision import is_narrower
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
-from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
-from hloexec.precision import unit_roundoff
 from hloexec.structs import define
 
 __all__ = ["Trials"]
@@ -130,7 +129,7 @@ class Trials:
         rounded = [
             NodePair(pair.ours, node) for user in users for node in user.results if traits_of(user.instruction).converts
         ]
-        return len(users) == len(rounded) > 0 and not any(map(_is_narrower, rounded))
+        return len(users) == len(rounded) > 0 and not any(map(is_narrower, rounded))
 
     def _is_known(self, place: InstructionRun) -> bool:
         return (place.computation, place.instruction) in self._known
@@ -144,8 +143,8 @@ class Trials:
                 suspect = attrs.evolve(suspect, has_wrong_operands=True)
             # What moves an operand of a value has the operand's type.
             is_mover = suspect.trial is not None and suspect.trial.theirs is not suspect.pair.theirs
-            is_narrower = not is_mover and _is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
-            self._seen.note(suspect, is_narrower=is_narrower)
+            loses_bits = not is_mover and is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
+            self._seen.note(suspect, is_narrower=loses_bits)
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue
@@ -277,11 +276,3 @@ def _is_given(node: Node) -> bool:
 def _counts(node: Node) -> bool:
     """Whether a value says something if it comes right."""
     return not node.instance.is_movement and (node.digest.count == 1 or not node.digest.is_uniform)
-
-
-def _is_narrower(pair: NodePair) -> bool:
-    """Whether a value has fewer bits than the one that it should be."""
-    ours, theirs = (element_type_of(node.dtype) for node in (pair.ours, pair.theirs))
-    if ours.is_floating and theirs.is_floating:
-        return unit_roundoff(ours) > unit_roundoff(theirs)
-    return ours.is_integral and theirs.is_integral and ours.bits < theirs.bits
