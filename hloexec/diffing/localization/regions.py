@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from hloexec.diffing.agreement import aligned, arranged, comes_near, permuted
+from hloexec.diffing.agreement import aligned, arranged, comes_near, is_same, permuted
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.precision import is_narrower
@@ -146,13 +146,13 @@ class Regions:
     def narrowed(self, pair: NodePair, operands: Sequence[NodePair]) -> list[NodePair]:
         """The operands that have fewer bits than their counterparts, where the pair is right with the values of these:
         such an operand is as near as its bits allow, and what follows is not."""
-        found = [operand for operand in operands if is_narrower(operand)]
-        changes = {
-            each.ours.number: value
-            for each in found
-            for value in islice(aligned(each.theirs.value, each.ours.shape), 1)
-        }
-        if len(changes) < len(found) or not found:
+        found, changes = [], {}
+        for operand in operands if not is_narrower(pair) else ():
+            value = next(aligned(operand.theirs.value, operand.ours.shape), None) if is_narrower(operand) else None
+            if value is not None and not is_same(value, self._state.values[operand.ours.number]):
+                found.append(operand)
+                changes[operand.ours.number] = value
+        if not found:
             return []
         now = Rerun(self._replay, self._state, pair.ours).value(changes)
         is_right = now is not None and comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value)
