@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.cell import shape_of
 from hloexec.errors import HloError
-from tests.custom_calls.linalg.test_decompositions import adjoint, call, close, matrices, text
+from tests.custom_calls.linalg.matrices import adjoint, close, matrices
+from tests.custom_calls.linalg.test_decompositions import call
 
 
 def parts(array: Any) -> list[Any]:
@@ -25,7 +27,7 @@ def joined(result: Any) -> Any:
 
 
 def declared(*arrays: Any) -> str:
-    listed = [text(array) for array in arrays]
+    listed = [str(shape_of(array)) for array in arrays]
     return listed[0] if len(listed) == 1 else f"({', '.join(listed)})"
 
 
@@ -62,7 +64,7 @@ def test_lu_is_the_decomposition_of_xla(dtype, shape):
     target = f"Lu{'Complex' if np.dtype(dtype).kind == 'c' else 'Real'}DecompositionBlock"
     batch = "".join(f"{size}," for size in shape[:-2])
     indices = f"s32[{batch}{least}], s32[{batch}{rows}]"
-    *factors, pivots, permutation = call(target, *given, results=f"({', '.join(map(text, given))}, {indices})")
+    *factors, pivots, permutation = call(target, *given, results=f"({', '.join(map(declared, given))}, {indices})")
     lu = joined(tuple(factors)) if len(factors) > 1 else factors[0]
     lower = np.tril(lu, -1)[..., :least] + np.eye(rows, least)
     close(lower @ np.triu(lu)[..., :least, :], np.take_along_axis(a, permutation[..., None], -2), unit=2**-24)
@@ -76,7 +78,7 @@ def test_reflectors_multiply_to_the_compact_form(dtype, rows, columns):
     a = matrices(dtype, rows, columns)
     given = parts(a)
     taus_shape = ", ".join([f"f32[{columns}]"] * len(given))
-    found = call("QrDecompositionBlock", *given, results=f"({', '.join(map(text, given))}, {taus_shape})")
+    found = call("QrDecompositionBlock", *given, results=f"({', '.join(map(declared, given))}, {taus_shape})")
     count = len(given)
     qr, taus = (joined(found[at : at + count]) if count > 1 else found[at] for at in (0, count))
     v = np.tril(qr, -1) + np.eye(rows, columns)
@@ -97,7 +99,7 @@ def test_eigenvectors_are_the_rows_of_blocks_and_padding_stays_in_place(batch):
     blocks = [a[..., :4, :4], a[..., :4, 4:], a[..., 4:, :4], a[..., 4:, 4:]]
     blocks = [np.ascontiguousarray(block) for block in blocks]
     values = ", ".join([f"f32[{''.join(f'{size},' for size in batch)}4]"] * 2)
-    upper, lower, *found = call("EighTpu", *blocks, results=f"({values}, {', '.join(map(text, blocks))})")
+    upper, lower, *found = call("EighTpu", *blocks, results=f"({values}, {', '.join(map(declared, blocks))})")
     w = np.concatenate([upper, lower], -1)
     vectors = np.block([[found[0], found[1]], [found[2], found[3]]])
     close(vectors @ a, w[..., None] * vectors, unit=2**-24)
