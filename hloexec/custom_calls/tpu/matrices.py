@@ -20,7 +20,6 @@ from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.linalg.triangular import Cholesky, CholeskyAttributes, TriangularSolve, TriangularSolveAttributes
 from hloexec.values import Array
 
-_REAL_OR_PAIR = (1, 2)
 _BLOCKS = 4
 
 
@@ -36,6 +35,12 @@ def _matrices(operands: Sequence[Shape], what: str, *, square: bool = True) -> l
         not square or first.dimensions[-1] == first.dimensions[-2], f"{what} takes square matrices, but not {first}"
     )
     return [ArrayShape(array.element_type, array.dimensions) for array in arrays]
+
+
+def _parts(operands: Sequence[Shape], what: str, *, square: bool = True) -> list[ArrayShape]:
+    """The shapes of a real matrix, or of the two parts of a complex one."""
+    require(len(operands) in (1, 2), f"{what} takes a matrix or its two parts, but is given {len(operands)} operands")
+    return _matrices(operands, what, square=square)
 
 
 def _results(shapes: Sequence[Shape]) -> Shape:
@@ -67,12 +72,11 @@ class TpuCholesky:
     """
 
     @staticmethod
-    def infer(a: Shape, imaginary: Shape | None = None) -> Shape:
-        return _results(_matrices([a] if imaginary is None else [a, imaginary], "Cholesky"))
+    def infer(*parts: Shape) -> Shape:
+        return _results(_parts(parts, "Cholesky"))
 
     @staticmethod
-    def evaluate(a: Array, imaginary: Array | None = None) -> CallResult:
-        parts = [a] if imaginary is None else [a, imaginary]
+    def evaluate(*parts: Array) -> CallResult:
         TpuCholesky.infer(*shapes_of(parts))
         return _value(_parted(Cholesky.evaluate(_joined(parts), attributes=CholeskyAttributes(lower=True)), parts))
 
@@ -85,12 +89,11 @@ class InvertDiagBlocks:
     """
 
     @staticmethod
-    def infer(a: Shape, imaginary: Shape | None = None) -> Shape:
-        return _results(_matrices([a] if imaginary is None else [a, imaginary], "an inversion of diagonal blocks"))
+    def infer(*parts: Shape) -> Shape:
+        return _results(_parts(parts, "an inversion of diagonal blocks"))
 
     @staticmethod
-    def evaluate(a: Array, imaginary: Array | None = None, *, attributes: object) -> CallResult:
-        parts = [a] if imaginary is None else [a, imaginary]
+    def evaluate(*parts: Array, attributes: object) -> CallResult:
         InvertDiagBlocks.infer(*shapes_of(parts))
         matrices = _joined(parts)
         is_lower = getattr(attributes, "custom_call_target", "") == "InvertDiagBlocksLowerTriangular"
@@ -139,15 +142,14 @@ class QrBlock:
     """
 
     @staticmethod
-    def infer(a: Shape, imaginary: Shape | None = None) -> Shape:
-        arrays = _matrices([a] if imaginary is None else [a, imaginary], "QrDecompositionBlock", square=False)
+    def infer(*parts: Shape) -> Shape:
+        arrays = _parts(parts, "QrDecompositionBlock", square=False)
         first = arrays[0]
         taus = ArrayShape(first.element_type, (*first.dimensions[:-2], min(first.dimensions[-2:])))
         return TupleShape((*arrays, *(taus for _ in arrays)))
 
     @staticmethod
-    def evaluate(a: Array, imaginary: Array | None = None) -> tuple[Array, ...]:
-        parts = [a] if imaginary is None else [a, imaginary]
+    def evaluate(*parts: Array) -> tuple[Array, ...]:
         QrBlock.infer(*shapes_of(parts))
         factors, taus = Qr.evaluate(_joined(parts))
         return (*_parted(factors, parts), *_parted(taus, parts))
@@ -163,12 +165,11 @@ class CompactWy:
     """
 
     @staticmethod
-    def infer(m: Shape, imaginary: Shape | None = None) -> Shape:
-        return _results(_matrices([m] if imaginary is None else [m, imaginary], "CompactWyHelper"))
+    def infer(*parts: Shape) -> Shape:
+        return _results(_parts(parts, "CompactWyHelper"))
 
     @staticmethod
-    def evaluate(m: Array, imaginary: Array | None = None) -> CallResult:
-        parts = [m] if imaginary is None else [m, imaginary]
+    def evaluate(*parts: Array) -> CallResult:
         CompactWy.infer(*shapes_of(parts))
         matrices = _joined(parts)
         how = TriangularSolveAttributes(lower=False, unit_diagonal=True, transpose_a="NO_TRANSPOSE")

@@ -35,7 +35,7 @@ def gathering(
     moving = tuple(axis for axis in sorted({*vectors.dimensions, *vectors.numbers}) if window[axis] < sizes[axis])
     batch = vectors.batch
     kept = [window[axis] for axis in offsets]
-    result = Arrangement.of((*batch, *kept), range(len(batch), len(batch) + len(kept)), offsets)
+    result = _Arrangement.of((*batch, *kept), range(len(batch), len(batch) + len(kept)), offsets)
     if not prod(batch) * prod(window):
         # Slices of size 0 of a collapsed dimension have no element to give: XLA leaves zeros.
         return lambda operand, indices: result(np.zeros(result.sizes, operand.dtype))
@@ -50,7 +50,7 @@ def gathering(
     leading, trailing = window[:first], window[last:]
     ours = [axis for axis in offsets if axis < first], [axis for axis in offsets if axis >= first]
     begin = len(ours[0]) + len(batch)
-    arrangement = Arrangement.of(
+    arrangement = _Arrangement.of(
         (*(window[axis] for axis in ours[0]), *batch, *(window[axis] for axis in ours[1])),
         (*range(len(ours[0])), *range(begin, begin + len(ours[1]))),
         offsets,
@@ -60,14 +60,14 @@ def gathering(
 
 
 @frozen
-class Arrangement:
+class _Arrangement:
     """From an array in some order to the result of gather."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, sizes: Sequence[int], window: Sequence[int], offsets: Mapping[int, int]) -> Arrangement:
+    def of(cls, sizes: Sequence[int], window: Sequence[int], offsets: Mapping[int, int]) -> _Arrangement:
         """For an array of these sizes, some of whose dimensions are those of windows."""
         order = dict(zip(offsets.values(), window, strict=True))
         batch = iter([axis for axis in range(len(sizes)) if axis not in window])
@@ -85,7 +85,7 @@ class _OneWindow:
     components: tuple[tuple[int, int, int], ...]
     """A dimension along which the window moves, the component that counts in it, and the highest start."""
     batch: tuple[int, ...]
-    arrangement: Arrangement
+    arrangement: _Arrangement
 
     def __call__(self, operand: Array, indices: Array) -> Array:
         where = [slice(0, size) for size in self.window]
@@ -111,7 +111,7 @@ class _Windows:
     """The dimensions in which windows differ."""
     is_whole: bool
     """Whether windows have the operand's size in all others."""
-    arrangement: Arrangement
+    arrangement: _Arrangement
 
     def __call__(self, operand: Array, indices: Array) -> Array:
         fixed, starts = self.fixed(operand), self.vectors.starts(indices)
@@ -146,7 +146,7 @@ class _Rows:
     """The sizes of the dimensions before those, of them, and of those behind."""
     taken: tuple[int, ...]
     """The sizes of what is taken from the table."""
-    arrangement: Arrangement
+    arrangement: _Arrangement
 
     def __call__(self, operand: Array, indices: Array) -> Array:
         operand = self.windows.fixed(operand)
