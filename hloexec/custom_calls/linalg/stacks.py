@@ -2,7 +2,7 @@
 
 Each function takes the options and stacks of matrices, and returns the results by name as the routine of the same name
 does for one matrix, or None where one of the matrices is not to be had this way. Values are LAPACK's but for rounding.
-Those who compute step by step have the matrices' rows and columns first and the matrices last, so that each step is a
+Those that compute step by step have the matrices' rows and columns first and the matrices last, so that each step is a
 few operations on long rows.
 Source: LAPACK Users' Guide, 3rd edition, whose names these are.
 """
