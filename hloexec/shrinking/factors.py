@@ -39,7 +39,7 @@ _FEW = 32
 """Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
 
 
-@frozen
+@frozen(eq=False)
 class _Form:
     """A way in which a constant depends on a number of elements."""
 
@@ -101,6 +101,10 @@ class _Sizes:
     """Each dimension that has changed, one of each size and new size."""
     everywhere: Sequence[Roots]
     """Dimensions over which something is summed, the same."""
+    _products: dict[Roots, tuple[int, int]] = attrs.field(factory=dict)
+    _over_few: dict[Roots, bool] = attrs.field(factory=dict)
+    fitting: dict[object, dict[tuple[int, bool], list[_Form]]] = attrs.field(factory=dict)
+    """The forms by which a number depends on a product of dimensions, for numbers and products met so far."""
 
     @classmethod
     def after(cls, facts: Sums, sizes: Mapping[int, int]) -> _Sizes:
@@ -116,12 +120,12 @@ class _Sizes:
             found.setdefault((self.of(roots), axes.isdisjoint(roots)), roots)
         return list(found.values())
 
-    def forms(self, roots: Roots, forms: Sequence[_Form], least: int) -> Iterator[_Form]:
-        """Those that are likely for a sum over some dimensions, of at least so many elements."""
-        before, _ = self.of(roots)
-        is_over_few = before < _FEW and any(self.relations.root(each) in roots for each in self.relations.to_one)
-        if before > 2 and not (is_over_few and least > 2):
-            yield from (form for form in forms if form.is_mean or not is_over_few)
+    def is_over_few(self, roots: Roots) -> bool:
+        """Whether it is a sum over a few devices."""
+        if roots not in self._over_few:
+            axes = map(self.relations.root, self.relations.to_one)
+            self._over_few[roots] = self.of(roots)[0] < _FEW and not set(roots).isdisjoint(axes)
+        return self._over_few[roots]
 
     def is_changed(self, roots: Iterable[int]) -> bool:
         return any(self.sizes.get(root, self.relations.sizes[root]) != self.relations.sizes[root] for root in roots)
@@ -140,8 +144,12 @@ class _Sizes:
 
     def of(self, roots: Roots) -> tuple[int, int]:
         """The product of dimensions, before and after."""
-        before = self.relations.sizes
-        return prod(before[root] for root in roots), prod(self.sizes.get(root, before[root]) for root in roots)
+        found = self._products.get(roots)
+        if found is None:
+            before = self.relations.sizes
+            found = prod(before[root] for root in roots), prod(self.sizes.get(root, before[root]) for root in roots)
+            self._products[roots] = found
+        return found
 
 
 def factors_for(
@@ -345,11 +353,27 @@ def _matches_of(
     is_wide = is_floating and np.dtype(kind).itemsize >= 4
     # The compiler may have computed a constant from others, with an error of a unit in the last place.
     error = abs(float(np.spacing(number))) if is_wide else 0.0
+
+    def fits(form: _Form, size: int) -> bool:
+        expected = float(form.of(size))
+        return abs((float(kind(expected)) if is_floating else expected) - float(number)) <= error
+
+    fitting = lengths.fitting.setdefault((kind, type(number), number, least, tuple(forms)), {})
     with np.errstate(all="ignore"):
         for roots in dict.fromkeys(candidates):
             before, after = lengths.of(roots)
-            for form in lengths.forms(roots, forms, least) if before >= least else ():
-                expected = float(form.of(before))
-                if abs((float(kind(expected)) if is_floating else expected) - float(number)) <= error:
-                    found.append((number if before == after else type(number)(kind(float(form.of(after)))), before))
+            if before < max(least, 3):
+                continue
+            key = before, lengths.is_over_few(roots)
+            if key not in fitting:
+                fitting[key] = [form for form in _likely(forms, key[1], least) if fits(form, before)]
+            for form in fitting[key]:
+                found.append((number if before == after else type(number)(kind(float(form.of(after)))), before))
     return found
+
+
+def _likely(forms: Sequence[_Form], is_over_few: bool, least: int) -> Sequence[_Form]:
+    """The forms that constants are likely to have for a sum, of those of at least so many elements."""
+    if not is_over_few:
+        return forms
+    return [form for form in forms if form.is_mean] if least <= 2 else ()

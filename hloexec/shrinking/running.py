@@ -121,8 +121,11 @@ class _Candidate:
     flops: int
 
     def fits(self, limit: int | None) -> bool:
-        total = self.argument_bytes + (self.peak_bytes or 0)
-        return limit is None or (total <= limit and self.flops <= _MOST_FLOPS)
+        return _fits(self.argument_bytes + (self.peak_bytes or 0), self.flops, limit)
+
+
+def _fits(size: int, flops: int, limit: int | None) -> bool:
+    return limit is None or (size <= limit and flops <= _MOST_FLOPS)
 
 
 @frozen(eq=False)
@@ -276,12 +279,17 @@ class _Work:
             raise ResourceError(self._too_large(best, limit))
         while low + 1 < high:
             middle = (low + high) // 2
-            candidate = self._candidate(self._solved(solver, middle / _STEPS_PER_BIT))
-            if candidate.fits(limit):
+            sizing = self._solved(solver, middle / _STEPS_PER_BIT)
+            if self._may_fit(sizing, limit) and (candidate := self._candidate(sizing)).fits(limit):
                 low, best = middle, candidate
             else:
                 high = middle
         return best
+
+    def _may_fit(self, sizing: Sizing, limit: int | None) -> bool:
+        """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
+        sizes = sizing.sizes(self.groups, self.dimensions.relations)
+        return _fits(self.workload.argument_bytes(sizes), self.workload.flops(sizes), limit)
 
     def _too_large(self, found: _Candidate, limit: int | None) -> str:
         kept = kept_sizes(self.module, self.dimensions, self.groups)
