@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hloexec.exec.limits import Limits
     from hloexec.exec.statistics import Statistics
 
-__all__ = ["run", "run_devices"]
+__all__ = ["repeated_run", "run", "run_devices"]
 
 
 def run(
@@ -167,24 +167,31 @@ def run_devices(
     return _outputs(module, inputs, topology, observers, options)
 
 
+def repeated_run(module: Module, **options: Unpack[RunOptions]) -> Callable[[Inputs], list[Value]]:
+    """`run_devices` of a module with these options, again and again on other inputs: what does not depend on them is
+    done once. The module and its options are checked, and library calls are looked up, when it first runs."""
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    run = _Run(module, topology, (), options)
+
+    def outputs(inputs: Inputs) -> list[Value]:
+        with explained_unless_verified(module, options.get("verify", True)):
+            return run.outputs(inputs)
+
+    return outputs
+
+
 def _outputs(
     module: Module, inputs: Inputs | None, topology: Topology, observers: Sequence[Observer], options: RunOptions
 ) -> list[Value]:
     with explained_unless_verified(module, options.get("verify", True)):
-        return _Run(module, inputs, topology, observers, options).outputs()
+        run = _Run(module, topology, observers, options)
+        return run.outputs(_random_inputs(module, run.seed, options) if inputs is None else inputs)
 
 
 class _Run:
-    """A call of `run` or `run_devices`: its options, checked and as the parts of a run take them."""
+    """Runs of a module with options, which are checked, and as the parts of a run take them."""
 
-    def __init__(
-        self,
-        module: Module,
-        inputs: Inputs | None,
-        topology: Topology,
-        observers: Sequence[Observer],
-        options: RunOptions,
-    ) -> None:
+    def __init__(self, module: Module, topology: Topology, observers: Sequence[Observer], options: RunOptions) -> None:
         self.module = module
         self.topology = topology
         seed, check, statistics = options.get("seed", 0), options.get("check", False), options.get("statistics")
@@ -198,8 +205,9 @@ class _Run:
         memory_limit = options.get("memory_limit")
         self.memory_limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
         self.limits = _limits(options.get("max_iterations"), options.get("timeout"))
-        self.inputs = [_random_inputs(module, self.seed, options)] if inputs is None else inputs
         self.attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
+        self.plan: Plan | None = None
+        """That of all runs, once there is one."""
         self.parties: Sequence[Sequence[Any]] = ()
         """The sources of infeeds, the sinks of outfeeds and the ends of host transfers, each by device."""
         parties = options.get("infeed"), options.get("outfeed"), options.get("host_transfers")
@@ -211,12 +219,14 @@ class _Run:
             self.planner = False
             self.attached.may_replace = numerics_policy(self.numerics).rounds_every_value
 
-    def outputs(self) -> list[Value]:
+    def outputs(self, inputs: Inputs) -> list[Value]:
         """The result of each device; computed again without optimizations where a fault in them ended the run."""
         attached = self.attached
         try:
-            plan = self._plan(self.planner, is_observed=attached.see_instructions, is_controlled=attached.may_replace)
-            return self._outputs(plan)
+            if self.plan is None:
+                watched = {"is_observed": attached.see_instructions, "is_controlled": attached.may_replace}
+                self.plan = self._plan(self.planner, **watched)
+            return self._outputs(self.plan, inputs)
         except Exception as error:
             fault = _fault(error)
             if fault is None or not self.planner or attached.see_instructions:
@@ -224,7 +234,7 @@ class _Run:
             plain = self._plan(planner=False)
             if _has_effects(plain):
                 raise
-            outputs = self._outputs(plain)
+            outputs = self._outputs(plain, inputs)
             warn_of_failure(f"running {self.module.name} as it was planned", fault)
             return outputs
 
@@ -232,12 +242,12 @@ class _Run:
         options = self.plan_options | {"planner": planner}
         return plan_of(self.module, is_observed=is_observed, is_controlled=is_controlled, **options)
 
-    def _outputs(self, plan: Plan) -> list[Value]:
+    def _outputs(self, plan: Plan, inputs: Inputs) -> list[Value]:
         """The results of one run of a plan."""
         count = self.topology.count
         if plan.communication:
             require_devices(plan, self.topology)
-        arguments = device_arguments(plan.computation, self.inputs, count)
+        arguments = device_arguments(plan.computation, inputs, count)
         spread = None
         if count > 1:
             classes = [value.classes if type(value) is Varying else None for value in arguments]
@@ -310,10 +320,10 @@ def _limits(max_iterations: int | None, timeout: float | None) -> Limits | None:
     return Limits(max_iterations, timeout)
 
 
-def _random_inputs(module: Module, seed: int, options: RunOptions) -> list[Value]:
+def _random_inputs(module: Module, seed: int, options: RunOptions) -> Inputs:
     from hloexec.inputs import random_inputs
 
-    return random_inputs(module, seed, computation=options.get("computation"), verify=options.get("verify", True))
+    return [random_inputs(module, seed, computation=options.get("computation"), verify=options.get("verify", True))]
 
 
 def _memory_of(plan: Plan) -> AbstractContextManager[None]:

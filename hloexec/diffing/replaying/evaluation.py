@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -15,14 +15,18 @@ from hloexec.diffing.recording.held import Holding
 from hloexec.diffing.recording.recorder import arrays_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
-from hloexec.exec.running import run_devices
+from hloexec.exec.running import repeated_run
 from hloexec.extraction.slicing import Slice, slice_module
 from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.ops.registry import find_opcode
 from hloexec.structs import frozen
-from hloexec.values import Array, Value
+from hloexec.values import Array, Inputs, Value
 
 __all__ = ["Evaluator", "Overlay", "Values", "window_of"]
+
+_Run = Callable[[Inputs], list[Value]]
+_Operands = list[tuple[tuple[Node, ...], ...]]
+"""Of each device, the arrays of each operand."""
 
 
 class Values(Protocol):
@@ -51,7 +55,7 @@ class Evaluator:
         self._module = module
         self._topology = topology
         self._options = options
-        self._modules: dict[tuple[tuple[str, str], tuple[Any, ...]], Module | None] = {}
+        self._runs: dict[tuple[tuple[str, str], tuple[Any, ...]], _Run | None] = {}
 
     def results(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
@@ -62,15 +66,16 @@ class Evaluator:
             return None
         types = tuple(str(values[node.number].dtype) for part in operands[0] for node in part)
         key = (instance.static, types)
-        if key not in self._modules:
-            self._modules[key] = self._alone(instance, operands[0], values)
-        module = self._modules[key]
-        if module is None:
+        if key not in self._runs:
+            module = self._alone(instance, operands[0], values)
+            self._runs[key] = None if module is None else self._run_of(module, topology)
+        run = self._runs[key]
+        if run is None:
             return None
-        found = self.results_of(module, instance, values)
+        found = self._outputs(run, instance, operands, values)
         if found is None:
             # A slice that cannot stand alone; what it gave in the whole run is all there is.
-            self._modules[key] = None
+            self._runs[key] = None
         return found
 
     def alone(self, instance: Instance, values: Values) -> Module | None:
@@ -79,20 +84,20 @@ class Evaluator:
 
     def results_of(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
         """What a module, that of an instance alone or one like it, gives in its place; None where it cannot run."""
-        topology = self._topology_of(instance)
+        run = self._run_of(module, self._topology_of(instance))
+        return self._outputs(run, instance, self._operands(instance), values)
+
+    def _run_of(self, module: Module, topology: Topology) -> _Run:
+        return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **self._options)
+
+    def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
         try:
-            outputs = run_devices(
-                module,
-                [_arguments(instance, given, values) for given in self._operands(instance)],
-                replicas=topology.replicas,
-                partitions=topology.partitions,
-                **self._options,
-            )
+            outputs = run([_arguments(instance, given, values) for given in operands])
         except HloError:
             return None
         return arrays_of(outputs[instance.device if instance.others else 0])
 
-    def _operands(self, instance: Instance) -> list[tuple[tuple[Node, ...], ...]]:
+    def _operands(self, instance: Instance) -> _Operands:
         """Of what exchanges values, those of every device."""
         if not instance.others:
             return [instance.operands]
