@@ -29,14 +29,14 @@ class Metadata:
 
 @frozen
 class FileLocation:
-    """A row of the FileLocations table; ids count from 1, as in the text."""
+    """A row of the FileLocations table; ids count from 1, as in the text. A position that is not known is 0."""
 
     file_name_id: int
     function_name_id: int
     line: int
-    end_line: int
-    column: int
-    end_column: int
+    end_line: int = 0
+    column: int = 0
+    end_column: int = 0
 
 
 @frozen

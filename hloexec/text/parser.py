@@ -202,7 +202,8 @@ class _ModuleParser:
         return tuple(found)
 
     def _record(self, cls: type) -> Any:
-        """'{' ([','] field '=' int)* '}' with every field of an attrs class of integers of 32 bits"""
+        """'{' ([','] field '=' int)* '}' with every field of an attrs class of integers of 32 bits; unless strict,
+        those with a default may be left out"""
         lexer = self._lexer
         names = [field.name for field in attrs.fields(cls)]
         start = lexer.start
@@ -218,9 +219,9 @@ class _ModuleParser:
             fields[name] = lexer.integer(f"the field '{name}'")
             if fields[name] not in INT32:
                 lexer.fail(f"the field '{name}' does not fit 32 bits", position)
-        for name in names:
-            if name not in fields:
-                lexer.fail(f"the row lacks the field '{name}'", start)
+        for field in attrs.fields(cls):
+            if field.name not in fields and (self._state.strict or field.default is attrs.NOTHING):
+                lexer.fail(f"the row lacks the field '{field.name}'", start)
         lexer.advance()
         return cls(**fields)
 

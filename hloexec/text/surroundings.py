@@ -1,9 +1,10 @@
 """What stands around a module where its text was copied: log prefixes, banners, fences of Markdown, entities of HTML,
-the code that a string of C++ or Python is in.
+the margin of a diff, the code that a string of C++ or Python is in.
 
 It is looked for only after a text was refused as it stands. What is removed is replaced by spaces, so that places in
-messages are those of the text that was given; entities change columns, but no lines. A string on one line, as Python's
-`repr` and JSON write it, is read as the text that it stands for, and places are those in that.
+messages are those of the text that was given; entities and a terminal's colours change columns, but no lines. A string
+on one line, as Python's `repr` and JSON write it, is read as the text that it stands for, and places are those in that;
+where source code has it in pieces, a line each, lines are those of the code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hloexec.wording import listing, truncated
 
 __all__ = ["advice", "without_surroundings"]
 
-_HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|/[*/]|\Z)")
+_HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\\n|/[*/]|\Z)")
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
 """On a line on which tables or a computation begin."""
 _COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.MULTILINE)
@@ -34,13 +35,21 @@ _PART_OF_MODULE = re.compile(r"^[ \t]*[\w%}]|=", re.MULTILINE)
 _ENTRY = re.compile(r"^[ \t]*ENTRY\b", re.MULTILINE)
 _COMMENT = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#\d+);")
-_ESCAPED_LINES = re.compile(r"""(["'])((?:\s|\\[nrt])*+HloModule (?:[^\n"'\\]|\\.|(?!\1)["'])*+)\1""")
-"""A string on one line that holds a module."""
+_STRING = re.compile(r"""(?<!["'])(["'])((?:\s|\\[nrt])*+HloModule (?:[^\n"'\\]|\\.|(?!\1)["'])*+)\1""")
+"""A string on one line that a module begins in."""
+_BETWEEN_PIECES = re.compile(r"(?:[\s+]|\\\n|(?://|#)[^\n]*+)*+")
+_NEXT_PIECE = re.compile(r"""\w{0,2}(["'])((?:[^\n"'\\]|\\.|(?!\1)["'])*+)\1""")
+"""What goes on with it: compilers join strings that follow one another, or that a `+` joins."""
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _MEANINGS = {"n": "\n", "t": "\t", "r": "\r"}
 _OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
 """What a string of C++, Python or Rust begins with that has many lines, right in front of a module."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LONE_BRACE = re.compile(r"(?<!\{)(?:\{\{)*+\{(?!\{)|(?<!\})(?:\}\})*+\}(?!\})")
+_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@[^\n]*\n", re.MULTILINE)
+_IN_MARGIN = re.compile(r"^(?=[ +]HloModule[ \t])", re.MULTILINE)
+_DIFF = re.compile(r"(?:(?:[ +\\-][^\n]*+)?\n)*+(?:[ +\\-][^\n]*+\Z)?")
+"""Lines with the margin of a diff."""
 _VISIBLE = re.compile(r"[^\s]")
 _DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
 _MLIR = re.compile(
@@ -62,17 +71,7 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
     """
     if "\0" in text:
         return None
-    done: list[str] = []
-    plain = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
-    if _ESCAPE_SEQUENCE.search(plain):
-        plain = _ESCAPE_SEQUENCE.sub(_blank, plain)
-        done.append("escape sequences of a terminal are ignored")
-    if _ENTITY.search(plain):
-        plain = html.unescape(plain)
-        done.append("entities of HTML stand for their characters")
-    if "\\n" in plain and not _headers(plain) and (quoted := _ESCAPED_LINES.search(plain)):
-        plain = _ESCAPED.sub(_meant, quoted[2])
-        done.append("the string that holds a module is read as what it stands for, and all else is ignored")
+    plain, done = _spelled_out(text)
     start = _start(plain)
     if start is None:
         return None
@@ -80,7 +79,7 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
     if cut is not None:
         line = plain.count("\n", 0, cut) + 1
         done.append(f"what follows the string that the module is in, from line {line} on, is ignored")
-        plain = plain[:cut] + _VISIBLE.sub(" ", plain[cut:])
+        plain = plain[:start] + _without_doubled_braces(plain[start:cut]) + _VISIBLE.sub(" ", plain[cut:])
     if len(_headers(plain)) > 1:
         return None
     line_start = plain.rfind("\n", 0, start) + 1
@@ -103,6 +102,25 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
     return None if found == text else (found, done)
 
 
+def _spelled_out(text: str) -> tuple[str, list[str]]:
+    """A text as it was before a terminal, a page, source code or a diff had it, and what was done to it."""
+    done = []
+    plain = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
+    if _ESCAPE_SEQUENCE.search(plain):
+        plain = _ESCAPE_SEQUENCE.sub("", plain)
+        done.append("escape sequences of a terminal are ignored")
+    if _ENTITY.search(plain):
+        plain = html.unescape(plain)
+        done.append("entities of HTML stand for their characters")
+    if (string := _string(plain)) is not None:
+        plain = string
+        done.append("the string that holds a module is read as what it stands for, and all else is ignored")
+    elif (side := _new_side(plain)) is not None:
+        plain = side
+        done.append("of a diff, the new side is read: the lines that begin with '-' are ignored")
+    return plain, done
+
+
 def advice(text: str) -> str | None:
     """What to do with a text that is no HLO module as it stands, where that is evident."""
     headers = _headers(text)
@@ -114,6 +132,11 @@ def advice(text: str) -> str | None:
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if _MLIR.search(text[:20_000]):
         return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
+    hunks = _HUNK.findall(text)
+    if len(hunks) > 1 or (hunks and int(hunks[0]) > 1):
+        return (
+            "the text is a diff of parts of a file: give the module, or a diff with all its lines (git diff -U999999)"
+        )
     if _PROTO_TEXT.match(text):
         return "the text is a protocol buffer written as text: hloexec.load reads the binary form"
     return None
@@ -151,6 +174,39 @@ def _start(text: str) -> int | None:
         return headers[0].start()
     computation = _COMPUTATION.search(text)
     return None if computation is None else computation.start()
+
+
+def _string(text: str) -> str | None:
+    """What the one string that holds a module, on one line or in pieces one after the other, stands for."""
+    modules, position = [], 0
+    while (piece := _STRING.search(text, position)) is not None:
+        start, pieces = piece.start(), []
+        while piece is not None:
+            pieces.append(_ESCAPED.sub(_meant, piece[2]))
+            between = _BETWEEN_PIECES.match(text, piece.end())
+            assert between is not None
+            position = between.end()
+            piece = _NEXT_PIECE.match(text, position)
+        found = _without_doubled_braces("".join(pieces))
+        if _headers(found):
+            modules.append("\n" * text.count("\n", 0, start if len(pieces) > 1 else 0) + found)
+    return modules[0] if len(modules) == 1 else None
+
+
+def _without_doubled_braces(text: str) -> str:
+    """One brace for two, where all of them are doubled, as in a template of Python."""
+    return text if _LONE_BRACE.search(text) else text.replace("{{", "{").replace("}}", "}")
+
+
+def _new_side(text: str) -> str | None:
+    """A text with the new side of the diff that it holds of a module; None where it holds none."""
+    begin = _HUNK.search(text) or _IN_MARGIN.search(text)
+    found = begin and _DIFF.match(text, begin.end())
+    lines = found[0].split("\n") if found else []
+    if found is None or not {"+", "-"} & {line[:1] for line in lines}:
+        return None
+    side = [f" {line[1:]}" if line[:1] in ("+", " ") else "" for line in lines]
+    return text[: found.start()] + "\n".join(side) + text[found.end() :]
 
 
 def _end_of_string(text: str, start: int) -> int | None:
@@ -199,7 +255,3 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
 def _end_of_comments(text: str) -> int:
     match = _COMMENT.match(text)
     return 0 if match is None else match.end()
-
-
-def _blank(match: re.Match[str]) -> str:
-    return " " * len(match[0])

@@ -32,6 +32,32 @@ def test_literals_may_state_their_shape(old: str, new: str) -> None:
         parse(module(f"ROOT c = {old}"), strict=True)
 
 
+def test_positions_that_a_table_of_source_lines_leaves_out_are_zero() -> None:
+    whole = "line=3 end_line=0 column=0 end_column=0"
+    text = f"""HloModule m
+
+FileNames
+1 "model.py"
+
+FunctionNames
+1 "layer"
+
+FileLocations
+1 {{file_name_id=1 function_name_id=1 {whole}}}
+
+StackFrames
+1 {{file_location_id=1 parent_frame_id=0}}
+
+ENTRY e {{ ROOT x = f32[] parameter(0) }}
+"""
+    assert oracle.parse(text) is not None
+    assert parse(text.replace(whole, "line=3")) == parse(text, strict=True)
+    with pytest.raises(ParseError, match="lacks the field 'end_line'"):
+        parse(text.replace(whole, "line=3"), strict=True)
+    with pytest.raises(ParseError, match="lacks the field 'function_name_id'"):
+        parse(text.replace("function_name_id=1 ", ""))
+
+
 @pytest.mark.parametrize("literal", ["s8[3] {1, 2}", "u8[2] {1, 2}", "(s8[2]) ({1, 2})"])
 def test_the_shape_of_a_literal_is_that_of_its_constant(literal: str) -> None:
     with pytest.raises(ParseError, match="is given the shape"):

@@ -34,6 +34,22 @@ def _prefixed(form: str) -> str:
     return "\n".join(form.format(number, number) + line for number, line in enumerate(_MODULE.split("\n"), 1))
 
 
+def _in_pieces(module: str, between: str = "\n", prefix: str = "", quote: str = '"') -> str:
+    """The source code that has a string for each line of a module."""
+    return between.join(f"    {prefix}{quote}{line}\\n{quote}" for line in module.replace('"', '\\"').split("\n"))
+
+
+def _doubled(module: str) -> str:
+    return module.replace("{", "{{").replace("}", "}}")
+
+
+def _difference(module: str, head: str = "@@ -1,12 +1,12 @@\n") -> str:
+    """A diff that ends with a module."""
+    body = "".join(f" {line}".rstrip(" ") + "\n" for line in module.rstrip("\n").split("\n"))
+    return head + body.replace("   ROOT %y", "-  ROOT %y = f32[<=4]{0} negate(%x)\n+  ROOT %y")
+
+
+_FILES = "diff --git a/m.hlo b/m.hlo\nindex 1f..2e 100644\n--- a/m.hlo\n+++ b/m.hlo\n"
 SURROUNDED = {
     "log lines before": f"2020-01-02 03:04:05.6: I xla/service.cc:9] on HloModule poly\n{_MODULE}",
     "a log prefix on each line": _prefixed(_LOG_LINE),
@@ -52,6 +68,20 @@ SURROUNDED = {
     "a string of Rust": f'    poly: r#"{_MODULE}"#,\n    x = 1,\n',
     "a string of Python": f'hlo = """\\\n{_MODULE}"""\nmodule = parse(hlo)\n',
     "a string of Python in single quotes": f"    hlo = f'''\n{_MODULE}    '''\n    x = 1\n",
+    "pieces of C++": f"const char* hlo =\n{_in_pieces(_MODULE)};\nint x = 1;\n",
+    "pieces of C++ with comments": f"auto hlo =\n{_in_pieces(_MODULE, '  // a line, {}' + chr(10))};\n",
+    "pieces of Python": f"hlo = (\n{_in_pieces(_MODULE, quote=chr(39))}\n)\nx = {{1: 2}}\n",
+    "pieces of Python behind backslashes": f"hlo = {_in_pieces(_MODULE, ' ' + chr(92) + chr(10))}\nx = 1\n",
+    "pieces that a plus joins": f"String hlo =\n{_in_pieces(_MODULE, ' +' + chr(10))};\n",
+    "a piece that ends within a word": f"auto hlo =\n{_in_pieces(_MODULE)};\n".replace("poly", 'po" "ly'),
+    "a template": f'hlo = f"""\n{_doubled(_MODULE)}"""\nx = {{}}\n',
+    "a template in pieces": f"hlo = (\n{_in_pieces(_doubled(_MODULE), prefix='f')}\n)\nx = {{}}\n",
+    "a diff": _FILES + _difference(_MODULE),
+    "a diff without its head": _difference(_MODULE, ""),
+    "a diff of the header": _difference(_MODULE).replace(" HloModule", "-HloModule old\n+HloModule"),
+    "a diff of a new file": "@@ -0,0 +1,11 @@\n" + "".join(f"+{line}\n" for line in _MODULE.rstrip().split("\n")),
+    "a diff in a fence": f"See:\n```diff\n{_difference(_MODULE)}```\nThanks!\n",
+    "a diff in colours": _difference(_MODULE).replace("\n-", "\n\x1b[31m-").replace("\n+", "\n\x1b[32m+\x1b[m"),
     "what repr gives": repr(_MODULE),
     "a string of bytes": f"text = {_MODULE.encode()!r}\nx = 1\n",
     "JSON": json.dumps({"name": "x = 1", "hlo": _MODULE, "n": 3}),
@@ -104,10 +134,13 @@ def test_files_in_utf_16_are_read(tmp_path: Path, encoding: str) -> None:
         (f'hlo = """\n{_MODULE.replace("add(%x, %x)", "add(%x, %z)")}"""\nx = 1\n', 6),
         (repr(_MODULE.replace("add(%x, %x)", "add(%x, %z)")), 5),
         (f'hlo = """\n{_MODULE}\n  %n = f32[] negate(%a)\n"""\n', 14),
+        (f"hlo = (\n{_in_pieces(_MODULE.replace('add(%x, %x)', 'add(%x, %z)'))}\n)\n", 6),
+        (_FILES + _difference(_MODULE.replace("add(%x, %x)", "add(%x, %z)")), 11),
     ],
     ids=[
         *("header", "computation", "tail", "instruction", "end"),
         *("inside a fence", "behind a prefix", "inside a string", "inside repr", "tail of a string"),
+        *("inside pieces", "inside a diff"),
     ],
 )
 def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None:
@@ -122,11 +155,15 @@ def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None
     [
         (_MODULE + _MODULE.replace("poly", "next"), "2 modules, 'poly' on line 1, 'next' on line 12"),
         (f"*** Begin a ***\n{_MODULE}*** Begin b ***\n{_MODULE}", "2 modules"),
+        (f"a =\n{_in_pieces(_MODULE)}\nb =\n{_in_pieces(_MODULE)}", "2 modules, 'poly' on line 2, 'poly' on line 15"),
+        (f"a =\n{_in_pieces(_MODULE.replace('poly, num_partitions=2', 'm'))}\n" * 2, "2 modules"),
         ("module @m {\n  func.func public @main() {\n  }\n}\n", "MLIR"),
         ('hlo_module {\n  name: "m"\n}\n', "protocol buffer"),
         ("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }", "jaxpr"),
         (_MODULE.replace("  %a = f32[<=4]{0} parameter(0)\n", "  ...\n"), "left out"),
         (_MODULE.rpartition("}")[0], "cut off"),
+        (_difference(_MODULE, "@@ -7,12 +7,12 @@\n"), "a diff of parts of a file"),
+        (_difference(_MODULE) + "@@ -70,2 +70,2 @@\n-a\n+b\n", "a diff of parts of a file"),
     ],
 )
 def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
@@ -153,8 +190,12 @@ def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
         "&lt;" * 120_000,
         "\x1b[1" * 120_000,
         "1 " * 100_000 + "HloModule a\nENTRY e {",
+        '"HloModule a"//' * 60_000,
+        '"HloModule a" ' * 60_000,
+        " HloModule a\n+" * 60_000,
+        "@@ -1 +1 @@\n" * 60_000,
     ],
-    ids=range(16),
+    ids=range(20),
 )
 def test_long_texts_that_are_no_modules_take_no_long_time(text: str) -> None:
     started = time.process_time()
