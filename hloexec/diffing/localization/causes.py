@@ -14,7 +14,7 @@ blame. Only values on the way from the wrong result are looked at, each beside t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product, zip_longest
 
 import attrs
@@ -152,41 +152,45 @@ class Causes:
             ]
 
     def _explained(self, pair: NodePair) -> _Explanation:
+        """Why a pair differs."""
         ours, theirs = transparent_chain(pair.ours), transparent_chain(pair.theirs)
         if len(ours) > 1 or len(theirs) > 1:
             return self._moved(pair, ours, theirs)
-        if pair.ours.instance.is_source and role_of(pair.ours.instance.instruction) not in (Role.CONSTANT, Role.KERNEL):
-            return _Explanation(otherwise=Suspect(pair, has_wrong_operands=True))
-        operands = self._relations.operand_pairs(pair.ours, pair.theirs)
+        instance = pair.ours.instance
+        if instance.is_source and role_of(instance.instruction) not in (Role.CONSTANT, Role.KERNEL):
+            return _handed_on(pair)
         repeated = NodePair(_unrepeated(pair.ours), _unrepeated(pair.theirs))
-        is_repeated = repeated.ours is not pair.ours and could_be(repeated.ours, repeated.theirs)
-        if is_repeated and self._relations.differ(repeated.ours, repeated.theirs):
-            causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, repeated)
-            return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+        if repeated.ours is not pair.ours and could_be(repeated.ours, repeated.theirs) and self._differs(repeated):
+            return _handed_on(pair, self._behind_operand(pair, repeated))
+        operands = self._relations.operand_pairs(pair.ours, pair.theirs)
         if operands is None:
             found = self._restructured(pair)
-            if self._relations.have_same_operands(pair.ours.instance, pair.theirs.instance):
+            if self._relations.have_same_operands(instance, pair.theirs.instance):
                 return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
             return found
-        different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
-        if not different:
-            if self._relations.unknown_operands(pair.ours, pair.theirs):
-                # The cause may lie behind an operand without a counterpart.
-                return self._restructured(pair)
+        different = [entry for entry in operands if self._differs(entry)]
+        if not different and not self._relations.unknown_operands(pair.ours, pair.theirs):
             return self._alone(pair, operands)
-        if any(not could_be(entry.ours, entry.theirs) for entry in different):
+        # Without an operand that differs, the cause may lie behind one without a counterpart.
+        if not different or any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
-        known = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
-        others = [(entry, self._relations.is_another(entry.ours, entry.theirs)) for entry in known]
-        is_misplaced = any(other is not None and self._misuses.is_evident(entry, other) for entry, other in others)
-        if (len(different) > 1 or known) and not is_misplaced:
-            # Where another constant is used on another value, the steps are others: x + (-1) may be (x - 1) * 1 + 0.
-            has_other_constants = len(different) > 1 and any(map(_are_filled, different))
-            inner = self._regions.corresponding(pair) if has_other_constants else self._regions.inside(pair)
-            if inner is not None:
-                causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, inner)
-                return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+        inner = self._in_other_steps(pair, different)
+        if inner is not None:
+            return _handed_on(pair, self._behind_operand(pair, inner))
         return self._from_operands(pair, different)
+
+    def _in_other_steps(self, pair: NodePair, different: Sequence[NodePair]) -> NodePair | None:
+        """Values behind a pair that correspond and differ, where its operands may only look like each other's
+        counterparts: several differ, or one of them is another value of `before`."""
+        known = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
+        others = [(entry, self._another(entry)) for entry in known]
+        if any(other is not None and self._misuses.is_evident(entry, other) for entry, other in others):
+            return None
+        if len(different) == 1:
+            return self._regions.inside(pair) if known else None
+        # Where another constant is used on another value, the steps are others: x + (-1) may be (x - 1) * 1 + 0.
+        has_other_constants = any(map(_are_filled, different))
+        return self._regions.corresponding(pair) if has_other_constants else self._regions.inside(pair)
 
     def _from_operands(self, pair: NodePair, different: Sequence[NodePair]) -> _Explanation:
         """Why a pair differs some of whose operands do."""
@@ -196,7 +200,7 @@ class Causes:
         for entry in sorted(different, key=lambda entry: entry.ours.number):
             if (suspect := self._misuses.already(pair, entry)) is not None:
                 suspects.append(suspect)
-            behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+            behind = self._behind_operand(pair, entry)
             is_decided = any(cause.decision for cause in behind)
             # What a loop that never went round was given may be a constant.
             if not is_decided and (suspect := self._misuses.constant(pair, entry)) is not None:
@@ -206,7 +210,7 @@ class Causes:
                     suspects.append(suspect)
                 continue
             causes += behind
-            other = self._relations.is_another(entry.ours, entry.theirs)
+            other = self._another(entry)
             if other is None or is_decided:
                 continue
             if len(different) > 1 and (is_made_of(entry.theirs, other) or is_made_of(other, entry.theirs)):
@@ -240,17 +244,15 @@ class Causes:
         """Why values differ that other ones were moved or converted to."""
         source = NodePair(ours[-1], theirs[-1])
         relation = self._relations.of(source.ours, source.theirs)
-        causes = []
-        if relation is not Relation.EQUAL:
-            causes = self._behind(ours[0].instance.scope, theirs[0].instance.scope, source)
+        causes = () if relation is Relation.EQUAL else tuple(self._behind_operand(pair, source))
         if relation is Relation.DIFFERENT:
-            other = self._relations.is_another(source.ours, source.theirs) if len(ours) > 1 else None
+            other = self._another(source) if len(ours) > 1 else None
             if other is None or any(cause.decision for cause in causes):
-                return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+                return _handed_on(pair, causes)
             misplaced = self._misuses.misplaced(pair, source, other)
             if self._misuses.is_evident(source, other):
-                return _Explanation((misplaced,), tuple(causes), Suspect(pair, has_wrong_operands=True))
-            return _Explanation(causes=tuple(causes), otherwise=misplaced)
+                return attrs.evolve(_handed_on(pair, causes), suspects=(misplaced,))
+            return _Explanation(causes=causes, otherwise=misplaced)
         rounded = type_rounded_to(ours, theirs)
         if rounded is not None and is_only_unrounded(
             self._relations.state.raw[pair.ours.number], pair.theirs.value, rounded
@@ -259,13 +261,13 @@ class Causes:
         moved = next((node for node in reversed(ours) if self._is_shuffled(node, theirs)), source.ours)
         if relation is Relation.REARRANGED and moved is not source.ours:
             # Before it, elements are where they should be, if with dimensions permuted.
-            return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(causes))
+            return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), causes)
         # What computes the right numbers in an order that it inherits is not to blame: some of what moves them is.
         is_inherited = self._relations.is_only_rearranged(source.ours, source.theirs)
         for node in () if is_inherited else reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
                 guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
-                return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
+                return _Explanation(causes=causes, otherwise=guilty) if causes else _Explanation((guilty,))
         if rounded is not None:
             return _Explanation((Suspect(pair, reason_of_lost(rounded), is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
@@ -274,7 +276,7 @@ class Causes:
         guilty = Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1, is_restructured=is_inherited)
         if len(moving) == 1:
             guilty = attrs.evolve(guilty, pair=NodePair(moving[0], pair.theirs), trial=pair)
-        return _Explanation(causes=tuple(causes), otherwise=guilty)
+        return _Explanation(causes=causes, otherwise=guilty)
 
     def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
         """Whether a movement has put elements into an order that no permutation of dimensions gives."""
@@ -283,24 +285,21 @@ class Causes:
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
-        if self._relations.is_another(pair.ours, pair.theirs) is not None:
+        if self._another(pair) is not None:
             # It is right in itself: what uses it is to blame, or what decided that it is used.
-            decided = tuple(self._decisions_behind(pair))
-            return _Explanation(causes=decided, otherwise=Suspect(pair, has_wrong_operands=True))
+            return _handed_on(pair, self._decisions_behind(pair))
         region = self._regions.of(pair)
         suspects = tuple(
             Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True) for entry in region.misuses
         )
         causes: list[_Cause] = []
         for entry in region.causes:
-            if self._relations.is_another(entry.ours, entry.theirs) is not None:
-                continue
-            behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
-            causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
+            if self._another(entry) is None:
+                behind = self._behind_operand(pair, entry)
+                causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
         if region.misplaced is not None:
             user, operand, _ = region.misplaced
-            behind = self._behind(user.ours.instance.scope, user.theirs.instance.scope, operand)
-            causes = [cause for cause in behind if cause.decision is not None]
+            causes = [cause for cause in self._behind_operand(user, operand) if cause.decision is not None]
             if not causes:
                 misplaced = self._misuses.misplaced(*region.misplaced)
                 nodes = () if misplaced.place else region.nodes
@@ -314,10 +313,13 @@ class Causes:
 
     def _decisions_behind(self, pair: NodePair) -> list[_Cause]:
         """What decided another way in loops and conditionals that could have given the operands of a pair."""
-        ours, theirs = pair.ours.instance, pair.theirs.instance
-        operands = [NodePair(*entry) for entry in product(ours.inputs, theirs.inputs) if could_be(*entry)]
-        behind = [self._behind(ours.scope, theirs.scope, entry) for entry in operands if self._runs.is_wrong(entry)]
+        inputs = product(pair.ours.instance.inputs, pair.theirs.instance.inputs)
+        operands = [NodePair(*entry) for entry in inputs if could_be(*entry)]
+        behind = [self._behind_operand(pair, entry) for entry in operands if self._runs.is_wrong(entry)]
         return [cause for causes in behind for cause in causes if cause.decision is not None]
+
+    def _behind_operand(self, user: NodePair, operand: NodePair) -> list[_Cause]:
+        return self._behind(user.ours.instance.scope, user.theirs.instance.scope, operand)
 
     def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:
         """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
@@ -334,7 +336,7 @@ class Causes:
             counterpart = other or self._theirs.like(name, self._ours, pair.theirs.device)
             first, second = self._ours.of(loop, pair.ours.device), self._theirs.of(counterpart, pair.theirs.device)
             early = self._runs.as_far_as_both_ran((loop, first), (counterpart, second), sources)
-            is_wrong_early = early is not None and self._relations.differ(early.ours, early.theirs)
+            is_wrong_early = early is not None and self._differs(early)
             if is_unrolled(first, second) and (early is None or is_wrong_early):
                 # Several iterations of the one are one of the other, as far as can be told.
                 continue
@@ -343,12 +345,24 @@ class Causes:
                 found.append(_Cause(early, attrs.evolve(early)))
                 break
             for one, another in zip(first, second, strict=False):
-                if self._relations.differ(one, another):
-                    decision = NodePair(one, another)
+                decision = NodePair(one, another)
+                if self._differs(decision):
                     found.append(_Cause(decision, decision))
                     break
         # What runs another way gives other values, whether or not what computes them is right.
         return found or [_Cause(pair, place=place)]
+
+    def _differs(self, pair: NodePair) -> bool:
+        return self._relations.differ(pair.ours, pair.theirs)
+
+    def _another(self, pair: NodePair) -> Node | None:
+        """The other value of `before` that the first one of a pair is."""
+        return self._relations.is_another(pair.ours, pair.theirs)
+
+
+def _handed_on(pair: NodePair, causes: Iterable[_Cause] = ()) -> _Explanation:
+    """A pair differs because its operands do; to blame is what lies behind, and the pair itself if nothing there is."""
+    return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
 
 
 def _is_moved(node: Node) -> bool:
