@@ -28,13 +28,16 @@ _MOST_ROWS = 200
 def show_report(
     name: str, as_json: bool, record: Callable[[], Mapping[str, object]], view: Callable[[], RenderableType]
 ) -> None:
-    """Print what a command has found: the record of this name under --json, and what people look at otherwise."""
+    """Print what a command has found: the record of this name under --json, and what people look at otherwise, where
+    a text is printed as it is."""
     if as_json:
         echo_json(name, record())
+    elif isinstance(shown := view(), str):
+        click.echo(shown, nl=False)
     else:
         from hloexec.report.layout import show
 
-        show(view())
+        show(shown)
 
 
 def write_run_page(

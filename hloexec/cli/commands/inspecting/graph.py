@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import file_argument, json_option
+from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def command(
 
     import hloexec
     from hloexec.graphing.files import require_savable
+    from hloexec.report.inspecting.graphs import graph_record, graph_view
 
     module = hloexec.load(file)
     drawn = hloexec.graph(
@@ -98,17 +100,12 @@ def command(
     colours = _colours(file, drawn, colour, values, given)
     drawn = attrs.evolve(drawn, colours=colours)
     files = () if output is None else drawn.save(output)
-    if as_json:
-        from hloexec.report.inspecting.graphs import graph_record
-
-        echo_json("graph", {"file": file, **graph_record(drawn, files)})
-    elif output is None:
-        click.echo(drawn.dot(), nl=False)
-    else:
-        from hloexec.report.inspecting.graphs import graph_view
-        from hloexec.report.layout import show
-
-        show(graph_view(drawn, files))
+    show_report(
+        "graph",
+        as_json,
+        lambda: {"file": file, **graph_record(drawn, files)},
+        lambda: graph_view(drawn, files) if files else drawn.dot(),
+    )
 
 
 def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, given: RunOptions) -> Colours | None:

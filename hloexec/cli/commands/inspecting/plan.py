@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import echo_json, file_argument, json_option, named_policy, strict_option
+from hloexec.cli.options import file_argument, json_option, named_policy, strict_option
+from hloexec.cli.reports import show_report
 
 __all__ = ["command"]
 
@@ -29,7 +30,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     from hloexec.exec.plans import plan_of
     from hloexec.plan.memory import entry_peak_bytes
     from hloexec.plan.pipeline import PASS_NAMES
-    from hloexec.wording import byte_text
+    from hloexec.wording import byte_text, counted
 
     policy = named_policy(numerics)
     if after is not None and after not in PASS_NAMES:
@@ -39,17 +40,14 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     code = code_of(plan)
     functions = [] if code is None else list(sources(code))
     peak = entry_peak_bytes(plan)
-    if as_json:
-        planned = {
-            "file": file,
-            "module": module.name,
-            "numerics": policy.name,
-            "computation": plan.computation.name,
-            "peak_bytes": peak,
-            "functions": functions,
-        }
-        echo_json("plan", planned)
-        return
-    many = f"{len(functions)} functions" if len(functions) > 1 else "1 function"
-    click.echo(f"# {plan.computation.name}: {many}, at most {byte_text(peak)} beyond its inputs\n")
-    click.echo("\n\n".join(functions), nl=False)
+    planned = {
+        "file": file,
+        "module": module.name,
+        "numerics": policy.name,
+        "computation": plan.computation.name,
+        "peak_bytes": peak,
+        "functions": functions,
+    }
+    head = f"# {plan.computation.name}: {counted(max(1, len(functions)), 'function')}, "
+    head += f"at most {byte_text(peak)} beyond its inputs\n\n"
+    show_report("plan", as_json, lambda: planned, lambda: head + "\n\n".join(functions))

@@ -8,7 +8,8 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option, named_policy, printed_if_unwritable
+from hloexec.cli.options import file_argument, json_option, named_policy, printed_if_unwritable
+from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError, UnsupportedError
 
@@ -106,6 +107,7 @@ def command(
     from hloexec.cli.progress import ProgressBar
     from hloexec.files import require_new_folder
     from hloexec.minifying import minify
+    from hloexec.report.making.minified import minified_record, minified_view
 
     if folder is not None:
         require_new_folder(folder)
@@ -121,17 +123,12 @@ def command(
     if folder is not None:
         with printed_if_unwritable(text, as_json):
             found.save(folder)
-    if as_json:
-        from hloexec.report.making.minified import minified_record
-
-        echo_json("minify", {**record, **minified_record(found, folder)})
-    elif folder is None:
-        click.echo(text, nl=False)
-    else:
-        from hloexec.report.layout import show
-        from hloexec.report.making.minified import minified_view
-
-        show(minified_view(found, folder))
+    show_report(
+        "minify",
+        as_json,
+        lambda: {**record, **minified_record(found, folder)},
+        lambda: text if folder is None else minified_view(found, folder),
+    )
     return 0 if found.is_confirmed else 1
 
 

@@ -66,14 +66,12 @@ def command(
     text = hloexec.format(found.module)
     if output is not None:
         write_text(output, text)
-    if output is None and not report and not as_json:
-        click.echo(text, nl=False)
-        return
+    is_report = report or output is not None
     show_report(
         "shrink",
         as_json,
         lambda: {"file": file, **shrinkage_record(found, output)},
-        lambda: shrinkage_view(found, output, top),
+        lambda: shrinkage_view(found, output, top) if is_report else text,
     )
 
 

@@ -11,7 +11,7 @@ import click
 
 from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.options import file_argument, json_option
 from hloexec.cli.problems import as_options
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
@@ -102,20 +102,18 @@ def record(
         replace=force,
         **given.limits(),
     )
-    if as_json:
-        recorded = {
-            "file": file,
-            "folder": str(golden.folder),
-            "module": golden.module_name,
-            "module_hash": golden.module_hash,
-            "seed": golden.seed,
-            "numerics": golden.numerics,
-        }
-        echo_json("golden-record", recorded)
-        return
+    recorded = {
+        "file": file,
+        "folder": str(golden.folder),
+        "module": golden.module_name,
+        "module_hash": golden.module_hash,
+        "seed": golden.seed,
+        "numerics": golden.numerics,
+    }
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
-    click.echo(f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}")
-    click.echo(f"\nto check it:\n  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}")
+    said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\nto check it:\n"
+    said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}\n"
+    show_report("golden-record", as_json, lambda: recorded, lambda: said)
 
 
 @command.command("check", epilog=examples(_CHECK))
