@@ -358,34 +358,44 @@ def test_a_number_that_a_loop_keeps_is_no_counter_that_another_one_increases() -
     assert _first(twice, once.replace("subtract(scaled, last)", "add(scaled, last)"), _X, _Y).endswith("following")
 
 
-_HALVED = """HloModule m
-step {
-  state = (s32[], f32[8], f32[8]) parameter(0)
+_STATE = "(s32[], f32[8], f32[8])"
+_GOES_ON = f"""goes_on {{
+  state = {_STATE} parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  most = s32[] constant(4)
+  ROOT is_less = pred[] compare(count, most), direction=LT
+}}
+"""
+
+
+def _body(name: str, steps: str, result: str) -> str:
+    """The body of a loop that counts, and hands on a result of `x` and of `scale`, which it carries unchanged."""
+    return f"""{name} {{
+  state = {_STATE} parameter(0)
   count = s32[] get-tuple-element(state), index=0
   one = s32[] constant(1)
   next = s32[] add(count, one)
   x = f32[8] get-tuple-element(state), index=1
-  start = f32[8] get-tuple-element(state), index=2
-  scaled = f32[8] multiply(x, start)
+  scale = f32[8] get-tuple-element(state), index=2
+  {steps}
+  ROOT handed = {_STATE} tuple(next, {result}, scale)
+}}
+"""
+
+
+_CHOICE = """scaled = f32[8] multiply(x, scale)
   bound = f32[] constant(0)
   bounds = f32[8] broadcast(bound), dimensions={}
   is_positive = pred[8] compare(x, bounds), direction=GT
-  chosen = f32[8] select(is_positive, scaled, x)
-  ROOT handed = (s32[], f32[8], f32[8]) tuple(next, chosen, start)
-}
-goes_on {
-  state = (s32[], f32[8], f32[8]) parameter(0)
-  count = s32[] get-tuple-element(state), index=0
-  most = s32[] constant(4)
-  ROOT is_less = pred[] compare(count, most), direction=LT
-}
-ENTRY main {
+  chosen = f32[8] select(is_positive, scaled, x)"""
+_HALVED = f"""HloModule m
+{_body("step", _CHOICE, "chosen")}{_GOES_ON}ENTRY main {{
   a = f32[8] parameter(0)
   zero = s32[] constant(0)
-  init = (s32[], f32[8], f32[8]) tuple(zero, a, a)
-  end = (s32[], f32[8], f32[8]) while(init), condition=goes_on, body=step
+  init = {_STATE} tuple(zero, a, a)
+  end = {_STATE} while(init), condition=goes_on, body=step
   ROOT r = f32[8] get-tuple-element(end), index=1
-}
+}}
 """
 
 
@@ -406,35 +416,10 @@ def test_of_a_condition_that_is_to_blame_the_elements_that_are_off_are_shown() -
     assert first.comparison.leaves[0].mismatches == 1
 
 
-_TWO_LOOPS = """HloModule m, is_scheduled=true
-grow {
-  state = (s32[], f32[8], f32[8]) parameter(0)
-  count = s32[] get-tuple-element(state), index=0
-  one = s32[] constant(1)
-  next = s32[] add(count, one)
-  x = f32[8] get-tuple-element(state), index=1
-  scale = f32[8] get-tuple-element(state), index=2
-  grown = f32[8] multiply(x, scale)
-  ROOT handed = (s32[], f32[8], f32[8]) tuple(next, grown, scale)
-}
-shift {
-  state = (s32[], f32[8], f32[8]) parameter(0)
-  count = s32[] get-tuple-element(state), index=0
-  one = s32[] constant(1)
-  next = s32[] add(count, one)
-  x = f32[8] get-tuple-element(state), index=1
-  scale = f32[8] get-tuple-element(state), index=2
-  moved = f32[8] add(x, scale)
-  shifted = f32[8] cosine(moved)
-  ROOT handed = (s32[], f32[8], f32[8]) tuple(next, shifted, scale)
-}
-goes_on {
-  state = (s32[], f32[8], f32[8]) parameter(0)
-  count = s32[] get-tuple-element(state), index=0
-  most = s32[] constant(4)
-  ROOT is_less = pred[] compare(count, most), direction=LT
-}
-ENTRY main {
+_SHIFT = """moved = f32[8] add(x, scale)
+  shifted = f32[8] cosine(moved)"""
+_TWO_LOOPS = f"""HloModule m, is_scheduled=true
+{_body("grow", "grown = f32[8] multiply(x, scale)", "grown")}{_body("shift", _SHIFT, "shifted")}{_GOES_ON}ENTRY main {{
   a = f32[8] parameter(0)
   b = f32[8] parameter(1)
   zero = s32[] constant(0)
@@ -442,13 +427,13 @@ ENTRY main {
   grown = f32[8] get-tuple-element(first), index=1
   shifted = f32[8] get-tuple-element(second), index=1
   ROOT r = (f32[8], f32[8]) tuple(grown, shifted)
-}
+}}
 """
-_FIRST = """start = (s32[], f32[8], f32[8]) tuple(zero, a, b)
-  first = (s32[], f32[8], f32[8]) while(start), condition=goes_on, body=grow
+_FIRST = f"""start = {_STATE} tuple(zero, a, b)
+  first = {_STATE} while(start), condition=goes_on, body=grow
 """
-_SECOND = """other = (s32[], f32[8], f32[8]) tuple(zero, b, a)
-  second = (s32[], f32[8], f32[8]) while(other), condition=goes_on, body=shift
+_SECOND = f"""other = {_STATE} tuple(zero, b, a)
+  second = {_STATE} while(other), condition=goes_on, body=shift
 """
 
 
