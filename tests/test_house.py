@@ -24,7 +24,7 @@ MOST_MODULES = 15
 """Files of a package, beside its `__init__.py`."""
 LARGE_ROOMS = {"hloexec": 23, "hloexec/plan": 16}
 """Packages with more: the front of the house, and one whose modules hold one another up."""
-MOST_FILES = 33
+MOST_FILES = 34
 """Files of hloexec's that the first run of one instruction may enter."""
 
 COLD_RUN = """

@@ -5,8 +5,7 @@ Plans are cached for the lifetime of their module, so a second run of the same m
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +16,7 @@ from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.remembering import remembered
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.steps import Plan
@@ -29,7 +29,6 @@ __all__ = ["explained_unless_verified", "plan_of", "plan_options", "require_poli
 class _Known:
     """What is known of a module."""
 
-    module: weakref.ref[Module]
     is_verified: bool = False
     plans: dict[Any, Plan] = attrs.field(factory=dict)
     """By options."""
@@ -39,8 +38,11 @@ class _Known:
 
 _NEAR = 0.8
 """How similar names must be for one to be suggested for the other: `dot.3` and `dot.4`, or one letter of seven."""
-_known: dict[int, _Known] = {}
-"""By the module's identity; comparing modules by value would take longer than planning."""
+
+
+@remembered
+def _known_of(module: Module) -> _Known:
+    return _Known()
 
 
 def plan_of(
@@ -74,8 +76,10 @@ def plan_of(
         require_flags(verify=verify, planner=planner)
     entry = module.entry if computation is None else named_computation(module, computation)
     policy = numerics_policy(numerics)
-    _require_choice("elided", elided, ("zeros", "random", "error"))
-    _require_choice("unknown", unknown, ("error", "zeros", "random"))
+    if elided not in ("zeros", "random", "error") and not _are_values_by_name(elided):
+        raise wrong("elided", "one of zeros, random, error, or a mapping from names to arrays", elided)
+    if unknown not in ("error", "zeros", "random"):
+        raise wrong("unknown", "one of error, zeros, random", unknown)
     if policy.overrides:
         require_policy_names(module, policy)
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
@@ -88,7 +92,7 @@ def plan_of(
         verify_module(module)
         known.is_verified = True
     with explained_unless_verified(module, bool(verify)):
-        plan = _kept_plan(known, entry, options, limit)
+        plan = _kept_plan(known, module, entry, options, limit)
     if is_usual:
         known.usual[usual] = plan
     return plan
@@ -128,10 +132,8 @@ def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
             raise InputError(f"numerics has a policy for {name!r}, but {module.name} has no such instruction{hint}")
 
 
-def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int | None) -> Plan:
+def _kept_plan(known: _Known, module: Module, entry: Computation, options: Options, limit: int | None) -> Plan:
     """The plan that was made before, as long as nothing that it was made of has changed; else a new one."""
-    module = known.module()
-    assert module is not None
     if options.numerics.rounding_seed is not None:
         options = attrs.evolve(options, numerics=options.numerics.for_any_seed)
     if not isinstance(options.elided, str):
@@ -149,19 +151,5 @@ def _is_current(plan: Plan) -> bool:
     return not calls or all(find_custom_call(target) is call for target, call in calls.items())
 
 
-def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:
-    if isinstance(value, str) and value not in choices:
-        raise InputError(f"{option} must be one of {', '.join(choices)}, but is {value!r}")
-    if not isinstance(value, str):
-        is_mapping = isinstance(value, Mapping) and option == "elided"
-        if not is_mapping or not all(isinstance(name, str) for name in value):
-            more = ", or a mapping from names to arrays" if option == "elided" else ""
-            raise wrong(option, f"one of {', '.join(choices)}{more}", value)
-
-
-def _known_of(module: Module) -> _Known:
-    key = id(module)
-    found = _known.get(key)
-    if found is None or found.module() is not module:
-        found = _known[key] = _Known(weakref.ref(module, lambda _: _known.pop(key, None)))
-    return found
+def _are_values_by_name(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(name, str) for name in given)

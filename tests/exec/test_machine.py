@@ -13,7 +13,7 @@ import pytest
 from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
 from hloexec.devices.topology import Topology
 from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
-from hloexec.exec import plans, run
+from hloexec.exec import plan_of, run
 from hloexec.exec.machine import Machine
 from hloexec.ops import registry
 from hloexec.ops.policies.policy import REFERENCE
@@ -456,10 +456,8 @@ ENTRY e { x = f32[4] parameter(0)
 def test_plans_are_forgotten_with_their_module():
     module = parsed(COUNTING_LOOP)
     run(module, X)
-    assert id(module) in plans._known
-    gone = weakref.ref(module)
-    key = id(module)
+    plan = weakref.ref(plan_of(module))
+    assert plan_of(module) is plan()
     del module
     gc.collect()
-    assert gone() is None
-    assert key not in plans._known
+    assert plan() is None
