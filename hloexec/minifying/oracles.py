@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
+from hloexec.arguments import wrong
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.running import run_devices
 from hloexec.inputs import value_of
@@ -24,16 +25,36 @@ from hloexec.nan_search.findings import NanSearch
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison
 from hloexec.ops.common import is_inexact, wide
-from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
 from hloexec.results import labelled_arrays
 from hloexec.structs import define
 from hloexec.values import Array, Value, flat, mapped
 
-__all__ = ["XLA", "Against", "DiffersFrom", "Expected", "Nan", "Oracle", "has_numbers", "on_xla_cpu"]
+__all__ = [
+    "XLA",
+    "Against",
+    "DiffersFrom",
+    "Expected",
+    "Nan",
+    "Oracle",
+    "has_numbers",
+    "on_xla_cpu",
+    "output_names",
+    "policy_of",
+]
 
 XLA = "xla-cpu"
 """XLA:CPU through jaxlib, as `hloexec run --against` calls it."""
+
+
+def policy_of(against: object) -> NumericsPolicy | None:
+    """The policy that results are compared with, None for XLA:CPU; InputError or UnsupportedError for anything else."""
+    if against == XLA:
+        return None
+    if not isinstance(against, (str, NumericsPolicy)):
+        raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
+    return numerics_policy(against.removeprefix("policy:") if isinstance(against, str) else against)
 
 
 class Oracle(Protocol):
@@ -59,8 +80,7 @@ class Oracle(Protocol):
 
 def _run(case: Case, options: Mapping[str, Any], numerics: NumericsPolicy | None = None) -> list[Value]:
     changed = options if numerics is None else {**options, "numerics": numerics}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HloWarning)
+    with warnings.catch_warnings(action="ignore", category=HloWarning):
         return run_devices(case.module, case.inputs, **changed)
 
 
@@ -110,8 +130,7 @@ class Nan:
         return "makes NaN or infinities" if finding is None else f"{finding.opcode}: {finding.reason}"
 
     def _search(self, case: Case) -> NanSearch:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
             return find_nan(case.module, case.inputs, elements=0, **self.options)
 
 
@@ -177,8 +196,7 @@ class _Difference:
             return None
         if all(map(_same_bits, ours, theirs)):
             return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
             found: Comparison = compare(actual, expected, **self._judge(case))
             return found
 
@@ -263,19 +281,20 @@ class Expected(_Difference):
             )
         arrays = (theirs[label] for label in found)
         whole: Value = mapped(actual, lambda leaf: next(arrays) if isinstance(leaf, np.ndarray) else leaf)
-        names = _output_names(case.module)
+        names = output_names(case.module)
         is_tuple = role_of(case.module.entry.root) is Role.TUPLE
         parts = whole if is_tuple and isinstance(whole, tuple) else (whole,)
         self._wanted = dict(zip(names, parts, strict=True))
         super().begin(case)
 
     def _reference(self, case: Case) -> Value:
-        values = tuple(self._wanted[name] for name in _output_names(case.module) if name in self._wanted)
-        if len(values) < len(_output_names(case.module)):
+        values = tuple(self._wanted[name] for name in output_names(case.module) if name in self._wanted)
+        if len(values) < len(output_names(case.module)):
             raise HloError("nothing is known of one of the outputs")
         return values if role_of(case.module.entry.root) is Role.TUPLE else values[0]
 
 
-def _output_names(module: Module) -> tuple[str, ...]:
+def output_names(module: Module) -> tuple[str, ...]:
+    """The instructions that are the results, each as often as it is one."""
     root = module.entry.root
     return root.operands if role_of(root) is Role.TUPLE else (root.name,)

@@ -18,6 +18,7 @@ from hloexec.diffing import Diff, diff
 from hloexec.errors import HloError, HloWarning
 from hloexec.ir import Instruction, Module
 from hloexec.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded, take_the_same
+from hloexec.minifying.oracles import output_names
 from hloexec.minifying.searching import Search, reduced
 from hloexec.ops.registry import Role, role_of
 
@@ -40,8 +41,7 @@ def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
     assert case.other is not None
     kept = {name: value for name, value in options.items() if name not in ("timeout", "max_iterations")}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
             return diff(case.other, case.module, case.inputs, budget=_BUDGET_SECONDS, **kept)
     except HloError:
         return None
@@ -184,11 +184,8 @@ def _is_given(instruction: Instruction | None, values: Mapping[str, Any]) -> boo
 
 def _paired_outputs(case: Case) -> list[Cut]:
     """The results of both, where there are as many."""
-    sides = []
-    for module in (case.module, _other(case)):
-        root = module.entry.root
-        sides.append(root.operands if role_of(root) is Role.TUPLE else (root.name,))
-    return list(zip(*sides, strict=True)) if len(sides[0]) == len(sides[1]) else []
+    ours, theirs = output_names(case.module), output_names(_other(case))
+    return list(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else []
 
 
 def fewer_paired_outputs(search: Search) -> None:

@@ -36,7 +36,7 @@ from hloexec.minifying import dimensions, opening, pairs, simplifying, subsets
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.minifying.findings import Minified
-from hloexec.minifying.oracles import XLA, Against, DiffersFrom, Expected, Nan, Oracle
+from hloexec.minifying.oracles import XLA, Against, DiffersFrom, Expected, Nan, Oracle, policy_of
 from hloexec.minifying.searching import Candidate, OutOfTime, Search, size_of
 from hloexec.numerics.leaves import leaves_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
@@ -159,23 +159,13 @@ def _compared(options: Mapping[str, Any], expected: Any, against: Any, differs_f
         require_module(differs_from, "differs_from")
         return DiffersFrom(options)
     if against is not None:
-        return Against(options, policy=_policy(against))
+        return Against(options, policy=policy_of(against))
     if expected is None:
         return Nan(options)
     leaves = dict(leaves_of(expected, "expected"))
     if not leaves:
         raise wrong("expected", "a result: an array, a tuple of arrays, or a mapping from labels to arrays", expected)
     return Expected(options, leaves=leaves)
-
-
-def _policy(against: object) -> NumericsPolicy | None:
-    if against == XLA:
-        return None
-    if isinstance(against, str):
-        return numerics_policy(against.removeprefix("policy:"))
-    if not isinstance(against, NumericsPolicy):
-        raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
-    return against
 
 
 def _first_case(
@@ -191,8 +181,7 @@ def _first_case(
     if (name := options.get("computation")) is not None:
         found = named_computation(module, name)
         module = attrs.evolve(module, entry_name=found.name, entry_computation_layout=None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HloWarning)
+    with warnings.catch_warnings(action="ignore", category=HloWarning):
         verify(module)
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     counts: dict[str, Any] = {"replica_count": topology.replicas, "num_partitions": topology.partitions}

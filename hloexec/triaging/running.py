@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 
@@ -27,11 +27,10 @@ from hloexec.arguments import (
     require_path,
     require_seed,
     texts,
-    wrong,
 )
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.exec.observers import Attached, Observer, Stages
-from hloexec.minifying.oracles import XLA
+from hloexec.minifying.oracles import XLA, policy_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.triaging.collecting import Case, cases_of
 from hloexec.triaging.findings import CauseGroup, MinifiedModule, Triage, TriagedModule
@@ -123,33 +122,45 @@ def triage(
     )
 
 
-def _settings(against: Any, numerics: Any, seed: Any, elided: Any, unknown: Any, timeout: Any, memory: Any) -> Settings:
-    if against is not None and not isinstance(against, (str, NumericsPolicy)):
-        raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
-    if against is not None and against != XLA:
-        try:
-            named = against.removeprefix("policy:") if isinstance(against, str) else against
-            against = f"policy:{numerics_policy(named).name}"
-        except UnsupportedError as error:
-            raise InputError(f"against must be xla-cpu or a numerics policy, but {error.message}") from error
-    if against == XLA and find_spec("jax") is None:
-        raise UnsupportedError("against xla-cpu needs jax, which is not installed; install hloexec[jax]")
+def _settings(
+    against: str | NumericsPolicy | None,
+    numerics: str | NumericsPolicy,
+    seed: int,
+    elided: str,
+    unknown: str,
+    timeout: float,
+    memory: int | str,
+) -> Settings:
+    """The options of `triage`, checked."""
+    other = _other_side(against)
     require_seed(seed)
     require_choice("elided", elided, ("zeros", "random", "error"))
     require_choice("unknown", unknown, ("error", "zeros", "random"))
     require_number("timeout", timeout)
-    if not timeout:
-        raise InputError("timeout must be more than 0")
     size = byte_count("memory", memory)
-    if not size:
-        raise InputError("memory must be more than 0")
+    for name, limit in (("timeout", timeout), ("memory", size)):
+        if not limit:
+            raise InputError(f"{name} must be more than 0")
     policy = numerics_policy(numerics)
-    if policy.name == str(against).removeprefix("policy:"):
+    if other == f"policy:{policy.name}":
         raise InputError(f"against is {policy.name}, the policy that modules run under: nothing could differ")
-    return Settings(against, policy.name, int(seed), elided, unknown, float(timeout), size)
+    return Settings(other, policy.name, int(seed), elided, unknown, float(timeout), size)
 
 
-def _folders(folder: Any, other: Any) -> list[Path]:
+def _other_side(against: str | NumericsPolicy | None) -> str | None:
+    """What modules are compared with: XLA, or a policy that `against` is or names."""
+    if against is None:
+        return None
+    try:
+        policy = policy_of(against)
+    except UnsupportedError as error:
+        raise InputError(f"against must be xla-cpu or a numerics policy, but {error.message}") from error
+    if policy is None and find_spec("jax") is None:
+        raise UnsupportedError("against xla-cpu needs jax, which is not installed; install hloexec[jax]")
+    return XLA if policy is None else f"policy:{policy.name}"
+
+
+def _folders(folder: str | os.PathLike[str], other: str | os.PathLike[str] | None) -> list[Path]:
     require_path("folder", folder)
     if other is not None:
         require_path("other", other)
@@ -159,7 +170,7 @@ def _folders(folder: Any, other: Any) -> list[Path]:
     return found
 
 
-def _require_outside(output: Any, folders: Sequence[Path]) -> None:
+def _require_outside(output: str | os.PathLike[str], folders: Sequence[Path]) -> None:
     require_path("output", output)
     if not os.fspath(output):
         raise InputError("output, the name of the folder to write, is empty")
