@@ -26,6 +26,7 @@ __all__ = [
     "last_uses",
     "members",
     "merged",
+    "of_class",
     "of_position",
     "of_positions",
     "renumbered",
@@ -93,6 +94,15 @@ def members(devices: tuple[int, ...], classes: Classes) -> tuple[tuple[int, ...]
 def of_position(value: object, position: int) -> Any:
     """The value that the device at a position holds."""
     return value.values[value.classes[position]] if type(value) is Varying else value
+
+
+def of_class(operands: Sequence[Any], places: Sequence[int], parts: Sequence[int]) -> list[Any]:
+    """Operands as one class of devices holds them: at `places` stand those that are split, and `parts` says for each of
+    them which part is its own."""
+    found = list(operands)
+    for place, part in zip(places, parts, strict=True):
+        found[place] = operands[place].values[part]
+    return found
 
 
 def combined(classes: Classes, values: Sequence[object]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from hloexec.devices.topology import Topology
 from hloexec.devices.varying import merged
 from hloexec.exec.lockstep.communication import Communicator, Waiting, results_of
-from hloexec.exec.tasks import Join, Task, merged_task
+from hloexec.exec.tasks import Join, Task, in_order, merged_task
 from hloexec.plan.steps import Step
 
 __all__ = ["Scheduler"]
@@ -56,12 +56,7 @@ class Scheduler:
         ended, self._ended = self._ended, []
         if len(ended) == 1:
             return ended[0][1]
-        places = sorted(
-            (device, number, position)
-            for number, (task, _) in enumerate(ended)
-            for position, device in enumerate(task.devices)
-        )
-        order = [(number, position) for _, number, position in places]
+        _, order = in_order([task for task, _ in ended])
         return [merged(values, order) for values in zip(*(results for _, results in ended), strict=True)]
 
     # Splitting

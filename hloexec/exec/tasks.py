@@ -19,7 +19,7 @@ from hloexec.exec.observers import Context
 from hloexec.plan.steps import Plan, Step, While
 from hloexec.structs import define
 
-__all__ = ["Frame", "Join", "Loop", "Task", "merged_task"]
+__all__ = ["Frame", "Join", "Loop", "Task", "in_order", "merged_task"]
 
 
 @define(eq=False)
@@ -105,14 +105,21 @@ class Task:
         return [self.restricted_to(positions) for positions in groups]
 
 
+def in_order(tasks: Sequence[Task]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    """The devices of tasks in order, and of each the number of its task and its position there."""
+    places = sorted(
+        (device, (number, position))
+        for number, task in enumerate(tasks)
+        for position, device in enumerate(task.devices)
+    )
+    return tuple(device for device, _ in places), [place for _, place in places]
+
+
 def merged_task(tasks: Sequence[Task]) -> Task:
     """Tasks that are at the same point, as one."""
     if len(tasks) == 1:
         return tasks[0]
-    places = sorted(
-        (device, number, position) for number, task in enumerate(tasks) for position, device in enumerate(task.devices)
-    )
-    order = [(number, position) for _, number, position in places]
+    devices, order = in_order(tasks)
 
     def values(lists: Sequence[list[Any]]) -> list[Any]:
         return [merged(entries, order) for entries in zip(*lists, strict=True)]
@@ -126,4 +133,4 @@ def merged_task(tasks: Sequence[Task]) -> Task:
             loop = Loop(loop.flow, states, loop.iteration, loop.in_body)
         slots = values([frame.slots for frame in level])
         frames.append(Frame(first.plan, slots, first.remaining, first.context, loop, first.begun, first.shown))
-    return Task(tuple(device for device, _, _ in places), frames, tasks[0].joins)
+    return Task(devices, frames, tasks[0].joins)

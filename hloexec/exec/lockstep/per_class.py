@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hloexec.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members
+from hloexec.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members, of_class
 from hloexec.errors import HloError
 from hloexec.exec.ownership import free_classes, is_held_twice
 from hloexec.plan.optimization_errors import warn_of_failure
@@ -46,7 +46,7 @@ class EachClass:
             self.made(result, holders[number])
         for number in range(len(results), len(rows)):
             self.running = holders[number]
-            given = _operands_of_class(operands, places, rows, number)
+            given = of_class(operands, places, rows[number])
             if reused is not None and reused[number]:
                 results.append(step.function(*given, out=given[step.operands.index(step.reused)]))
             else:
@@ -88,7 +88,7 @@ def _results_at_once(
     if of_each is None:
         return []
     try:
-        return of_each([_operands_of_class(operands, places, rows, number) for number in range(len(rows))]) or []
+        return of_each([of_class(operands, places, row) for row in rows]) or []
     except Exception as error:
         # An HloError is raised again for the class that makes it, and names its devices there.
         if not isinstance(error, HloError):
@@ -119,16 +119,3 @@ def _reused_by_class(
     column = places.index(place)
     # No two of the new classes may share one.
     return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
-
-
-def _operands_of_class(
-    operands: Sequence[Any], places: Sequence[int], rows: Sequence[Sequence[int]], number: int
-) -> list[Any]:
-    """What a kernel is given for one class.
-
-    `rows` holds for each class which part of each split operand is its own; `places` says where those operands stand.
-    """
-    given = list(operands)
-    for place, part in zip(places, rows[number], strict=True):
-        given[place] = operands[place].values[part]
-    return given

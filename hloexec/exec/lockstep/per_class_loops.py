@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hloexec.devices.topology import Topology
-from hloexec.devices.varying import Classes, Varying, joined, members
+from hloexec.devices.varying import Classes, Varying, joined, members, of_class
 from hloexec.exec.tasks import Frame
 from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.spread import spread_of
@@ -60,13 +60,8 @@ def parts_of_loop(
     if not known[partitions]:
         return None
     classes, rows = joined(tuple(operands[place].classes for place in places))
-    parts = []
-    for holders, row in zip(members(devices, classes), rows, strict=True):
-        held = list(operands)
-        for place, number in zip(places, row, strict=True):
-            held[place] = operands[place].values[number]
-        parts.append(ClassOperands(holders, held))
-    return classes, parts
+    held = (of_class(operands, places, row) for row in rows)
+    return classes, list(map(ClassOperands, members(devices, classes), held))
 
 
 def side_by_side(run: Callable[[int], None], count: int) -> None:
