@@ -7,6 +7,7 @@ computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -18,12 +19,17 @@ from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
 from hloexec.summary import ComputationSummary, Summary
 
+if TYPE_CHECKING:
+    from hloexec.nan_search import Finding
+    from hloexec.shadowing import Loss
+
 __all__ = [
     "computations_view",
     "extract_command",
     "leaf_label",
     "module_line",
     "opcode_view",
+    "place_lines",
     "summary_view",
     "values_table",
 ]
@@ -37,6 +43,15 @@ def extract_command(command: Callable[..., str], path: str, instruction: str, de
     """The command that extracts one run of an instruction, as `command` writes commands."""
     on_device = ("--device", str(device)) if device else ()
     return command("extract", "--instruction", path, *more, "-o", f"{instruction}.slice", *on_device)
+
+
+def place_lines(found: Finding | Loss) -> list[Text]:
+    """An instruction that a verdict names: its HLO, its run, and where it comes from."""
+    lines = [Text(f"  {found.line}"), Text(f"  at {found.name}", style="dim")]
+    if found.op_name:
+        lines.append(Text(f"  op_name {found.op_name}", style="dim"))
+    source = enumerate(found.source[:4])
+    return lines + [Text(f"  {'    ' if number else 'from'} {line}", style="cyan") for number, line in source]
 
 
 def module_line(name: str, instructions: int, computations: int, devices: int) -> Text:

@@ -13,6 +13,7 @@ from hloexec.golden import GoldenCheck
 from hloexec.numerics.comparison import Comparison, LeafComparison
 from hloexec.report.html.content import Figure
 from hloexec.report.html.plots import bars, heat_map, memory_curve, spectrum
+from hloexec.report.html.ranking import first_diff
 from hloexec.report.html.renderables import Linker
 from hloexec.report.html.sampling import Grid, error_sample
 from hloexec.report.units import plural
@@ -32,14 +33,14 @@ def figures_of(result: object, link: Linker) -> list[Figure]:
     return [] if draw is None else [figure for figure in draw(result, link) if figure is not None]
 
 
-def _of_comparison(found: Comparison, _: Linker) -> Iterator[Figure | None]:
-    yield from _error_maps(found.leaves)
+def _furthest(leaves: Sequence[LeafComparison]) -> list[LeafComparison]:
+    """A few leaves that are not equal, the differing ones first."""
+    return sorted((leaf for leaf in leaves if leaf.unequal), key=lambda leaf: leaf.verdict.agrees)[:_MOST_LEAVES]
 
 
 def _error_maps(leaves: Sequence[LeafComparison], where: str = "") -> Iterator[Figure | None]:
     """Where the errors of leaves are that are not equal, the differing ones first."""
-    off = sorted((leaf for leaf in leaves if leaf.unequal), key=lambda leaf: leaf.verdict.agrees)
-    for leaf in off[:_MOST_LEAVES]:
+    for leaf in _furthest(leaves):
         if leaf.error_map is None:
             continue
         found = leaf.error_map
@@ -50,9 +51,8 @@ def _error_maps(leaves: Sequence[LeafComparison], where: str = "") -> Iterator[F
 
 def figures_of_pairs(found: Comparison, pairs: Mapping[str, tuple[Array, Array]]) -> list[Figure]:
     """The errors of the differing leaves, of those whose values are at hand: how many there are, and where they are."""
-    off = sorted((leaf for leaf in found.leaves if leaf.unequal), key=lambda leaf: leaf.verdict.agrees)
     figures: list[Figure | None] = []
-    for leaf in off[:_MOST_LEAVES]:
+    for leaf in _furthest(found.leaves):
         actual, expected = pairs.get(leaf.label, (None, None))
         if actual is None or expected is None or actual.shape != expected.shape:
             continue
@@ -72,15 +72,8 @@ def _of_diff(found: Diff, _: Linker) -> Iterator[Figure | None]:
 
 
 def _of_folders(found: FolderDiff, link: Linker) -> Iterator[Figure | None]:
-    for module in found.modules:
-        if module.to_blame is not None and module.to_blame.diff is not None:
-            yield from _of_diff(module.to_blame.diff, link)
-            return
-
-
-def _of_golden(found: GoldenCheck, _: Linker) -> Iterator[Figure | None]:
-    if found.comparison is not None:
-        yield from _error_maps(found.comparison.leaves)
+    first = first_diff(found)
+    return iter(()) if first is None else _of_diff(first, link)
 
 
 def _of_explanation(found: Explanation, _: Linker) -> Iterator[Figure | None]:
@@ -141,17 +134,13 @@ def _of_memory(found: MemoryUsage, link: Linker) -> Iterator[Figure | None]:
         yield bars("Most alive in each memory space", rows, "bytes")
 
 
-def _of_memory_comparison(found: MemoryComparison, link: Linker) -> Iterator[Figure | None]:
-    yield from _of_memory(found.usage, link)
-
-
 _DRAWN: Mapping[type, Callable[[Any, Linker], Iterator[Figure | None]]] = {
-    Comparison: _of_comparison,
+    Comparison: lambda found, _: _error_maps(found.leaves),
     Diff: _of_diff,
     Explanation: _of_explanation,
     FolderDiff: _of_folders,
-    GoldenCheck: _of_golden,
-    MemoryComparison: _of_memory_comparison,
+    GoldenCheck: lambda found, _: _error_maps(() if found.comparison is None else found.comparison.leaves),
+    MemoryComparison: lambda found, link: _of_memory(found.usage, link),
     MemoryUsage: _of_memory,
     ShadowRun: _of_shadow,
     Triage: _of_triage,

@@ -15,7 +15,7 @@ from hloexec.report.units import byte_text, count_text
 from hloexec.shadowing import ShadowRun
 from hloexec.structs import frozen
 
-__all__ = ["Ranked", "module_of", "ranked"]
+__all__ = ["Ranked", "first_diff", "module_of", "ranked"]
 
 
 @frozen
@@ -48,12 +48,13 @@ def module_of(result: object) -> Module | None:
     if isinstance(result, Diff):
         return result.after
     if isinstance(result, FolderDiff):
-        first = _first_diff(result)
+        first = first_diff(result)
         return None if first is None else first.after
     return None
 
 
-def _first_diff(found: FolderDiff) -> Diff | None:
+def first_diff(found: FolderDiff) -> Diff | None:
+    """The diff of the first module that differs, at the step to blame."""
     return next((step.diff for each in found.modules if (step := each.to_blame) and step.diff is not None), None)
 
 
@@ -69,7 +70,7 @@ def _of_diff(found: Diff, _: Module) -> Iterator[Ranked]:
 
 
 def _of_folders(found: FolderDiff, module: Module) -> Iterator[Ranked]:
-    first = _first_diff(found)
+    first = first_diff(found)
     return iter(()) if first is None else _of_diff(first, module)
 
 
@@ -112,15 +113,11 @@ def _of_memory(found: MemoryUsage, _: Module) -> Iterator[Ranked]:
         yield Ranked((value.computation, value.instruction), f"{byte_text(value.byte_size)} alive at the peak")
 
 
-def _of_memory_comparison(found: MemoryComparison, module: Module) -> Iterator[Ranked]:
-    return _of_memory(found.usage, module)
-
-
 _RANKS: Mapping[type, Callable[[Any, Module], Iterator[Ranked]]] = {
     Diff: _of_diff,
     Explanation: _of_explanation,
     FolderDiff: _of_folders,
-    MemoryComparison: _of_memory_comparison,
+    MemoryComparison: lambda found, module: _of_memory(found.usage, module),
     MemoryUsage: _of_memory,
     NanSearch: _of_nan,
     ShadowRun: _of_shadow,

@@ -88,8 +88,7 @@ def recorded(
         return _of_memory(result)
     if module is None or inputs is None:
         return Recording()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HloWarning)  # the first run has warned of it
+    with warnings.catch_warnings(action="ignore", category=HloWarning):  # the first run has warned of it
         try:
             if isinstance(result, Diff):
                 return _of_diff(result, inputs, options, wanted)
@@ -175,16 +174,17 @@ def _of_shadow(
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     recorder = ShadowRecorder(module, options.get("computation"), topology, wanted)
     run_devices(module, inputs, observers=[recorder], **options)
-    measures = recorder.measures
-    return Recording(
-        (_ERROR, _LARGEST, _RUNS),
-        {key: (each.error, each.largest, each.runs) for key, each in measures.items()},
-        recorder.seen,
-        "Error along the data flow",
-        "relative error",
-        {key: (each.order, each.error) for key, each in measures.items() if each.error is not None},
-        _LOST,
-    )
+    figures = {key: (each.error, each.largest, each.runs) for key, each in recorder.measures.items()}
+    return _of_errors(recorder, (_ERROR, _LARGEST, _RUNS), figures)
+
+
+def _of_errors(
+    recorder: ValueRecorder, columns: tuple[Column, ...], figures: Mapping[Key, Sequence[Any]], note: str = ""
+) -> Recording:
+    """What is shown of a run whose values were compared with what they should be."""
+    along = {key: (each.order, each.error) for key, each in recorder.measures.items() if each.error is not None}
+    title, label = "Error along the data flow", "relative error"
+    return Recording(columns, figures, recorder.seen, title, label, along, _LOST, note)
 
 
 def _of_diff(
@@ -205,22 +205,17 @@ def _of_diff(
     run_devices(found.before, inputs, observers=[store], numerics=before, **_on(topologies[0]), **options)
     recorder = DifferenceRecorder(wanted, pairs, alike, store)
     run_devices(found.after, ours, observers=[recorder], numerics=after, **_on(topologies[1]), **options)
-    measures = recorder.measures
-    return Recording(
-        (
-            Column("agrees", "whether diff has found its values in the module before", is_number=False),
-            Column("error", f"{_ERROR.title}, where it is known what they should be"),
-            _RUNS,
-        ),
-        {key: (standing.get(key, ""), each.error, each.runs) for key, each in measures.items()},
-        recorder.seen,
-        "Error along the data flow",
-        "relative error",
-        {key: (each.order, each.error) for key, each in measures.items() if each.error is not None},
-        _LOST,
-        "Values are compared with their counterparts that diff has found and, where it has found none, with what has "
-        "the same line of HLO in the module before. The verdict does not rest on the latter.",
+    columns = (
+        Column("agrees", "whether diff has found its values in the module before", is_number=False),
+        Column("error", f"{_ERROR.title}, where it is known what they should be"),
+        _RUNS,
     )
+    note = (
+        "Values are compared with their counterparts that diff has found and, where it has found none, with what has "
+        "the same line of HLO in the module before. The verdict does not rest on the latter."
+    )
+    figures = {key: (standing.get(key, ""), each.error, each.runs) for key, each in recorder.measures.items()}
+    return _of_errors(recorder, columns, figures, note)
 
 
 def _on(topology: Topology) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from hloexec.nan_search.findings import Element, Finding, Link, NanSearch
 from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import extract_command, leaf_label, values_table
+from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.wording import listing, on_devices
 
@@ -47,12 +47,7 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if finding.kind != "literal":
         verdict.append(f": {finding.reason}")
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
-    parts: list[RenderableType] = [verdict, Text(""), Text(f"  {finding.line}")]
-    parts.append(Text(f"  at {finding.name}", style="dim"))
-    lines = enumerate(finding.source[:4])
-    if finding.op_name:
-        parts.append(Text(f"  op_name {finding.op_name}", style="dim"))
-    parts += [Text(f"  {'    ' if number else 'from'} {line}", style="cyan") for number, line in lines]
+    parts: list[RenderableType] = [verdict, Text(""), *place_lines(finding)]
     rows = [("result", finding.value)]
     for operand in dict.fromkeys(finding.operands):
         rows += [(leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hloexec.ir import ArrayShape
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
-from hloexec.report.tables import extract_command
+from hloexec.report.tables import extract_command, place_lines
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
 from hloexec.shadowing.digits import CONFIDENCE
@@ -59,12 +59,7 @@ def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType
     verdict = Text.assemble(
         (f"%{first.instruction}", "bold red"), f": {first.kind}, {share:.0%} of {of_what}; {KINDS[first.kind]}{where}"
     )
-    parts: list[RenderableType] = [verdict, Text(""), Text(f"  {first.line}")]
-    parts.append(Text(f"  at {first.name}", style="dim"))
-    if first.op_name:
-        parts.append(Text(f"  op_name {first.op_name}", style="dim"))
-    lines = enumerate(first.source[:4])
-    return parts + [Text(f"  {'    ' if number else 'from'} {line}", style="cyan") for number, line in lines]
+    return [verdict, Text(""), *place_lines(first)]
 
 
 def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
