@@ -47,8 +47,6 @@ class Trial:
     """Whether rounding explains what remains; None where that was not looked at."""
     has_effect: bool = True
     """Whether it changes any bit of the results."""
-    instructions: tuple[str, ...] = ()
-    """Which instructions have the policy, where not all of them do."""
     effect: float | None = None
     """How much of the policy's effect is in what is expected: 0 for none of it, 1 for all of it; and its error."""
     effect_error: float | None = None
@@ -57,6 +55,11 @@ class Trial:
     def name(self) -> str:
         """The name of the policy."""
         return self.policy.name
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """Which instructions have policies of their own, as policies name them: `body/dot.3`."""
+        return tuple(name for name, _ in self.policy.overrides)
 
 
 @frozen

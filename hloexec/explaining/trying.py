@@ -134,7 +134,7 @@ class Trials:
         found = self.result(policy)
         return math.inf if found is None else size_of(self.scale.vector(self.expected, found))
 
-    def trial(self, policy: NumericsPolicy, instructions: Sequence[str] = ()) -> Trial | None:
+    def trial(self, policy: NumericsPolicy) -> Trial | None:
         """How near a policy comes; None where the module does not run under it."""
         found = self.result(policy)
         if found is None:
@@ -155,7 +155,6 @@ class Trials:
             equal_share=equal / total if total else 1.0,
             max_ulps=furthest,
             has_effect=not same(found, self.reference),
-            instructions=tuple(instructions),
         )
 
     def unequal(self, policy: NumericsPolicy) -> int:

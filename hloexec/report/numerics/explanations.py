@@ -219,7 +219,7 @@ def explanation_record(found: Explanation) -> dict[str, object]:
 def _trial_record(trial: Trial) -> dict[str, Any]:
     return {
         "policy": trial.name,
-        "instruction_names": [name for name, _ in trial.policy.overrides],
+        "instruction_names": list(trial.instructions),
         "bits_explained": trial.bits,
         "remaining": trial.remaining,
         "equal_share": trial.equal_share,
