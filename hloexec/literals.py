@@ -34,10 +34,15 @@ from hloexec.npz import Expected, encode, entries, write_npz
 from hloexec.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
 from hloexec.wording import natural_number
 
-__all__ = ["load", "load_arrays", "load_inputs", "load_value", "require_writable", "save"]
+__all__ = ["input_files", "load", "load_arrays", "load_inputs", "load_value", "require_writable", "save"]
 
 Path: TypeAlias = tuple[int, ...]
 _NOTHING = np.zeros(0, np.uint8)
+
+
+def input_files(count: int) -> tuple[str, ...]:
+    """The names of the files of so many lists of inputs, one for all devices or one for each."""
+    return ("inputs.npz",) if count == 1 else tuple(f"inputs.{device}.npz" for device in range(count))
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:

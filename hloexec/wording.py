@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-__all__ = ["byte_text", "counted", "listing", "natural_number", "on_devices", "quoted", "suggestion", "truncated"]
+__all__ = [
+    "braced",
+    "byte_text",
+    "counted",
+    "listing",
+    "natural_number",
+    "on_devices",
+    "quoted",
+    "suggestion",
+    "truncated",
+]
 
 _MOST_DIGITS = 19
 """Those of every number below 2**63."""
+
+
+def braced(items: Iterable[object]) -> str:
+    """Numbers as attributes of HLO have them: `{0,2}`."""
+    return f"{{{','.join(map(str, items))}}}"
 
 
 def byte_text(size: int) -> str:

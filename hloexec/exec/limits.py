@@ -17,6 +17,7 @@ from hloexec.ir import leaf_shapes
 from hloexec.ops.registry import OPCODES, Role
 from hloexec.plan.steps import Plan, Scope, While
 from hloexec.structs import define
+from hloexec.wording import braced
 
 __all__ = ["Limits"]
 
@@ -111,8 +112,7 @@ def _leaf_names(condition: Plan) -> tuple[str, ...]:
     computation = condition.computation
     (parameter,) = computation.parameters
     names = [
-        f"{parameter.name}{{{','.join(map(str, index))}}}" if index else parameter.name
-        for index, _ in leaf_shapes(parameter.shape)
+        f"{parameter.name}{braced(index)}" if index else parameter.name for index, _ in leaf_shapes(parameter.shape)
     ]
     numbers = {index: number for number, (index, _) in enumerate(leaf_shapes(parameter.shape))}
     for instruction in computation.instructions:

@@ -99,10 +99,8 @@ class Extraction(Described):
 
     def files(self) -> list[tuple[str, Value]]:
         """The files of values, by their names."""
-        if len(self.inputs) == 1:
-            return [("inputs.npz", tuple(self.inputs[0])), ("expected.npz", self.expected[0])]
-        inputs = [(f"inputs.{device}.npz", tuple(values)) for device, values in enumerate(self.inputs)]
-        return [*inputs, ("expected.npz", tuple(self.expected))]
+        inputs = zip(literals.input_files(len(self.inputs)), map(tuple, self.inputs), strict=True)
+        return [*inputs, ("expected.npz", self.expected[0] if len(self.inputs) == 1 else tuple(self.expected))]
 
 
 def extract(

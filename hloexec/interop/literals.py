@@ -18,6 +18,7 @@ from hloexec.errors import InputError, UnsupportedError
 from hloexec.interop.wire import Message, read
 from hloexec.structs import frozen
 from hloexec.values import TOKEN, Array, Value
+from hloexec.wording import braced
 
 __all__ = ["literal_value"]
 
@@ -120,9 +121,7 @@ def _from_layout(elements: Array, dimensions: Sequence[int], layout: Message) ->
     """The array of the logical shape: dimensions are stored from the most major one to the most minor."""
     minor_to_major = [int(axis) for axis in layout.varints(_MINOR_TO_MAJOR)] or list(range(len(dimensions)))[::-1]
     if sorted(minor_to_major) != list(range(len(dimensions))):
-        raise InputError(
-            f"the layout {{{','.join(map(str, minor_to_major))}}} does not fit {len(dimensions)} dimensions"
-        )
+        raise InputError(f"the layout {braced(minor_to_major)} does not fit {len(dimensions)} dimensions")
     stored: Any = elements.reshape([dimensions[axis] for axis in reversed(minor_to_major)])
     order = np.argsort(minor_to_major[::-1]) if minor_to_major else ()
     return np.asarray(stored.transpose(order))

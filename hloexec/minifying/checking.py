@@ -120,6 +120,4 @@ _MUST = {"pass": "exit with 0", "fail": "exit with a code other than 0", "crash"
 def input_files(case: Case) -> list[tuple[str, list[Value]]]:
     """The names of files of inputs, one for all devices or one for each, and what is in them."""
     rows = case.inputs or []
-    if len(rows) == 1:
-        return [("inputs.npz", rows[0])]
-    return [(f"inputs.{device}.npz", row) for device, row in enumerate(rows)]
+    return list(zip(literals.input_files(len(rows)), rows, strict=True))

@@ -66,8 +66,7 @@ class Minified(Described):
     @property
     def input_files(self) -> tuple[str, ...]:
         """The names of the files of inputs, one for all devices or one for each."""
-        count = len(self.inputs or ())
-        return ("inputs.npz",) if count == 1 else tuple(f"inputs.{device}.npz" for device in range(count))
+        return literals.input_files(len(self.inputs or ()))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `module.hlo`, `README.md` and, where there are such, `other.hlo`, `inputs.npz`, `expected.npz` and

@@ -10,7 +10,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["Range", "range_of", "wide"]
+__all__ = ["Range", "range_of"]
 
 _BLOCK = 1 << 18
 
@@ -41,12 +41,6 @@ class Range:
     def least(self) -> float:
         """A bound below the absolute values: 0 where the range has 0 in it."""
         return 0.0 if self.low <= 0 <= self.high else min(abs(self.low), abs(self.high))
-
-
-def wide(array: Array) -> Array:
-    """The array in a type that NumPy computes in: narrow floats in f32, narrow integers in 8 bits."""
-    its_type = element_type_of(array.dtype)
-    return array.astype(its_type.compute) if its_type.is_narrow else array
 
 
 def range_of(array: Array) -> Range | None:

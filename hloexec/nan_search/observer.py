@@ -13,10 +13,11 @@ from hloexec.ir import Instruction, Module
 from hloexec.nan_search.dataflow import RENAMING, Sources, chain_to
 from hloexec.nan_search.findings import Element, Finding, NanInput, NanSearch, Operand
 from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
-from hloexec.nan_search.magnitudes import Range, range_of, wide
+from hloexec.nan_search.magnitudes import Range, range_of
 from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses, nan_count, nan_of_constants
 from hloexec.numerics.statistics import leaves, statistics
 from hloexec.operations import exchanges, traits_of
+from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import CompareAttributes
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.origins import SourceLine, hlo_line, source_lines
@@ -167,7 +168,7 @@ class NanObserver:
         for leaf, array in leaves(event.value):
             found = ranges.get(leaf)
             if found is not None and found.has_nan and isinstance(array, np.ndarray):
-                bad = np.isnan(wide(array))
+                bad = np.isnan(widen(array))
                 index = tuple(map(int, np.unravel_index(int(bad.argmax()), bad.shape)))
                 count = int(np.count_nonzero(bad))
                 self._nan_inputs.append(NanInput(event.instruction.name, leaf, event.devices, index, count, array.size))
@@ -223,7 +224,7 @@ class NanObserver:
                 continue
             is_renaming = role_of(event.instruction) in RENAMING
             reason = "overflow where a narrower float is expected" if is_renaming else "overflow across devices"
-            return Symptom("overflow", reason, index, ~np.isfinite(wide(leaf)))
+            return Symptom("overflow", reason, index, ~np.isfinite(widen(leaf)))
         return None
 
     def _causes(self, event: Event, place: ResultLeaf, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
@@ -294,7 +295,7 @@ def _is_chosen(event: Event, number: int) -> bool:
     choice, value = event.operands[0], event.value
     assert isinstance(choice, np.ndarray) and isinstance(value, np.ndarray)
     taken = choice if number == 1 else ~choice
-    return bool((np.broadcast_to(taken, value.shape) & ~np.isfinite(wide(value))).any())
+    return bool((np.broadcast_to(taken, value.shape) & ~np.isfinite(widen(value))).any())
 
 
 def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[Element, ...]:
@@ -316,5 +317,5 @@ def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[
 
 def _number(element: object) -> float | int | complex | bool:
     """A NumPy scalar as Python's."""
-    number: float | int | complex | bool = wide(np.asarray(element)).item()
+    number: float | int | complex | bool = widen(np.asarray(element)).item()
     return number

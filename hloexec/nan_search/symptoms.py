@@ -28,10 +28,10 @@ import numpy as np
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.exec.observers import Event
 from hloexec.ir import ArrayShape, Computation, Instruction
-from hloexec.nan_search.magnitudes import Range, wide
+from hloexec.nan_search.magnitudes import Range
 from hloexec.numerics.statistics import leaves
 from hloexec.operations import traits_of
-from hloexec.ops.common import is_inexact
+from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.registry import find_opcode
 from hloexec.structs import frozen
 from hloexec.values import Array
@@ -71,13 +71,13 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
     for index, leaf in leaves(event.value):
         if not is_inexact(leaf) or known_finite(leaf):
             continue
-        value = wide(leaf)
+        value = widen(leaf)
         if all(known_finite(operand) for operand in operands):
             bad = ~np.isfinite(value)
             return Symptom(*_described(instruction, event, value, bad), index, bad)
         finite = np.ones(value.shape, np.bool_)
         without_nan = np.ones(value.shape, np.bool_)
-        for operand in map(wide, operands):
+        for operand in map(widen, operands):
             if is_elementwise and operand.shape in ((), value.shape):
                 finite &= np.isfinite(operand)
                 without_nan &= ~np.isnan(operand)
@@ -95,7 +95,7 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
 
 def nan_count(value: Array, symptom: Symptom) -> int:
     """How many of the elements with a symptom are NaN."""
-    return int(np.count_nonzero(np.isnan(wide(value)) & symptom.bad)) if is_inexact(value) else 0
+    return int(np.count_nonzero(np.isnan(widen(value)) & symptom.bad)) if is_inexact(value) else 0
 
 
 def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | None:
@@ -104,10 +104,10 @@ def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | No
     value = event.value
     if entry is None or not entry.is_elementwise or all(are_constant) or not any(are_constant) or not is_inexact(value):
         return None
-    bad = np.isnan(wide(value))
+    bad = np.isnan(widen(value))
     for operand, is_constant in zip(event.operands, are_constant, strict=True):
         if not is_constant and is_inexact(operand):
-            bad &= ~np.isnan(wide(operand))
+            bad &= ~np.isnan(widen(operand))
     return Symptom("literal", "NaN of a constant", (), bad) if bad.any() else None
 
 
@@ -120,7 +120,7 @@ def _described(instruction: Instruction, event: Event, value: Array, bad: Array)
         if traits.pole is not None:
             operand = event.operands[traits.pole.operand]
             assert isinstance(operand, np.ndarray)
-            there = traits.pole.is_at(wide(operand))
+            there = traits.pole.is_at(widen(operand))
             if (np.broadcast_to(there, bad.shape)[bad] & np.isinf(value[bad])).any():
                 return "pole", traits.pole.reason + also
         return "overflow", f"overflow of {_type_name(instruction)}{also}"
@@ -153,7 +153,7 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
         return None
     operands = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
     arrays: list[Any] = [
-        np.broadcast_to(wide(operand), value.shape) for operand in operands if operand.shape in ((), value.shape)
+        np.broadcast_to(widen(operand), value.shape) for operand in operands if operand.shape in ((), value.shape)
     ]
     if len(arrays) < len(event.operands):
         return None
@@ -164,9 +164,9 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
             its_type = element_type_of(value.dtype)
             found.append(("saturation", f"beyond the range of {its_type}", _saturated(arrays[0], its_type)))
         if "underflow" in checks and traits.nonzero is not None and is_inexact(value):
-            found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (wide(value) == 0)))
+            found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (widen(value) == 0)))
         if "cancellation" in checks and traits.cancels and is_inexact(value):
-            bad = _cancelled(event.computation, instruction, arrays, wide(value))
+            bad = _cancelled(event.computation, instruction, arrays, widen(value))
             found.append(("cancellation", "all significant digits cancel", bad))
     for kind, reason, bad in found:
         count = np.count_nonzero(bad)

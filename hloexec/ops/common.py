@@ -16,10 +16,10 @@ from hloexec.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.values import Array
+from hloexec.wording import braced
 
 __all__ = [
     "array_shape",
-    "braced",
     "converted_into",
     "flags",
     "higher_precision",
@@ -119,11 +119,6 @@ def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: st
     for dimension in dimensions:
         require(0 <= dimension < rank, f"{what} names dimension {dimension}, but the dimensions are 0 to {rank - 1}")
     require(len(set(dimensions)) == len(dimensions), f"{what} {braced(dimensions)} repeats a dimension")
-
-
-def braced(dimensions: tuple[int, ...]) -> str:
-    """Dimensions as HLO text has them, e.g. `{0,2}`."""
-    return f"{{{','.join(map(str, dimensions))}}}"
 
 
 def strided(array: Array, dimensions: tuple[int, ...], strides: tuple[int, ...]) -> Array:

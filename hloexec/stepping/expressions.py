@@ -18,6 +18,7 @@ from hloexec.errors import InputError, ParseError
 from hloexec.ir import ArrayShape, Literal, Shape
 from hloexec.structs import frozen
 from hloexec.values import Array, Value, rebuilt
+from hloexec.wording import braced
 
 __all__ = ["Expression", "expression", "value_of_text"]
 
@@ -38,9 +39,7 @@ class Expression:
         for position in self.index:
             if not isinstance(value, tuple) or not 0 <= position < len(value):
                 what = f"a tuple of {len(value)}" if isinstance(value, tuple) else "no tuple"
-                raise InputError(
-                    f"%{self.name} has no element {{{','.join(map(str, self.index))}}}: it is {what} there"
-                )
+                raise InputError(f"%{self.name} has no element {braced(self.index)}: it is {what} there")
             value = value[position]
         if self.slices is None:
             return value

@@ -23,7 +23,7 @@ from hloexec.testing.arrays import arrays
 from hloexec.testing.shapes import shapes
 from hloexec.text.shape_text import literal_text
 
-__all__ = ["INDEX", "PRED", "Body", "Dimensions", "Program", "Step", "Value", "integers"]
+__all__ = ["INDEX", "PRED", "Body", "Dimensions", "Program", "Step", "Value"]
 
 Dimensions = tuple[int, ...]
 PRED, INDEX = element_type("pred"), element_type("s32")
@@ -291,8 +291,3 @@ def _step(draw: st.DrawFn, body: Body) -> None:
     if usable:
         name = draw(st.sampled_from(usable))
         body.program.steps[name].write(body, body.program.opcodes[name])
-
-
-def integers(numbers: Sequence[int]) -> str:
-    """Numbers in braces, as attributes have them."""
-    return f"{{{','.join(map(str, numbers))}}}"

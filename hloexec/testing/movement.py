@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
-from hloexec.testing.bodies import INDEX, Body, Dimensions, Value, integers
+from hloexec.testing.bodies import INDEX, Body, Dimensions, Value
+from hloexec.wording import braced
 
 Kinds = tuple[ElementType, ...]
 
@@ -28,7 +29,7 @@ def broadcast(body: Body, kinds: Kinds) -> None:
         sizes.insert(place, body.size(body.room(sizes)))
         places = [kept + (kept >= place) for kept in places]
     shape = ArrayShape(operand.element_type, tuple(sizes))
-    body.emit(shape, f"broadcast({operand.name}), dimensions={integers(places)}")
+    body.emit(shape, f"broadcast({operand.name}), dimensions={braced(places)}")
 
 
 def reshape(body: Body, kinds: Kinds) -> None:
@@ -47,13 +48,13 @@ def transpose(body: Body, kinds: Kinds) -> None:
     operand = body.operand(kinds)
     order = body.draw(st.permutations(range(operand.rank)))
     shape = ArrayShape(operand.element_type, tuple(operand.dimensions[axis] for axis in order))
-    body.emit(shape, f"transpose({operand.name}), dimensions={integers(order)}")
+    body.emit(shape, f"transpose({operand.name}), dimensions={braced(order)}")
 
 
 def reverse(body: Body, kinds: Kinds) -> None:
     operand = body.operand(kinds, 1)
     axes = body.draw(st.lists(st.integers(0, operand.rank - 1), unique=True))
-    body.emit(operand.shape, f"reverse({operand.name}), dimensions={integers(axes)}")
+    body.emit(operand.shape, f"reverse({operand.name}), dimensions={braced(axes)}")
 
 
 def slice_(body: Body, kinds: Kinds) -> None:
@@ -125,7 +126,7 @@ def dynamic_slice(body: Body, kinds: Kinds) -> None:
     operand = body.operand(kinds, 1)
     sizes, starts = _window(body, operand), _starts(body, operand)
     shape = ArrayShape(operand.element_type, sizes)
-    body.emit(shape, f"dynamic-slice({operand.name}, {starts}), dynamic_slice_sizes={integers(sizes)}")
+    body.emit(shape, f"dynamic-slice({operand.name}, {starts}), dynamic_slice_sizes={braced(sizes)}")
 
 
 def dynamic_update_slice(body: Body, kinds: Kinds) -> None:
@@ -145,9 +146,9 @@ def gather(body: Body, kinds: Kinds) -> None:
     indices = body.operand_of(INDEX, (count, 1))
     body.emit(
         ArrayShape(operand.element_type, (count, *rest)),
-        f"gather({operand.name}, {indices.name}), offset_dims={integers(range(1, operand.rank))}, "
+        f"gather({operand.name}, {indices.name}), offset_dims={braced(range(1, operand.rank))}, "
         f"collapsed_slice_dims={{{axis}}}, start_index_map={{{axis}}}, index_vector_dim=1, "
-        f"slice_sizes={integers(_put(operand.dimensions, axis, 1))}",
+        f"slice_sizes={braced(_put(operand.dimensions, axis, 1))}",
     )
 
 
@@ -161,7 +162,7 @@ def scatter(body: Body, kinds: Kinds) -> None:
     body.emit(
         operand.shape,
         f"scatter({operand.name}, {indices.name}, {updates.name}), "
-        f"update_window_dims={integers(range(1, operand.rank))}, inserted_window_dims={{{axis}}}, "
+        f"update_window_dims={braced(range(1, operand.rank))}, inserted_window_dims={{{axis}}}, "
         f"scatter_dims_to_operand_dims={{{axis}}}, index_vector_dim=1, "
         f"to_apply={body.program.combiner(operand.element_type)}",
     )

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
-from hloexec.testing.bodies import PRED, Body, Value, integers
+from hloexec.testing.bodies import PRED, Body, Value
 from hloexec.testing.elementwise import orders
+from hloexec.wording import braced
 
 Kinds = tuple[ElementType, ...]
 
@@ -19,7 +20,7 @@ def reduce(body: Body, kinds: Kinds) -> None:
     kept = tuple(size for axis, size in enumerate(operand.dimensions) if axis not in axes)
     body.emit(
         ArrayShape(operand.element_type, kept),
-        f"reduce({operand.name}, {init_value.name}), dimensions={integers(sorted(axes))}, "
+        f"reduce({operand.name}, {init_value.name}), dimensions={braced(sorted(axes))}, "
         f"to_apply={body.program.combiner(operand.element_type)}",
     )
 

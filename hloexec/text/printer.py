@@ -27,7 +27,7 @@ from hloexec.structs import frozen
 from hloexec.text.attributes import printing as write
 from hloexec.text.lexer import RESERVED, escape
 from hloexec.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
-from hloexec.wording import quoted
+from hloexec.wording import braced, quoted
 
 __all__ = ["format", "format_instruction", "format_shape"]
 
@@ -103,11 +103,10 @@ def _header(module: Module, options: _Options) -> Iterator[str]:
 
 def _aliases(module: Module) -> Iterator[str]:
     aliases = (
-        f"{write.braced(alias.output_index)}: "
-        f"({alias.parameter_number}, {write.braced(alias.parameter_index)}, {alias.kind})"
+        f"{braced(alias.output_index)}: ({alias.parameter_number}, {braced(alias.parameter_index)}, {alias.kind})"
         for alias in module.input_output_alias
     )
-    donors = (f"({number}, {write.braced(index)})" for number, index in module.buffer_donor)
+    donors = (f"({number}, {braced(index)})" for number, index in module.buffer_donor)
     for name, entries in (("input_output_alias", aliases), ("buffer_donor", donors)):
         if text := ", ".join(entries):
             yield f", {name}={{ {text} }}"
@@ -224,11 +223,11 @@ _WRITERS: dict[Grammar, Callable[[Any], str]] = {
     Grammar.FLOAT: write.number,
     Grammar.STRING: write.quoted,
     Grammar.ENUM: str,
-    Grammar.INT_LIST: write.braced,
+    Grammar.INT_LIST: braced,
     Grammar.INT_IN_LIST: lambda value: f"{{{value}}}",
     Grammar.INT_LIST_LIST: write.nested,
     Grammar.INT_PAIRS: write.nested,
-    Grammar.ENUM_LIST: write.braced,
+    Grammar.ENUM_LIST: braced,
     Grammar.COMPUTATION: lambda name: f"%{name}",
     Grammar.COMPUTATION_LIST: lambda names: f"{{{', '.join('%' + name for name in names)}}}",
     Grammar.WINDOW: write.window,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloexec.ir import Shape, TupleShape, part_at
-from hloexec.ops.common import braced
 from hloexec.ops.registry import ProgramShape
 from hloexec.verifier.report import Report
 from hloexec.verifier.shapes import agree
+from hloexec.wording import braced
 
 __all__ = ["check_entry"]
 

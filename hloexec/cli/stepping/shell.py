@@ -25,7 +25,7 @@ from hloexec.stepping.names import found_instruction
 from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Value
-from hloexec.wording import counted, natural_number, quoted, suggestion
+from hloexec.wording import braced, counted, natural_number, quoted, suggestion
 
 __all__ = ["PROMPT", "Shell"]
 
@@ -181,7 +181,7 @@ class Shell(cmd.Cmd):
         from hloexec.cli.devices import labelled_values
 
         def label(index: tuple[int, ...]) -> str:
-            return f"result{{{','.join(map(str, index))}}}" if index else "result"
+            return f"result{braced(index)}" if index else "result"
 
         for name, _, value in labelled_values(self.stepper.results or [], label):
             yield from statistics_lines(name, value)

@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.ir import ArrayShape, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, braced, flags, require, require_distinct_dimensions, shape_of
+from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.movement.copying import reshaped, row_major
 from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, with_zeros
 from hloexec.ops.movement.views import Indexing, Spreading, without_units
@@ -25,6 +25,7 @@ from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, re
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
 from hloexec.structs import frozen
 from hloexec.values import Array
+from hloexec.wording import braced
 
 __all__ = [
     "BroadcastAttributes",

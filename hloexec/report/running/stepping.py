@@ -15,7 +15,7 @@ from hloexec.report.units import number_text, plural
 from hloexec.stepping.stepper import Stepper
 from hloexec.stepping.stops import Level, Stop
 from hloexec.values import Array, Value
-from hloexec.wording import on_devices
+from hloexec.wording import braced, on_devices
 
 __all__ = [
     "devices_text",
@@ -80,7 +80,7 @@ def statistics_lines(label: str, value: Value) -> list[str]:
 
 
 def _leaf_label(label: str, index: tuple[int, ...]) -> str:
-    return label + (f"{{{','.join(map(str, index))}}}" if index else "")
+    return label + (braced(index) if index else "")
 
 
 def _statistics_text(leaf: LeafStatistics) -> str:

@@ -27,6 +27,7 @@ from hloexec.ir import (
 )
 from hloexec.ops.attributes import OperandAlias
 from hloexec.text.lexer import escape, is_dictionary
+from hloexec.wording import braced
 
 _MOST_DIMENSIONS = 256
 """Far more than XLA's arrays have."""
@@ -46,10 +47,6 @@ def quoted(value: str) -> str:
 
 def string_or_dictionary(value: str) -> str:
     return value if is_dictionary(value) else quoted(value)
-
-
-def braced(values: Iterable[object]) -> str:
-    return f"{{{','.join(map(str, values))}}}"
 
 
 def nested(values: Iterable[Iterable[Any]]) -> str:

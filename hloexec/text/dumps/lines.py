@@ -9,6 +9,7 @@ from hloexec.errors import ParseError
 from hloexec.ir import Shape
 from hloexec.text.lexer import Lexer
 from hloexec.text.shapes import parse_shape
+from hloexec.wording import braced
 
 __all__ = ["DumpLines", "index_of", "index_text", "rounded_bytes"]
 
@@ -114,7 +115,7 @@ def index_of(text: str | None) -> tuple[int, ...] | None:
 
 
 def index_text(index: tuple[int, ...] | None) -> str:
-    return "" if index is None else f"{{{','.join(map(str, index))}}}"
+    return "" if index is None else braced(index)
 
 
 def rounded_bytes(count: int) -> str:
