@@ -30,9 +30,8 @@ def run_estimate(module: Module) -> RunEstimate | None:
 
     Raises VerificationError where the module is not well-formed.
     """
-    with warnings.catch_warnings():
-        # The substitutes for unknown constants do not affect the memory of a run.
-        warnings.simplefilter("ignore", HloWarning)
+    # The substitutes for unknown constants do not affect the memory of a run.
+    with warnings.catch_warnings(action="ignore", category=HloWarning):
         try:
             plan = plan_of(module)
         except UnsupportedError:

@@ -89,8 +89,7 @@ def _resized(case: Case, size: int, target: int) -> Case | None:
 def _shrunken(module: Module, dims: Mapping[int, int], devices: int | None = None) -> Module:
     from hloexec.shrinking import shrink
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HloWarning)
+    with warnings.catch_warnings(action="ignore", category=HloWarning):
         return shrink(module, dims=dims, devices=devices).module
 
 

@@ -48,8 +48,7 @@ def judged(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     """What comes of a case; whatever is wrong with it is an outcome, too."""
     judge = {"module": _judged_module, "pair": _judged_pair, "stages": _judged_stages}[case.kind]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
             return judge(case, settings, tell)
     except HloError as error:
         outcome = "out of memory" if isinstance(error, ResourceError) else "not compared"

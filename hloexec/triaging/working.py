@@ -148,8 +148,7 @@ def _limit_memory(size: int) -> None:
 
 def _minified(case: Case, module: TriagedModule, settings: Settings, folder: Path) -> MinifiedModule:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
             found = _smallest(case, module, settings)
         found.save(folder)
     except (HloError, MemoryError) as error:

@@ -123,8 +123,8 @@ def _fit(logs: Array, sizes: Array) -> Array:
     bins = _bins(sizes, ~np.isnan(logs))
     for _ in range(_SWEEPS):
         for axes in effects:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
+            # A row may have no element that is known.
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
                 effect = np.nanmedian(logs - fit, axis=axes, keepdims=True)
             fit += np.where(np.isnan(effect), 0, effect)
         flat, rest = fit.reshape(-1), (logs - fit).reshape(-1)
