@@ -47,8 +47,9 @@ _OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONE_BRACE = re.compile(r"(?<!\{)(?:\{\{)*+\{(?!\{)|(?<!\})(?:\}\})*+\}(?!\})")
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@[^\n]*\n", re.MULTILINE)
+_FILE = re.compile(r"^diff ", re.MULTILINE)
 _IN_MARGIN = re.compile(r"^(?=[ +]HloModule[ \t])", re.MULTILINE)
-_DIFF = re.compile(r"(?:(?:[ +\\-][^\n]*+)?\n)*+(?:[ +\\-][^\n]*+\Z)?")
+_DIFF = re.compile(r"(?:(?:[ +\\-][^\n]*+|\r)?\n)*+(?:[ +\\-][^\n]*+\Z)?")
 """Lines with the margin of a diff."""
 _VISIBLE = re.compile(r"[^\s]")
 _DIGITS_OR_SPACE = re.compile(r"\d+|[ \t]+")
@@ -132,7 +133,7 @@ def advice(text: str) -> str | None:
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if _MLIR.search(text[:20_000]):
         return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
-    hunks = _HUNK.findall(text)
+    hunks = _HUNK.findall(_by_file(text)[1])
     if len(hunks) > 1 or (hunks and int(hunks[0]) > 1):
         return (
             "the text is a diff of parts of a file: give the module, or a diff with all its lines (git diff -U999999)"
@@ -200,13 +201,25 @@ def _without_doubled_braces(text: str) -> str:
 
 def _new_side(text: str) -> str | None:
     """A text with the new side of the diff that it holds of a module; None where it holds none."""
-    begin = _HUNK.search(text) or _IN_MARGIN.search(text)
-    found = begin and _DIFF.match(text, begin.end())
+    before, part, behind = _by_file(text)
+    begin = _HUNK.search(part) or _IN_MARGIN.search(part)
+    found = begin and _DIFF.match(part, begin.end())
     lines = found[0].split("\n") if found else []
     if found is None or not {"+", "-"} & {line[:1] for line in lines}:
         return None
-    side = [f" {line[1:]}" if line[:1] in ("+", " ") else "" for line in lines]
-    return text[: found.start()] + "\n".join(side) + text[found.end() :]
+    side = "\n".join(f" {line[1:]}" if line[:1] in ("+", " ") else "" for line in lines)
+    others = (_VISIBLE.sub(" ", each) for each in (before, behind))
+    return f"{part[: found.start()]}{side}{part[found.end() :]}".join(others)
+
+
+def _by_file(text: str) -> tuple[str, str, str]:
+    """What a diff of several files has before the part that a module is in, that part, and what is behind it."""
+    module = _IN_MARGIN.search(text)
+    if module is None:
+        return "", text, ""
+    starts = [0, *(match.start() for match in _FILE.finditer(text)), len(text)]
+    end = bisect_right(starts, module.start())
+    return text[: starts[end - 1]], text[starts[end - 1] : starts[end]], text[starts[end] :]
 
 
 def _end_of_string(text: str, start: int) -> int | None:

@@ -49,6 +49,7 @@ def _difference(module: str, head: str = "@@ -1,12 +1,12 @@\n") -> str:
     return head + body.replace("   ROOT %y", "-  ROOT %y = f32[<=4]{0} negate(%x)\n+  ROOT %y")
 
 
+_OTHER = "diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -7,2 +7,2 @@\n y = 1\n-x = 1\n+x = 2\n"
 _FILES = "diff --git a/m.hlo b/m.hlo\nindex 1f..2e 100644\n--- a/m.hlo\n+++ b/m.hlo\n"
 SURROUNDED = {
     "log lines before": f"2020-01-02 03:04:05.6: I xla/service.cc:9] on HloModule poly\n{_MODULE}",
@@ -77,6 +78,8 @@ SURROUNDED = {
     "a template": f'hlo = f"""\n{_doubled(_MODULE)}"""\nx = {{}}\n',
     "a template in pieces": f"hlo = (\n{_in_pieces(_doubled(_MODULE), prefix='f')}\n)\nx = {{}}\n",
     "a diff": _FILES + _difference(_MODULE),
+    "a diff with CRLF": (_FILES + _difference(_MODULE)).replace("\n", "\r\n"),
+    "a diff of several files": _OTHER + _FILES + _difference(_MODULE) + _OTHER,
     "a diff without its head": _difference(_MODULE, ""),
     "a diff of the header": _difference(_MODULE).replace(" HloModule", "-HloModule old\n+HloModule"),
     "a diff of a new file": "@@ -0,0 +1,11 @@\n" + "".join(f"+{line}\n" for line in _MODULE.rstrip().split("\n")),
