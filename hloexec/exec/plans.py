@@ -76,9 +76,9 @@ def plan_of(
         require_flags(verify=verify, planner=planner)
     entry = module.entry if computation is None else named_computation(module, computation)
     policy = numerics_policy(numerics)
-    if elided not in ("zeros", "random", "error") and not _are_values_by_name(elided):
+    if not _is_one_of(elided, "zeros", "random", "error") and not _are_values_by_name(elided):
         raise wrong("elided", "one of zeros, random, error, or a mapping from names to arrays", elided)
-    if unknown not in ("error", "zeros", "random"):
+    if not _is_one_of(unknown, "error", "zeros", "random"):
         raise wrong("unknown", "one of error, zeros, random", unknown)
     if policy.overrides:
         require_policy_names(module, policy)
@@ -149,6 +149,10 @@ def _is_current(plan: Plan) -> bool:
     """Whether the library calls that a plan was made of are still the ones there are."""
     calls = plan.library_calls
     return not calls or all(find_custom_call(target) is call for target, call in calls.items())
+
+
+def _is_one_of(given: object, *words: str) -> bool:
+    return isinstance(given, str) and given in words
 
 
 def _are_values_by_name(given: object) -> bool:

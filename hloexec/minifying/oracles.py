@@ -50,10 +50,10 @@ XLA = "xla-cpu"
 
 def policy_of(against: object) -> NumericsPolicy | None:
     """The policy that results are compared with, None for XLA:CPU; InputError or UnsupportedError for anything else."""
-    if against == XLA:
-        return None
     if not isinstance(against, (str, NumericsPolicy)):
         raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
+    if against == XLA:
+        return None
     return numerics_policy(against.removeprefix("policy:") if isinstance(against, str) else against)
 
 
