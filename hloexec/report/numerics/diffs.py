@@ -17,6 +17,7 @@ from hloexec.origins import hlo_line
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.numerics.comparison import comparison_record, comparison_view
 from hloexec.report.numerics.pairs import SavedPair, pair_view
+from hloexec.report.records import attributes
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 
@@ -207,11 +208,7 @@ def diff_record(found: Diff) -> dict[str, object]:
             }
             for pair in found.matches
         ],
-        "value_count": found.values,
-        "matched_value_count": found.matched_values,
-        "matched_share": found.matched_share,
-        "picture": found.picture,
-        "notes": list(found.notes),
+        **attributes(found, "value_count=values matched_value_count=matched_values matched_share picture notes"),
     }
 
 
@@ -237,12 +234,7 @@ def _step_record(step: RegionStep, found: Diff) -> dict[str, object]:
 
 
 def _place_record(place: InstructionRun) -> dict[str, object]:
-    return {
-        "path": place.path,
-        "instruction": place.instruction,
-        "computation": place.computation,
-        "device": place.device,
-    }
+    return attributes(place, "path instruction computation device")
 
 
 def _full_record(place: InstructionRun, module: Module) -> dict[str, object]:
