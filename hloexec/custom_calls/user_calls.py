@@ -14,7 +14,6 @@ from hloexec.custom_calls.registry import USER_CALLS, CustomCall
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.movement.copying import lies_in_order, row_major
-from hloexec.values import Array
 
 __all__ = ["register_custom_call", "unregister_custom_call"]
 
@@ -175,17 +174,9 @@ def _checked(value: object, shape: Shape, target: str) -> Any:
         return tuple(_checked(part, element, target) for part, element in zip(value, shape.elements, strict=True))
     declared = shape.array_shape
     array = np.asarray(value)
-    if array.dtype != declared.element_type.storage or not _fits(array, declared):
+    if array.dtype != declared.element_type.storage or not declared.has_room_for(array.shape):
         raise EvaluationError(
             f"the function registered for custom call {target!r} must return an array of {declared} "
             f"(NumPy type {declared.element_type.storage}), but returned {described(value)}"
         )
     return array if lies_in_order(array) else row_major(array)
-
-
-def _fits(array: Array, shape: ArrayShape) -> bool:
-    dynamic = shape.dynamic_dimensions or (False,) * shape.rank
-    return array.ndim == shape.rank and all(
-        size == declared or (bounded and (size <= declared or declared < 0))
-        for size, declared, bounded in zip(array.shape, shape.dimensions, dynamic, strict=True)
-    )

@@ -26,6 +26,7 @@ __all__ = [
     "Shape",
     "SplitConfig",
     "TupleShape",
+    "agree_in_arrays",
     "leaf_shapes",
     "map_shape",
     "part_at",
@@ -134,6 +135,15 @@ class ArrayShape:
             and self.element_type is other.element_type
         )
 
+    def has_room_for(self, sizes: tuple[int, ...]) -> bool:
+        """Whether an array of these sizes is of this shape; a dynamic dimension is of any size up to its bound."""
+        if not self.dynamic_dimensions:
+            return sizes == self.dimensions
+        return len(sizes) == self.rank and all(
+            size == bound or (dynamic and (bound < 0 or size <= bound))
+            for size, bound, dynamic in zip(sizes, self.dimensions, self.dynamic_dimensions, strict=True)
+        )
+
     def with_element_type(self, element_type: ElementType) -> ArrayShape:
         """This shape with other elements."""
         return ArrayShape(element_type, self.dimensions, self.layout, self.dynamic_dimensions)
@@ -174,14 +184,7 @@ class TupleShape:
 
     def compatible(self, other: Shape) -> bool:
         """Equal but for layouts, and for which dimensions are dynamic."""
-        return self is other or (
-            isinstance(other, TupleShape)
-            and all(
-                ours is theirs
-                or (not isinstance(ours, str) and not isinstance(theirs, str) and ours.compatible(theirs))
-                for ours, theirs in zip_longest(_parts(self), _parts(other), fillvalue="")
-            )
-        )
+        return self is other or agree_in_arrays(self, other, ArrayShape.compatible)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TupleShape):
@@ -232,6 +235,21 @@ Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
 def parts_of(shape: Shape) -> tuple[Shape, ...]:
     """The elements of a tuple's shape; of any other shape, the shape itself."""
     return shape.elements if isinstance(shape, TupleShape) else (shape,)
+
+
+def agree_in_arrays(first: Shape, second: Shape, agree: Callable[[ArrayShape, ArrayShape], bool]) -> bool:
+    """Whether shapes are tuples and buffers alike, and their arrays agree, two by two."""
+    if isinstance(first, ArrayShape) and isinstance(second, ArrayShape):
+        return agree(first, second)
+    for ours, theirs in zip_longest(_parts(first), _parts(second), fillvalue=""):
+        if isinstance(ours, BufferShape) and isinstance(theirs, BufferShape):
+            ours, theirs = ours.element, theirs.element
+        if isinstance(ours, ArrayShape) and isinstance(theirs, ArrayShape):
+            if ours is not theirs and not agree(ours, theirs):
+                return False
+        elif ours is not theirs:
+            return False
+    return True
 
 
 def part_at(shape: Shape, index: Iterable[int]) -> Shape | None:

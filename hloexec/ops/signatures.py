@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape, parts_of
+from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, agree_in_arrays, parts_of
 from hloexec.ops.common import array_shape, in_type, require
 from hloexec.ops.registry import Callee, ProgramShape
 from hloexec.values import Array
@@ -39,16 +39,7 @@ U32_SHAPE = ArrayShape(ELEMENT_TYPES["u32"])
 
 def same_shape(first: Shape, second: Shape) -> bool:
     """Whether two shapes are equal but for layouts, the width of floats, and which dimensions are dynamic."""
-    stack: list[tuple[Shape, Shape]] = [(first, second)]
-    while stack:
-        one, other = stack.pop()
-        if isinstance(one, TupleShape) and isinstance(other, TupleShape) and len(one.elements) == len(other.elements):
-            stack += zip(one.elements, other.elements, strict=True)
-        elif isinstance(one, BufferShape) and isinstance(other, BufferShape):
-            stack.append((one.element, other.element))
-        elif not (isinstance(one, ArrayShape) and isinstance(other, ArrayShape) and _same_array(one, other)):
-            return False
-    return True
+    return agree_in_arrays(first, second, _same_array)
 
 
 def _same_array(first: ArrayShape, second: ArrayShape) -> bool:

@@ -65,11 +65,4 @@ def fits(value: Any, shape: Leaf) -> bool:
         return not isinstance(value, np.ndarray) or value is TOKEN
     if not isinstance(value, np.ndarray) or value.dtype != array_shape.element_type.storage:
         return False
-    if not array_shape.dynamic_dimensions:
-        return bool(value.shape == array_shape.dimensions)
-    return value.ndim == array_shape.rank and all(
-        size == bound or (dynamic and (bound < 0 or size <= bound))
-        for size, bound, dynamic in zip(
-            value.shape, array_shape.dimensions, array_shape.dynamic_dimensions, strict=True
-        )
-    )
+    return array_shape.has_room_for(value.shape)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
-from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, agree_in_arrays, leaf_shapes
 from hloexec.ops.attributes import attribute_fields, computation_names, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.report import Report
@@ -82,7 +82,7 @@ def _check_computation(
                 continue
             known.shapes.add(id(instruction.shape))
         replication = instruction.parameter_replication
-        if replication is not None and len(replication) != (leaves := sum(1 for _ in _arrays(instruction.shape))):
+        if replication is not None and len(replication) != (leaves := sum(1 for _ in leaf_shapes(instruction.shape))):
             report.error(
                 f"parameter_replication has {len(replication)} flags, but the shape has {leaves} leaves",
                 computation,
@@ -262,18 +262,7 @@ def _shape_fault(shape: Shape) -> str | None:
     """What is wrong with a shape by itself."""
     if isinstance(shape, ArrayShape):
         return _array_fault(shape)
-    return next(filter(None, map(_array_fault, _arrays(shape))), None)
-
-
-def _arrays(shape: Shape) -> Iterator[ArrayShape]:
-    """The leaves of a shape of whatever depth."""
-    stack = [shape]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, TupleShape):
-            stack.extend(reversed(part.elements))
-        else:
-            yield part.array_shape
+    return next(filter(None, (_array_fault(leaf.array_shape) for _, leaf in leaf_shapes(shape))), None)
 
 
 @cache
@@ -292,23 +281,7 @@ def _array_fault(shape: ArrayShape) -> str | None:
 
 def agree(first: Shape, second: Shape, any_width: bool = False) -> bool:
     """Whether two shapes agree but for layouts and dynamic flags and, where `any_width`, the width of floats."""
-    if isinstance(first, ArrayShape) and isinstance(second, ArrayShape):
-        return _same_array(first, second, any_width)
-    pairs = [(first, second)]
-    while pairs:
-        ours, theirs = pairs.pop()
-        if isinstance(ours, TupleShape) and isinstance(theirs, TupleShape):
-            if len(ours.elements) != len(theirs.elements):
-                return False
-            pairs.extend(zip(ours.elements, theirs.elements, strict=True))
-        elif isinstance(ours, BufferShape) and isinstance(theirs, BufferShape):
-            pairs.append((ours.element, theirs.element))
-        elif isinstance(ours, ArrayShape) and isinstance(theirs, ArrayShape):
-            if not _same_array(ours, theirs, any_width):
-                return False
-        else:
-            return False
-    return True
+    return agree_in_arrays(first, second, partial(_same_array, any_width=any_width))
 
 
 def _same_array(first: ArrayShape, second: ArrayShape, any_width: bool) -> bool:
