@@ -146,18 +146,8 @@ class InstructionParser:
             lexer.fail(f"parameter_replication has {len(replication)} entries, which are not one per leaf", start)
         if shape is None:
             shape = self._operands.inferred_shape(scope, entry, operands, attributes, opcode_start)
-        scope.add(
-            Instruction(
-                name=name,
-                shape=shape,
-                opcode=entry.name,
-                operands=operands,
-                attributes=attributes,
-                unknown_attributes=unknown,
-                span=self._state.span(start, end),
-                **common,
-            )
-        )
+        common |= {"attributes": attributes, "unknown_attributes": unknown, "span": self._state.span(start, end)}
+        scope.add(Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, **common))
         if continues(entry):
             extend(self._state, scope, scope.by_name[name])
         if self._state.strict:
@@ -217,18 +207,8 @@ class InstructionParser:
             lexer.move_to(opening)
             verbatim = self._verbatim()[1:-1]
         common, unknown, end = self._attributes.read(scope, None, {}, lexer.start)
-        scope.add(
-            Instruction(
-                name=name,
-                shape=shape,
-                opcode=opcode,
-                operands=operands,
-                unknown_operands=verbatim,
-                unknown_attributes=unknown,
-                span=self._state.span(start, end),
-                **common,
-            ),
-        )
+        common |= {"unknown_operands": verbatim, "unknown_attributes": unknown, "span": self._state.span(start, end)}
+        scope.add(Instruction(name=name, shape=shape, opcode=opcode, operands=operands, **common))
 
     def _async_instruction(
         self, scope: Scope, name: str, start: int, shape: Shape | None, outer: Opcode, wrapped: Opcode
@@ -251,18 +231,9 @@ class InstructionParser:
             fields["calls"] = wrap(
                 self._operands, self._state, scope, shape, wrapped, operands, wrapped_fields, common, start
             )
-        scope.add(
-            Instruction(
-                name=name,
-                shape=shape,
-                opcode=outer.name,
-                operands=operands,
-                attributes=self._operands.make_attributes(outer, fields, start),
-                unknown_attributes=unknown,
-                span=self._state.span(start, end),
-                **common,
-            ),
-        )
+        attributes = self._operands.make_attributes(outer, fields, start)
+        common |= {"attributes": attributes, "unknown_attributes": unknown, "span": self._state.span(start, end)}
+        scope.add(Instruction(name=name, shape=shape, opcode=outer.name, operands=operands, **common))
         if not is_start:
             check_continued(self._state, scope, scope.by_name[name], wrapped, start)
             extend(self._state, scope, scope.by_name[name])

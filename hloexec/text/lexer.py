@@ -65,7 +65,7 @@ _UNESCAPE = re.compile(
 )
 _SIMPLE_ESCAPES = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92, "'": 39, '"': 34, "?": 63}
 _STRING_BODY = re.compile(r'"(?:[^"\\]|\\.)*+"')
-_BRACE_OR_QUOTE = re.compile(r'[{}"]')
+_BRACE_OR_QUOTE = re.compile(r'[^{}"]*+([{}"])')
 
 
 class Lexer:
@@ -274,22 +274,27 @@ class Lexer:
 
 def dictionary_end(text: str, start: int) -> int | None:
     """The offset after the brace that closes the one at `start`; braces inside double quotes do not count."""
-    depth = 0
-    position = start
-    while match := _BRACE_OR_QUOTE.search(text, position):
-        character = match[0]
-        position = match.end()
-        if character == "{":
+    return end_of_braces(text, start, _BRACE_OR_QUOTE, _STRING_BODY)
+
+
+def end_of_braces(text: str, start: int, sign: re.Pattern[str], apart: re.Pattern[str]) -> int | None:
+    """The offset after the brace that closes the one at `start`, None where none does.
+
+    `sign` finds the next brace, as its only group, or the beginning of what `apart` matches, whose braces do not count.
+    """
+    depth, position = 0, start
+    while found := sign.match(text, position):
+        position = found.end()
+        if found[1] == "{":
             depth += 1
-        elif character == "}":
+        elif found[1] == "}":
             depth -= 1
             if depth == 0:
                 return position
+        elif (whole := apart.match(text, found.start(1))) is not None:
+            position = whole.end()
         else:
-            quoted = _STRING_BODY.match(text, match.start())
-            if quoted is None:
-                return None
-            position = quoted.end()
+            return None
     return None
 
 

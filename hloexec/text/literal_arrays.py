@@ -14,6 +14,7 @@ import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.ir import ArrayShape
+from hloexec.text.lexer import end_of_braces
 from hloexec.values import Array
 
 __all__ = ["BOOLEANS", "floats", "integers", "nan_bits", "regular_array"]
@@ -41,7 +42,7 @@ def regular_array(text: str, start: int, shape: ArrayShape, *, strict: bool) -> 
     It is where it consists of full rows of plain numbers, properly nested. Integers of more than 64 bits are left to
     the reading of tokens where `strict` or truth values ask for an error there.
     """
-    end = _matching_brace(text, start)
+    end = end_of_braces(text, start, _BRACE, _COMMENT)
     if end is None or shape.element_count == 0:
         return None
     body = text[start:end]
@@ -55,26 +56,6 @@ def regular_array(text: str, start: int, shape: ArrayShape, *, strict: bool) -> 
     if array is None or _NOT_A_BRACE.sub("", body) != _skeleton(shape.dimensions):
         return None
     return array.reshape(shape.dimensions), end
-
-
-def _matching_brace(text: str, start: int) -> int | None:
-    """The offset after the brace that closes the one at `start`, or None."""
-    depth = 0
-    position = start
-    while match := _BRACE.match(text, position):
-        position = match.end()
-        if match[1] == "{":
-            depth += 1
-        elif match[1] == "}":
-            depth -= 1
-            if depth == 0:
-                return position
-        else:
-            comment = _COMMENT.match(text, match.start(1))
-            if comment is None:
-                return None
-            position = comment.end()
-    return None
 
 
 def _rows(body: str, shape: ArrayShape) -> Array | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
@@ -26,6 +26,8 @@ _LAYOUT_START = re.compile(SKIPPED + "-?[0-9]|" + SKIPPED + ":")
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
 MAXIMUM_SIZE = (1 << 63) - 1
 """Of a dimension."""
+
+_T = TypeVar("_T")
 
 
 def parse_shape(text: str) -> Shape:
@@ -272,19 +274,24 @@ class ShapeParser:
         """'(' level (',' level)* ')', level ::= [DCSH] ['+'] ['~']"""
         lexer = self._lexer
         lexer.expect("(", "before the dimension level types")
-        levels: list[str] = []
-        while not lexer.at(")"):
+
+        def level() -> str:
             if lexer.kind != NAME or lexer.value not in _DIM_LEVEL_TYPES:
                 lexer.fail(f"expected a dimension level type (D, C, S or H), found {lexer.describe()}")
-            level = lexer.word("a dimension level type")
-            for mark in "+~":
-                if lexer.take(mark):
-                    level += mark
-            levels.append(level)
-            if not lexer.take(","):
+            found = lexer.word("a dimension level type")
+            return found + "".join(mark for mark in "+~" if lexer.take(mark))
+
+        return self._rest(level, "the dimension level types")
+
+    def _rest(self, item: Callable[[], _T], what: str) -> tuple[_T, ...]:
+        """[item (',' item)* [',']] ')'"""
+        found: list[_T] = []
+        while not self._lexer.at(")"):
+            found.append(item())
+            if not self._lexer.take(","):
                 break
-        lexer.expect(")", "after the dimension level types")
-        return tuple(levels)
+        self._lexer.expect(")", f"after {what}")
+        return tuple(found)
 
     def _tiles(self) -> tuple[tuple[int, ...], ...]:
         """('(' (int | '*') (',' (int | '*'))* ')')+"""
@@ -292,13 +299,7 @@ class ShapeParser:
         tiles: list[tuple[int, ...]] = []
         while not tiles or lexer.at("("):
             lexer.expect("(", "before a tile")
-            tile: list[int] = []
-            while not lexer.at(")"):
-                tile.append(-1 if lexer.take("*") else self._at_least(1, "a tile dimension"))
-                if not lexer.take(","):
-                    break
-            lexer.expect(")", "after a tile")
-            tiles.append(tuple(tile))
+            tiles.append(self._rest(lambda: -1 if lexer.take("*") else self._at_least(1, "a tile dimension"), "a tile"))
         return tuple(tiles)
 
     def _stored_type(self, what: str) -> ElementType:
@@ -317,11 +318,6 @@ class ShapeParser:
             lexer.expect("(", "before a split config")
             dimension = lexer.integer("the dimension of a split")
             lexer.expect(":", "after the dimension of a split")
-            indices: list[int] = []
-            while not lexer.at(")"):
-                indices.append(lexer.integer("a split index"))
-                if not lexer.take(","):
-                    break
-            lexer.expect(")", "after a split config")
-            configs.append(SplitConfig(dimension, tuple(indices)))
+            indices = self._rest(lambda: lexer.integer("a split index"), "a split config")
+            configs.append(SplitConfig(dimension, indices))
         return tuple(configs)
