@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+import attrs
+
 from hloexec.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
@@ -100,15 +102,10 @@ def explain(
         limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
         count, instructions = explained_instructions(module, frames, chosen, trials, limits)
     return Explanation(
-        verdict=found.verdict,
-        best=found.best,
-        alike=found.alike,
-        trials=found.trials,
+        **attrs.asdict(found, recurse=False),
         reference=next(trial for trial in found.trials if trial.policy.name == "reference"),
         leaves=trials.leaves(found.best),
         runs=trials.runs,
-        undecided=found.undecided,
-        untold=found.untold,
         instructions=tuple(instructions),
         checked_instructions=count,
         is_complete=not trials.is_over,

@@ -69,25 +69,24 @@ def _moved(
 
 def _onward(flow: Flow, edge: Edge, index: Index) -> Index | None:
     """The element of the target that an element of the source becomes; None if it is not in it."""
-    instruction = flow.instruction(edge.target)
-    role = role_of(instruction)
-    if edge.kind in ("condition", "control"):
-        return ()
-    if role is Role.TUPLE:
-        return (edge.operand, *index)
-    if role is Role.GET_TUPLE_ELEMENT and index:
-        return index[1:] if index[0] == instruction.attributes.index else None
-    return index if role in _PASSING else ()
+    return _across(flow, edge, index, Role.TUPLE)
 
 
 def _back(flow: Flow, edge: Edge, index: Index) -> Index | None:
     """The element of the source that an element of the target comes from; None if it comes from another source."""
+    return _across(flow, edge, index, Role.GET_TUPLE_ELEMENT)
+
+
+def _across(flow: Flow, edge: Edge, index: Index, packing: Role) -> Index | None:
+    """What an element is at the other end of an edge, where it is within a tuple behind what is `packing`."""
     instruction = flow.instruction(edge.target)
     role = role_of(instruction)
     if edge.kind in ("condition", "control"):
         return ()
-    if role is Role.GET_TUPLE_ELEMENT:
-        return (instruction.attributes.index, *index)
-    if role is Role.TUPLE and index:
-        return index[1:] if index[0] == edge.operand else None
+    if role in (Role.TUPLE, Role.GET_TUPLE_ELEMENT):
+        place = edge.operand if role is Role.TUPLE else instruction.attributes.index
+        if role is packing:
+            return (place, *index)
+        if index:
+            return index[1:] if index[0] == place else None
     return index if role in _PASSING else ()

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from hloexec.arguments import described
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
+from hloexec.numerics.statistics import leaves
 from hloexec.structs import frozen
 from hloexec.values import Value, label_of, mapped
 from hloexec.wording import listing
@@ -56,24 +57,13 @@ def carried_by(module: Module, computation: Computation, given: Mapping[Any, Any
 
 def with_leaves(values: Sequence[Value], changes: Mapping[str, Value]) -> list[Value]:
     """Values of parameters with other arrays at some labels."""
-    return [_with_leaves(value, (number,), changes) for number, value in enumerate(values)]
+    return [_with_leaves(value, number, changes) for number, value in enumerate(values)]
 
 
-def _with_leaves(value: Value, place: tuple[int, ...], changes: Mapping[str, Value]) -> Value:
-    labels = iter([label for label, _ in _indexed(value, place)])
+def _with_leaves(value: Value, number: int, changes: Mapping[str, Value]) -> Value:
+    labels = iter([label_of((number, *index)) for index, _ in leaves(value)])
     found: Value = mapped(value, lambda leaf: changes.get(next(labels), leaf))
     return found
-
-
-def _indexed(value: Value, index: tuple[int, ...]) -> Iterable[tuple[str, Value]]:
-    """The leaves of a value, depth first, with their labels."""
-    stack = [(index, value)]
-    while stack:
-        place, part = stack.pop()
-        if isinstance(part, tuple):
-            stack.extend(((*place, number), part[number]) for number in reversed(range(len(part))))
-        else:
-            yield label_of(place), part
 
 
 def _parameter_leaves(computation: Computation) -> Leaves:

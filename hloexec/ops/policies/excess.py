@@ -82,17 +82,15 @@ def _is_f32_product(instruction: Instruction) -> bool:
 
 def _computes_elements(instruction: Instruction) -> bool:
     """Whether an instruction is elementwise on floats, rounding them or choosing among them."""
-    entry, shape = find_opcode(instruction.opcode), instruction.shape
-    return (
-        entry is not None and entry.is_elementwise and isinstance(shape, ArrayShape) and shape.element_type.is_floating
-    )
+    entry = find_opcode(instruction.opcode)
+    return entry is not None and entry.is_elementwise and _is_floating(instruction.shape)
 
 
 def _rounds_elements(instruction: Instruction) -> bool:
-    entry, shape = find_opcode(instruction.opcode), instruction.shape
-    return (
-        entry is not None
-        and entry.rounding in (Rounding.ONCE, Rounding.FUNCTION)
-        and isinstance(shape, ArrayShape)
-        and shape.element_type.is_floating
-    )
+    entry = find_opcode(instruction.opcode)
+    rounds = entry is not None and entry.rounding in (Rounding.ONCE, Rounding.FUNCTION)
+    return rounds and _is_floating(instruction.shape)
+
+
+def _is_floating(shape: Shape) -> bool:
+    return isinstance(shape, ArrayShape) and shape.element_type.is_floating

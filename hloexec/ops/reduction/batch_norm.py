@@ -33,6 +33,15 @@ class BatchNormAttributes:
     feature_index: int = attribute(Grammar.INT)
 
 
+def relate_features(use: Relating) -> None:
+    """All arrays of the operand's rank have its dimensions, and all vectors that of its features."""
+    operand = use.operands[0].axes
+    feature = operand[use.attributes.feature_index]
+    for value in (*use.operands[1:], use.result):
+        for axes in value.leaves.values():
+            use.same(axes, operand if len(axes) == len(operand) and len(axes) != 1 else [feature])
+
+
 @opcode("batch-norm-training", operands=3, attributes=BatchNormAttributes)
 class BatchNormTraining:
     """(scale · (operand - mean) / sqrt(variance + epsilon) + offset, mean, variance)
@@ -46,10 +55,7 @@ class BatchNormTraining:
         "(T[2,3], T[3], T[3]) batch-norm-training(a0, a1, a2), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]"),
     )
-
-    @staticmethod
-    def relate(use: Relating) -> None:
-        relate_features(use)
+    relate = staticmethod(relate_features)
 
     @staticmethod
     def infer(operand: Shape, scale: Shape, offset: Shape, *, attributes: BatchNormAttributes) -> Shape:
@@ -89,10 +95,7 @@ class BatchNormInference:
         "T[2,3] batch-norm-inference(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[3]"),
     )
-
-    @staticmethod
-    def relate(use: Relating) -> None:
-        relate_features(use)
+    relate = staticmethod(relate_features)
 
     @staticmethod
     def infer(
@@ -135,10 +138,7 @@ class BatchNormGrad:
         "(T[2,3], T[3], T[3]) batch-norm-grad(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[2,3]"),
     )
-
-    @staticmethod
-    def relate(use: Relating) -> None:
-        relate_features(use)
+    relate = staticmethod(relate_features)
 
     @staticmethod
     def infer(
@@ -273,12 +273,3 @@ def _epsilon_value(attributes: BatchNormAttributes) -> float:
 def _epsilon(attributes: BatchNormAttributes, x: Array) -> Any:
     """XLA keeps epsilon in f32, whatever the operand's type."""
     return x.dtype.type(_epsilon_value(attributes))
-
-
-def relate_features(use: Relating) -> None:
-    """All arrays of the operand's rank have its dimensions, and all vectors that of its features."""
-    operand = use.operands[0].axes
-    feature = operand[use.attributes.feature_index]
-    for value in (*use.operands[1:], use.result):
-        for axes in value.leaves.values():
-            use.same(axes, operand if len(axes) == len(operand) and len(axes) != 1 else [feature])

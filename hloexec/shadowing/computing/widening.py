@@ -20,6 +20,7 @@ from hloexec.errors import HloError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Callee, Opcode, Role, find_opcode
+from hloexec.ops.remembering import remembered
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.callee import PlanCallee
 from hloexec.plan.lowering.binding import bound
@@ -164,17 +165,10 @@ class Kernels:
         return self._callees[key]
 
 
-_known: dict[int, tuple[weakref.ref[Module], Kernels]] = {}
-"""By the module's identity."""
-
-
+@remembered
 def kernels_of(module: Module) -> Kernels:
     """The kernels of a module, which are bound once for all runs of it."""
-    found = _known.get(id(module))
-    if found is None or found[0]() is not module:
-        key = id(module)
-        found = _known[key] = weakref.ref(module, lambda _: _known.pop(key, None)), Kernels(module)
-    return found[1]
+    return Kernels(module)
 
 
 def _around(computation: Computation, instruction: Instruction, operands: Sequence[Instruction]) -> Computation:
