@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,7 +47,9 @@ __all__ = ["command"]
     help="Colour by what `hloexec shadow`, `diff`, `nan` or `memory` printed with --json, or by a JSON object that has "
     "a number for each of some instructions.",
 )
-@click.option("--closed", is_flag=True, help="Draw calls, fusions and loops without the computations that they call.")
+@click.option(
+    "--closed", "is_closed", is_flag=True, help="Draw calls, fusions and loops without the computations that they call."
+)
 @click.option(
     "-o",
     "--output",
@@ -59,15 +61,13 @@ __all__ = ["command"]
 @json_option
 def command(
     file: str,
-    computation: str | None,
-    around: str | None,
     distance: int | None,
     colour: str | None,
     values: str | None,
-    closed: bool,
     output: str | None,
     as_json: bool,
     given: RunOptions,
+    **settings: Any,
 ) -> None:
     """Draw the data flow of a module, or of what is around one instruction.
 
@@ -75,7 +75,7 @@ def command(
     compute. Inputs and options of a run are for --colour error and --colour time, which run the module; else nothing
     runs.
     """
-    if distance is not None and around is None:
+    if distance is not None and settings["around"] is None:
         raise click.UsageError("--distance is about --around; give --around, too")
     if colour is not None and values is not None:
         raise click.UsageError("give --colour or --values, not both")
@@ -88,13 +88,7 @@ def command(
     from hloexec.report.inspecting.graphs import graph_record, graph_view
 
     module = hloexec.load(file)
-    drawn = hloexec.graph(
-        module,
-        computation=computation,
-        around=around,
-        distance=2 if distance is None else distance,
-        is_closed=closed,
-    )
+    drawn = hloexec.graph(module, distance=2 if distance is None else distance, **settings)
     if output is not None:
         require_savable(drawn, output)
     colours = _colours(file, drawn, colour, values, given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from typing import Any
 
 import click
 
@@ -44,15 +45,10 @@ __all__ = ["command"]
 @json_option
 def command(
     file: str,
-    instruction: str,
-    in_computation: str | None,
-    iteration: int | None,
-    depth: int | None,
-    cuts: tuple[str, ...],
-    device: int | None,
     folder: str,
     as_json: bool,
     given: RunOptions,
+    **settings: Any,
 ) -> int:
     """Extract the part of a module that computes one instruction, with its input values, to DIR.
 
@@ -68,18 +64,7 @@ def command(
     require_new_folder(folder)
     run = prepared(file, given)
     with ProgressBar() as progress:
-        found = extract(
-            run.module,
-            run.inputs,
-            instruction,
-            in_computation=in_computation,
-            iteration=iteration,
-            depth=depth,
-            cuts=cuts,
-            device=device,
-            observers=[progress],
-            **run.options,
-        )
+        found = extract(run.module, run.inputs, observers=[progress], **settings, **run.options)
     found.save(folder)
     rerun = found.check()
     names = [name for name, _ in found.files() if name.startswith("inputs")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -45,13 +46,12 @@ __all__ = ["command"]
 def command(
     file: str,
     output: str | None,
-    max_bytes: int | None,
     dims: tuple[tuple[str, str], ...],
-    keep: tuple[int, ...],
     devices: str | None,
     report: bool,
     top: int,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Make a module smaller: the same instructions, loops, collectives and library calls on smaller arrays.
 
@@ -62,7 +62,7 @@ def command(
     from hloexec.report.making.shrinkages import shrinkage_record, shrinkage_view
 
     module = hloexec.load(file)
-    found = hloexec.shrink(module, max_bytes=max_bytes, dims=_sizes(dims), keep=keep, devices=_devices(devices))
+    found = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
     text = hloexec.format(found.module)
     if output is not None:
         write_text(output, text)

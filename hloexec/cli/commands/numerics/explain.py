@@ -62,12 +62,11 @@ def command(
     expected: str | None,
     names: tuple[str, ...],
     values: str | None,
-    runs: int | None,
-    budget: float | None,
     top: int,
     html: str | None,
     as_json: bool,
     given: RunOptions,
+    **limits: Any,
 ) -> int:
     """Find the numerics policy that explains a difference: TF32 or bf16 operands, excess precision, flushed denormals …
 
@@ -86,7 +85,6 @@ def command(
     options = {key: value for key, value in run.options.items() if key != "numerics"}
     other = None if values is None else _other_side(values)
     wanted = _expected(run.module, expected, run.recorded_result)
-    limits: dict[str, Any] = {"runs": runs, "budget": budget}
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
     view = partial(explanation_view, found, command=run.command)
     record = {**run.record(), "expected_file": expected or file}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import click
 
@@ -37,13 +38,11 @@ __all__ = ["command"]
 @json_option
 def command(
     file: str,
-    first: bool,
-    also: tuple[str, ...],
-    share: float,
     top: int,
     html: str | None,
     as_json: bool,
     given: RunOptions,
+    **settings: Any,
 ) -> int:
     """Find the first instruction that turns finite numbers into NaNs or infinities that reach the result.
 
@@ -55,20 +54,11 @@ def command(
     from hloexec.nan_search import find_nan
     from hloexec.report.numerics.nan_search import nan_record, nan_view
 
-    if share and not also:
+    if settings["share"] and not settings["also"]:
         raise click.UsageError("--share applies to --also; give --also, too")
     run = prepared(file, given)
     with ProgressBar() as progress:
-        search = find_nan(
-            run.module,
-            run.inputs,
-            first=first,
-            also=also,
-            share=share,
-            elements=top,
-            observers=[progress],
-            **run.options,
-        )
+        search = find_nan(run.module, run.inputs, elements=top, observers=[progress], **settings, **run.options)
     view = partial(nan_view, search, run.module.name, run.devices, command=run.command)
     show_report("nan", as_json, lambda: {**run.record(), **nan_record(search)}, lambda: view(top))
     if html is not None:

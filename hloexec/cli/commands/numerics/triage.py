@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import click
 
@@ -75,20 +76,10 @@ __all__ = ["command"]
 def command(
     folder: str,
     other: str | None,
-    output: str | None,
-    against: str | None,
-    select: tuple[str, ...],
-    minify: bool,
-    jobs: int,
-    timeout: float,
-    memory: int,
-    numerics: str,
-    seed: int,
-    elided: str,
-    unknown: str,
     top: int,
     html: str | None,
     as_json: bool,
+    **settings: Any,
 ) -> int:
     """Run and compare all modules in FOLDER and below, and group those that differ for the same cause.
 
@@ -106,26 +97,16 @@ def command(
     from hloexec.triaging import triage
 
     with ProgressBar() as progress:
-        found = triage(
-            folder,
-            other,
-            output=output,
-            against=against,
-            select=select,
-            minify=minify,
-            jobs=jobs,
-            timeout=timeout,
-            memory=memory,
-            numerics=numerics,
-            seed=seed,
-            elided=elided,
-            unknown=unknown,
-            observers=[progress],
-        )
+        found = triage(folder, other, observers=[progress], **settings)
     show_report("triage", as_json, lambda: triage_record(found), lambda: triage_view(found, top))
     if html is not None:
-        facts = [("folder", folder), ("other folder", other), ("against", against), ("policy", numerics)]
-        told = tuple((name, value) for name, value in facts if value is not None)
+        facts = {
+            "folder": folder,
+            "other folder": other,
+            "against": settings["against"],
+            "policy": settings["numerics"],
+        }
+        told = tuple((name, value) for name, value in facts.items() if value is not None)
         write_command_page(html, found, None, partial(triage_page_view, found), told)
     if not found.is_complete:
         return 130

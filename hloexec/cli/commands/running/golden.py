@@ -49,19 +49,16 @@ def command() -> None:
 @click.option("--rtol", type=float, help="Tolerance of checks, relative to the expected value.")
 @click.option("--ulp", type=float, help="Tolerance of checks, in units in the last place.")
 @click.option("--name", help="Name of the golden.  [default: the name of the file]")
-@click.option("--force", is_flag=True, help="Replace an existing golden.")
+@click.option("--force", "replace", is_flag=True, help="Replace an existing golden.")
 @json_option
 def record(
     file: str,
     output: str,
     expected: str | None,
-    atol: float | None,
-    rtol: float | None,
-    ulp: float | None,
     name: str | None,
-    force: bool,
     as_json: bool,
     given: RunOptions,
+    **settings: Any,
 ) -> None:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
 
@@ -71,11 +68,12 @@ def record(
     import hloexec
     from hloexec.golden.folder import SUFFIX
     from hloexec.numerics.tolerances import given_tolerance
+    from hloexec.report.records import attributes
     from hloexec.results import read_result, result_shapes
 
     if given.elided not in ("zeros", "random", "error"):
         raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
-    given_tolerance(atol, rtol, ulp)
+    given_tolerance(*(settings[name] for name in ("atol", "rtol", "ulp")))
     ready = prepared(file, given)
     folder = Path(output)
     if folder.suffix != SUFFIX:
@@ -94,22 +92,13 @@ def record(
         partitions=given.partitions,
         elided=given.elided,
         unknown=given.unknown,
-        atol=atol,
-        rtol=rtol,
-        ulp=ulp,
         inputs_source=file if ready.recorded_result is not None else _source(given),
         expected_source=expected or file,
-        replace=force,
+        **settings,
         **given.limits(),
     )
-    recorded = {
-        "file": file,
-        "folder": str(golden.folder),
-        "module": golden.module_name,
-        "module_hash": golden.module_hash,
-        "seed": golden.seed,
-        "numerics": golden.numerics,
-    }
+    recorded = {"file": file, "folder": str(golden.folder)}
+    recorded |= attributes(golden, "module=module_name module_hash seed numerics")
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\nto check it:\n"
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from hloexec.cli.help import examples
@@ -22,7 +24,7 @@ __all__ = ["command"]
     multiple=True,
     help="Only instructions whose name, opcode or op_name matches, e.g. 'add*', dot, '*attention*'. May be repeated.",
 )
-@click.option("--stats-only", is_flag=True, help="Write only statistics, not the values.")
+@click.option("--stats-only", "statistics_only", is_flag=True, help="Write only statistics, not the values.")
 @click.option(
     "--disk-limit", type=ByteCount(), help="Refuse to write more than this, e.g. 8G.  [default: free disk space]"
 )
@@ -39,11 +41,9 @@ def command(
     file: str,
     folder: str,
     select: tuple[str, ...],
-    stats_only: bool,
-    disk_limit: int | None,
-    top: int,
     as_json: bool,
     given: RunOptions,
+    **settings: Any,
 ) -> None:
     """Write the result of every instruction to DIR, with statistics, path, loop iteration and devices.
 
@@ -62,15 +62,7 @@ def command(
     run = prepared(file, given)
     with ProgressBar() as progress:
         traced = record(
-            run.module,
-            run.inputs,
-            folder,
-            select=selection.patterns,
-            statistics_only=stats_only,
-            disk_limit=disk_limit,
-            top=top,
-            observers=[progress],
-            **run.options,
+            run.module, run.inputs, folder, select=selection.patterns, observers=[progress], **settings, **run.options
         )
     show_report(
         "trace",
