@@ -37,9 +37,9 @@ _COMMENT = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#\d+);")
 _STRING = re.compile(r"""(?<!["'])(["'])((?:\s|\\[nrt])*+HloModule (?:[^\n"'\\]|\\.|(?!\1)["'])*+)\1""")
 """A string on one line that a module begins in."""
-_BETWEEN_PIECES = re.compile(r"(?:[\s+]|\\\n|(?://|#)[^\n]*+)*+")
+_BETWEEN_PIECES = re.compile(r"(?:[\s+]|(,)|\\\n|(?://|#)[^\n]*+)*+")
 _NEXT_PIECE = re.compile(r"""\w{0,2}(["'])((?:[^\n"'\\]|\\.|(?!\1)["'])*+)\1""")
-"""What goes on with it: compilers join strings that follow one another, or that a `+` joins."""
+"""What goes on with it: compilers join strings that follow one another, or that a `+` joins; lists have lines."""
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _MEANINGS = {"n": "\n", "t": "\t", "r": "\r"}
 _OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
@@ -188,6 +188,10 @@ def _string(text: str) -> str | None:
             assert between is not None
             position = between.end()
             piece = _NEXT_PIECE.match(text, position)
+            if between[1] and "\n" in pieces[-1][:-1]:
+                break
+            if between[1] and not pieces[-1].endswith("\n"):
+                pieces.append("\n")
         found = _without_doubled_braces("".join(pieces))
         if _headers(found):
             modules.append("\n" * text.count("\n", 0, start if len(pieces) > 1 else 0) + found)
