@@ -53,8 +53,7 @@ class Threefry2x32:
     @staticmethod
     def relate(use: Relating) -> None:
         words = [value.axes for value in use.operands[:_WORDS]]
-        for axes in (*words, *use.result.leaves.values()):
-            use.same(words[0], axes)
+        use.same(*words, *use.result.leaves.values())
 
     @staticmethod
     def resize(change: Resizing) -> str | None:

@@ -121,11 +121,9 @@ class Scatter:
     def relate(use: Relating) -> None:
         attributes, count = use.attributes, len(use.operands) // 2
         operands = [value.axes for value in use.operands]
-        for axes in (*operands[:count], *use.result.leaves.values()):
-            use.same(operands[0], axes)
+        use.same(*operands[:count], *use.result.leaves.values())
         updates = operands[count + 1]
-        for axes in operands[count + 2 :]:
-            use.same(updates, axes)
+        use.same(*operands[count + 1 :])
         kept = window_dimensions(_NAMES, attributes, len(operands[0]))
         for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
             relate_window_of(use, operands[0][dimension], updates[window])

@@ -97,13 +97,11 @@ class Reduce:
     def relate(use: Relating) -> None:
         count = len(use.operands) // 2
         arrays = [operand.axes for operand in use.operands[:count]]
-        for axes in arrays[1:]:
-            use.same(arrays[0], axes)
+        use.same(*arrays)
         use.same_leaf_units(count)
         use.sums_over([arrays[0][number] for number in use.attributes.dimensions])
         kept = [axis for number, axis in enumerate(arrays[0]) if number not in use.attributes.dimensions]
-        for axes in use.result.leaves.values():
-            use.same(kept, axes)
+        use.same(kept, *use.result.leaves.values())
 
     @staticmethod
     def infer(*operands: Shape, attributes: ReduceAttributes, computations: Sequence[ProgramShape]) -> Shape:

@@ -71,11 +71,9 @@ class ReduceWindow:
     def relate(use: Relating) -> None:
         arrays = [operand.axes for operand in use.operands[: len(use.operands) // 2]]
         use.same_leaf_units(len(arrays))
-        for axes in arrays[1:]:
-            use.same(arrays[0], axes)
+        use.same(*arrays)
         results = [*use.result.leaves.values()]
-        for axes in results[1:]:
-            use.same(results[0], axes)
+        use.same(*results)
         windows = use.attributes.window.dimensions
         for entry, operand, result in zip(windows, arrays[0], results[0], strict=True):
             relate_window(use, entry, operand, result)

@@ -43,16 +43,17 @@ class Relating:
     def size(self, dimension: int) -> int:
         return self.relations.sizes[dimension]
 
-    def same(self, first: Sequence[int], second: Sequence[int]) -> None:
-        """Two arrays have the same dimensions."""
-        if len(first) != len(second):
-            self.keep((*first, *second), "its arrays differ in rank")
-            return
-        for ours, theirs in zip(first, second, strict=True):
-            if self.size(ours) == self.size(theirs):
-                self.relations.tie(ours, theirs)
-            else:
-                self.keep((ours, theirs), "sizes that should agree differ")
+    def same(self, first: Sequence[int], *others: Sequence[int]) -> None:
+        """Arrays have the same dimensions."""
+        for other in others:
+            if len(first) != len(other):
+                self.keep((*first, *other), "its arrays differ in rank")
+                continue
+            for ours, theirs in zip(first, other, strict=True):
+                if self.size(ours) == self.size(theirs):
+                    self.relations.tie(ours, theirs)
+                else:
+                    self.keep((ours, theirs), "sizes that should agree differ")
 
     def same_values(self, first: Value, second: Value) -> None:
         """Two values have the same leaves, of the same dimensions."""
