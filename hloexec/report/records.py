@@ -16,15 +16,7 @@ from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode
 from hloexec.summary import ComputationSummary, Summary
 
-__all__ = [
-    "attributes",
-    "json_text",
-    "json_value",
-    "leaf_records",
-    "opcode_records",
-    "parameter_records",
-    "summary_record",
-]
+__all__ = ["json_text", "json_value", "leaf_records", "opcode_records", "parameter_records", "summary_record"]
 
 
 def json_text(record: object) -> str:
@@ -45,13 +37,6 @@ def json_value(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [json_value(entry) for entry in value]
     return value
-
-
-def attributes(found: object, keys: str) -> dict[str, Any]:
-    """Attributes of an object by the keys of a record, which are their names unless another stands behind the key:
-    `share kind path=name`."""
-    pairs = (word.partition("=") for word in keys.split())
-    return {key: getattr(found, name or key) for key, _, name in pairs}
 
 
 _TOLD_OTHERWISE = ("element_type", "dimensions", "byte_size")
@@ -78,25 +63,48 @@ def parameter_records(shapes: Iterable[tuple[str, Shape]]) -> list[dict[str, obj
 
 def summary_record(summary: Summary, computations: Sequence[ComputationSummary] | None) -> dict[str, object]:
     """Everything `hloexec info` says of a module, with its computations where they are listed."""
-    what = "kind name reason instruction_count=count computation instruction is_conditional"
     return {
-        **attributes(summary, "module=name device_count=devices instruction_count=instructions"),
-        **attributes(
-            summary, "computation_count=computations replica_count num_partitions is_scheduled entry=entry_name"
-        ),
+        "module": summary.name,
+        "device_count": summary.devices,
+        "instruction_count": summary.instructions,
+        "computation_count": summary.computations,
+        "replica_count": summary.replica_count,
+        "num_partitions": summary.num_partitions,
+        "is_scheduled": summary.is_scheduled,
+        "entry": summary.entry_name,
         "parameters": parameter_records((entry.name, entry.shape) for entry in summary.parameters),
         "parameter_bytes": summary.parameter_bytes,
         "result_shape": str(summary.result_shape),
-        **attributes(
-            summary, "opcode_counts=opcodes custom_call_counts=custom_calls element_type_counts=element_types"
-        ),
+        "opcode_counts": summary.opcodes,
+        "custom_call_counts": summary.custom_calls,
+        "element_type_counts": summary.element_types,
         "contractions": [
-            attributes(entry, "kind instruction_count=instructions run_count=runs flops bytes=byte_count")
+            {
+                "kind": entry.kind,
+                "instruction_count": entry.instructions,
+                "run_count": entry.runs,
+                "flops": entry.flops,
+                "bytes": entry.byte_count,
+            }
             for entry in summary.contractions
         ],
-        **attributes(summary, "flops loop_count=loops loops_without_trip_count constant_count=constants"),
+        "flops": summary.flops,
+        "loop_count": summary.loops,
+        "loops_without_trip_count": summary.loops_without_trip_count,
+        "constant_count": summary.constants,
         "elided_constant_count": summary.elided_constants,
-        "unsupported": [attributes(entry, what) for entry in summary.unsupported],
+        "unsupported": [
+            {
+                "kind": entry.kind,
+                "name": entry.name,
+                "reason": entry.reason,
+                "instruction_count": entry.count,
+                "computation": entry.computation,
+                "instruction": entry.instruction,
+                "is_conditional": entry.is_conditional,
+            }
+            for entry in summary.unsupported
+        ],
         "notes": [str(note) for note in summary.notes],
         "computations": None if computations is None else [_computation_record(entry) for entry in computations],
     }
@@ -104,8 +112,14 @@ def summary_record(summary: Summary, computations: Sequence[ComputationSummary] 
 
 def _computation_record(entry: ComputationSummary) -> dict[str, object]:
     return {
-        **attributes(entry, "computation=name calling_computation calling_instruction calling_opcode"),
-        **attributes(entry, "instruction_count=instructions run_count=runs flops parameter_bytes"),
+        "computation": entry.name,
+        "calling_computation": entry.calling_computation,
+        "calling_instruction": entry.calling_instruction,
+        "calling_opcode": entry.calling_opcode,
+        "instruction_count": entry.instructions,
+        "run_count": entry.runs,
+        "flops": entry.flops,
+        "parameter_bytes": entry.parameter_bytes,
         "result_shape": str(entry.result_shape),
     }
 

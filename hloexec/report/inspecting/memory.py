@@ -17,7 +17,6 @@ from hloexec.buffers.usage import Peak
 from hloexec.ir import TupleShape
 from hloexec.ir.buffer_assignment import BufferAssignment
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.records import attributes
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
 from hloexec.text.dumps.lines import index_text
@@ -280,9 +279,14 @@ def _peak_record(usage: MemoryUsage, peak: Peak) -> dict[str, object]:
 
 def _value_record(value: LiveValue, xla_live: list[int] | None) -> dict[str, object]:
     return {
-        **attributes(value, "instruction computation index"),
+        "instruction": value.instruction,
+        "computation": value.computation,
+        "index": list(value.index),
         "shape": format_shape(value.shape),
-        **attributes(value, "bytes=byte_size color buffer is_phi"),
+        "bytes": value.byte_size,
+        "color": value.color,
+        "buffer": value.buffer,
+        "is_phi": value.is_phi,
         "live": [value.start, value.end],
         "xla_live": xla_live,
     }
@@ -296,15 +300,20 @@ def _comparison_record(comparison: MemoryComparison) -> dict[str, object]:
         "allocated_bytes": assignment.allocated_bytes,
         "allocated_bytes_by_color": {str(color): size for color, size in assignment.bytes_by_color.items()},
         "in_use_at_most": _peak_record(comparison.usage, comparison.occupied),
-        **attributes(comparison, "schedule_differs_at live_range_count=range_count"),
-        **attributes(comparison, "agreeing_live_range_count=range_agreements size_count"),
+        "schedule_differs_at": comparison.schedule_differs_at,
+        "live_range_count": comparison.range_count,
+        "agreeing_live_range_count": comparison.range_agreements,
+        "size_count": comparison.size_count,
         "peak_time": None if live is None else live.peak_time,
         "listed_peak_bytes": comparison.listed_peak_bytes,
         "differences": [attrs.asdict(entry) for entry in comparison.differences],
         "padded": [attrs.asdict(entry) for entry in comparison.padded],
         "allocations": [
             {
-                **attributes(use.allocation, "number=index kind color bytes=size"),
+                "number": use.allocation.index,
+                "kind": use.allocation.kind,
+                "color": use.allocation.color,
+                "bytes": use.allocation.size,
                 "allocated_values": [
                     {
                         "instruction": value.label.instruction,

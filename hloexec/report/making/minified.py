@@ -10,7 +10,6 @@ from rich.text import Text
 from hloexec.devices.topology import topology_of
 from hloexec.minifying import Minified
 from hloexec.report.layout import next_steps
-from hloexec.report.records import attributes
 from hloexec.report.units import plural
 from hloexec.text import format as format_module
 
@@ -45,12 +44,17 @@ def minified_record(found: Minified, folder: str | None) -> dict[str, object]:
     """The same as `minified_view`."""
     return {
         "folder": folder,
-        **attributes(found, "failure given_instruction_count=instruction_count_before instruction_count"),
+        "failure": found.failure,
+        "given_instruction_count": found.instruction_count_before,
+        "instruction_count": found.instruction_count,
         "largest_dimension": found.largest_dimension,
         "minified_device_count": topology_of(found.module).count,
-        **attributes(found, "trial_count accepted_count=step_count"),
+        "trial_count": found.trial_count,
+        "accepted_count": found.step_count,
         "check_outcomes": [{"ended_as": name, "ended_count": count} for name, count in sorted(found.outcomes.items())],
-        **attributes(found, "total_seconds=seconds is_complete is_confirmed"),
+        "total_seconds": found.seconds,
+        "is_complete": found.is_complete,
+        "is_confirmed": found.is_confirmed,
         "hlo_text": format_module(found.module),
         "failing_command": shlex.join(found.command),
     }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.records import attributes
 from hloexec.report.units import byte_text, count_text, flop_text, plural
 from hloexec.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
 from hloexec.wording import truncated
@@ -105,18 +104,49 @@ def _counted(constants: Sequence[ConstantChange]) -> list[tuple[ConstantChange, 
 
 def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:
     """The same as `shrinkage_view`, with all rows."""
-    changed = "size=before new_size=after array_count=arrays parameter_dimensions=parameters operations=roles"
-    constant = "computation instruction number_before=before number_after=after size follows_size=is_certain"
     return {
         "output": output,
         "module": found.module.name,
-        **attributes(found, "device_count=devices device_count_before=devices_before"),
-        "device_axes": [attributes(axis, "size=before new_size=after stride") for axis in found.axes],
-        **attributes(found, "argument_bytes_before argument_bytes peak_bytes total_flops_before=flops_before"),
-        **attributes(found, "total_flops=flops is_proven"),
-        "size_changes": [attributes(change, changed) for change in found.changes],
+        "device_count": found.devices,
+        "device_count_before": found.devices_before,
+        "device_axes": [{"size": axis.before, "new_size": axis.after, "stride": axis.stride} for axis in found.axes],
+        "argument_bytes_before": found.argument_bytes_before,
+        "argument_bytes": found.argument_bytes,
+        "peak_bytes": found.peak_bytes,
+        "total_flops_before": found.flops_before,
+        "total_flops": found.flops,
+        "is_proven": found.is_proven,
+        "size_changes": list(_change_records(found.changes)),
         "kept_sizes": [
-            attributes(each, "size array_count=arrays reason computation instruction") for each in found.kept
+            {
+                "size": each.size,
+                "array_count": each.arrays,
+                "reason": each.reason,
+                "computation": each.computation,
+                "instruction": each.instruction,
+            }
+            for each in found.kept
         ],
-        "size_constants": [attributes(each, constant) for each in found.constants],
+        "size_constants": [
+            {
+                "computation": each.computation,
+                "instruction": each.instruction,
+                "number_before": each.before,
+                "number_after": each.after,
+                "size": each.size,
+                "follows_size": each.is_certain,
+            }
+            for each in found.constants
+        ],
     }
+
+
+def _change_records(changes: Sequence[SizeChange]) -> Iterator[dict[str, object]]:
+    for change in changes:
+        yield {
+            "size": change.before,
+            "new_size": change.after,
+            "array_count": change.arrays,
+            "parameter_dimensions": list(change.parameters),
+            "operations": list(change.roles),
+        }

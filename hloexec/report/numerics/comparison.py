@@ -13,7 +13,6 @@ from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
-from hloexec.report.records import attributes
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
@@ -186,22 +185,29 @@ def leaf_comparison_record(leaf: LeafComparison) -> dict[str, object]:
     return {
         "label": leaf.label,
         "verdict": leaf.verdict.value,
-        **attributes(leaf, "actual_shape expected_shape element_count=count note"),
+        "actual_shape": leaf.actual_shape,
+        "expected_shape": leaf.expected_shape,
+        "element_count": leaf.count,
+        "note": leaf.note,
         "measured": None if leaf.measured is None else {"ulp_type": leaf.ulp_type, **_measured_record(leaf.measured)},
     }
 
 
 def _measured_record(measured: Measured) -> dict[str, object]:
     return {
-        **attributes(measured, "unequal_count=unequal mismatch_count=mismatches max_absolute_error"),
-        **attributes(measured, "mean_absolute_error max_relative_error mean_relative_error"),
+        "unequal_count": measured.unequal,
+        "mismatch_count": measured.mismatches,
+        "max_absolute_error": measured.max_absolute_error,
+        "mean_absolute_error": measured.mean_absolute_error,
+        "max_relative_error": measured.max_relative_error,
+        "mean_relative_error": measured.mean_relative_error,
         "ulp_percentiles": {str(key): value for key, value in measured.ulp_percentiles.items()},
         "cosine": measured.cosine,
         "nans": _places_record(measured.nans),
         "infinities": _places_record(measured.infinities),
-        **attributes(
-            measured, "unlike_zero_count=unlike_zeros mean_severity infinite_mismatch_count=infinite_mismatches"
-        ),
+        "unlike_zero_count": measured.unlike_zeros,
+        "mean_severity": measured.mean_severity,
+        "infinite_mismatch_count": measured.infinite_mismatches,
         "first": [attrs.asdict(element) for element in measured.first],
         "worst": [attrs.asdict(element) for element in measured.worst],
         "error_map": measured.error_map.record(),

@@ -17,7 +17,6 @@ from hloexec.origins import hlo_line
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.numerics.comparison import comparison_record, comparison_view
 from hloexec.report.numerics.pairs import SavedPair, pair_view
-from hloexec.report.records import attributes
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 
@@ -208,7 +207,11 @@ def diff_record(found: Diff) -> dict[str, object]:
             }
             for pair in found.matches
         ],
-        **attributes(found, "value_count=values matched_value_count=matched_values matched_share picture notes"),
+        "value_count": found.values,
+        "matched_value_count": found.matched_values,
+        "matched_share": found.matched_share,
+        "picture": found.picture,
+        "notes": list(found.notes),
     }
 
 
@@ -234,7 +237,12 @@ def _step_record(step: RegionStep, found: Diff) -> dict[str, object]:
 
 
 def _place_record(place: InstructionRun) -> dict[str, object]:
-    return attributes(place, "path instruction computation device")
+    return {
+        "path": place.path,
+        "instruction": place.instruction,
+        "computation": place.computation,
+        "device": place.device,
+    }
 
 
 def _full_record(place: InstructionRun, module: Module) -> dict[str, object]:

@@ -13,7 +13,6 @@ from hloexec.explaining.findings import Explained, Explanation, InstructionExpla
 from hloexec.numerics.comparison import LeafComparison
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.numerics.comparison import leaf_comparison_record
-from hloexec.report.records import attributes
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["explanation_record", "explanation_view"]
@@ -219,17 +218,29 @@ def explanation_record(found: Explanation) -> dict[str, object]:
 
 def _trial_record(trial: Trial) -> dict[str, Any]:
     return {
-        **attributes(trial, "policy=name instruction_names=instructions"),
-        **attributes(
-            trial, "bits_explained=bits remaining equal_share max_ulps mismatch_count=mismatches spread_ratio"
-        ),
-        **attributes(trial, "is_explained has_effect effect_share=effect effect_error"),
+        "policy": trial.name,
+        "instruction_names": list(trial.instructions),
+        "bits_explained": trial.bits,
+        "remaining": trial.remaining,
+        "equal_share": trial.equal_share,
+        "max_ulps": trial.max_ulps,
+        "mismatch_count": trial.mismatches,
+        "spread_ratio": trial.spread_ratio,
+        "is_explained": trial.is_explained,
+        "has_effect": trial.has_effect,
+        "effect_share": trial.effect,
+        "effect_error": trial.effect_error,
     }
 
 
 def _instruction_record(each: InstructionExplanation) -> dict[str, object]:
     return {
-        **attributes(each, "name opcode hlo source run_count=runs is_complete"),
+        "name": each.name,
+        "opcode": each.opcode,
+        "hlo": each.hlo,
+        "source": list(each.source),
+        "run_count": each.runs,
+        "is_complete": each.is_complete,
         "explained_verdict": each.verdict.value,
         "best": _trial_record(each.best),
         "alike": list(map(_trial_record, each.alike)),

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.nan_search.findings import Element, Finding, Link, NanSearch
 from hloexec.report.layout import next_steps, plain_table, titled
-from hloexec.report.records import attributes, leaf_records
+from hloexec.report.records import leaf_records
 from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.wording import listing, on_devices
@@ -136,25 +137,41 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
 
 def nan_record(search: NanSearch) -> dict[str, object]:
     """The same as `nan_view`."""
-    where = "parameter_name=parameter tuple_index=leaf devices index bad_count=bad element_count=count"
     return {
         "found": search.finding is not None or search.nan_from_inputs,
         "finding": None if search.finding is None else _finding_record(search.finding),
         "later": [_short_record(finding) for finding in search.later],
         "discarded": [_short_record(finding) for finding in search.discarded],
-        "nan_inputs": search.nan_inputs,
-        "nan_input_elements": [attributes(found, where) for found in search.nan_input_elements],
-        **attributes(search, "nan_from_inputs made_integers compared nan_constants event_count=events"),
+        "nan_inputs": list(search.nan_inputs),
+        "nan_input_elements": [
+            {
+                "parameter_name": found.parameter,
+                "tuple_index": found.leaf,
+                "devices": found.devices,
+                "index": found.index,
+                "bad_count": found.bad,
+                "element_count": found.count,
+            }
+            for found in search.nan_input_elements
+        ],
+        "nan_from_inputs": search.nan_from_inputs,
+        "made_integers": list(search.made_integers),
+        "compared": list(search.compared),
+        "nan_constants": list(search.nan_constants),
+        "event_count": search.events,
     }
 
 
 def _short_record(finding: Finding) -> dict[str, object]:
-    return {
-        **attributes(
-            finding, "kind reason instruction computation opcode iteration devices op_name path=name hlo=line"
-        ),
+    fields = ("kind", "reason", "instruction", "computation", "opcode", "iteration", "devices", "op_name")
+    record: dict[str, Any] = {name: getattr(finding, name) for name in fields}
+    return record | {
+        "path": finding.name,
+        "hlo": finding.line,
         "source": list(map(str, finding.source)),
-        **attributes(finding, "bad_count=bad bad_nan_count=bad_nan element_count=count"),
+        "bad_count": finding.bad,
+        "bad_nan_count": finding.bad_nan,
+        "element_count": finding.count,
     }
 
 
@@ -167,7 +184,12 @@ def _finding_record(finding: Finding) -> dict[str, object]:
             for record in leaf_records([(operand.name, leaf) for leaf in operand.leaves])
         ],
         "elements": [
-            attributes(element, "index element=value operand_elements=operands") for element in finding.elements
+            {
+                "index": element.index,
+                "element": element.value,
+                "operand_elements": element.operands,
+            }
+            for element in finding.elements
         ],
         "chain": [
             {

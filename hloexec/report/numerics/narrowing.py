@@ -10,7 +10,6 @@ from rich.text import Text
 
 from hloexec.narrowing import Deviation, InstructionVerdict, Narrowing, OutputDeviation, Standing
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.records import attributes
 from hloexec.report.units import byte_text, count_text, flop_text, plural, seconds_text
 
 __all__ = ["narrowing_record", "narrowing_view"]
@@ -144,10 +143,18 @@ def narrowing_record(found: Narrowing, output: str | None) -> dict[str, object]:
         if carried is None
         else [{"label": one, "parameter_label": other} for one, other in carried.pairs],
         "carried_reason": None if carried is None else carried.reason,
-        **attributes(found, "search_share=margin input_count held_back_count rejection_count=rejections"),
-        **attributes(found, "trial_count=trials seconds work_flops=flops narrowed_flops=flops_by_type"),
-        **attributes(found, "contraction_flops narrowed_contraction_flops=contraction_flops_by_type"),
-        **attributes(found, "moved_bytes=byte_count narrowed_bytes=bytes_by_type"),
+        "search_share": found.margin,
+        "input_count": found.input_count,
+        "held_back_count": found.held_back_count,
+        "rejection_count": found.rejections,
+        "trial_count": found.trials,
+        "seconds": found.seconds,
+        "work_flops": found.flops,
+        "narrowed_flops": found.flops_by_type,
+        "contraction_flops": found.contraction_flops,
+        "narrowed_contraction_flops": found.contraction_flops_by_type,
+        "moved_bytes": found.byte_count,
+        "narrowed_bytes": found.bytes_by_type,
         "held_outputs": list(map(_output_record, found.outputs)),
         "narrowing_verdicts": list(map(_verdict_record, found.instructions)),
     }
@@ -163,16 +170,32 @@ def _output_record(each: OutputDeviation) -> dict[str, object]:
 
 
 def _deviation_record(each: Deviation) -> dict[str, object]:
-    keys = "label=output index input_number=inputs step_number=step device expected=original actual=changed"
-    return attributes(each, f"{keys} relative_error=error")
+    return {
+        "label": each.output,
+        "index": each.index,
+        "input_number": each.inputs,
+        "step_number": each.step,
+        "device": each.device,
+        "expected": each.original,
+        "actual": each.changed,
+        "relative_error": each.error,
+    }
 
 
 def _verdict_record(each: InstructionVerdict) -> dict[str, object]:
     return {
-        **attributes(each, "computation instruction opcode kind element_type narrow_type"),
+        "computation": each.computation,
+        "instruction": each.instruction,
+        "opcode": each.opcode,
+        "kind": each.kind,
+        "element_type": each.element_type,
+        "narrow_type": each.narrow_type,
         "standing": each.standing.value,
         "reason": each.reason,
         "alone": None if each.alone is None else _deviation_record(each.alone),
-        **attributes(each, "run_count=runs work_flops=flops hlo=line op_name"),
+        "run_count": each.runs,
+        "work_flops": each.flops,
+        "hlo": each.line,
+        "op_name": each.op_name,
         "source": [] if each.source is None else [each.source],
     }

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from hloexec.ir import ArrayShape
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
-from hloexec.report.records import attributes
 from hloexec.report.tables import extract_command, place_lines
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
@@ -150,18 +149,35 @@ def shadow_record(found: ShadowRun) -> dict[str, object]:
                 "index": output.index,
                 "devices": output.devices,
                 "shape": _shape_text(output),
-                **attributes(output, "relative_rms_error=relative_error digits worst_digits worst_index worst_value"),
-                **attributes(output, "worst_exact lost_count=lost"),
+                "relative_rms_error": output.relative_error,
+                "digits": output.digits,
+                "worst_digits": output.worst_digits,
+                "worst_index": output.worst_index,
+                "worst_value": output.worst_value,
+                "worst_exact": output.worst_exact,
+                "lost_count": output.lost,
                 "sampled": _sampled_record(sampled.get((output.index, output.devices))),
             }
             for output in found.outputs
         ],
         "losses": [_loss_record(loss) for loss in found.losses],
         "decisions": [
-            {"decision_count": entry.count, "element_count": entry.total, **_instruction_record(entry)}
+            {
+                "decision_count": entry.count,
+                "element_count": entry.total,
+                **_instruction_record(entry),
+            }
             for entry in found.decisions
         ],
-        "untold": [attributes(entry, "instruction computation opcode reason") for entry in found.untold],
+        "untold": [
+            {
+                "instruction": entry.instruction,
+                "computation": entry.computation,
+                "opcode": entry.opcode,
+                "reason": entry.reason,
+            }
+            for entry in found.untold
+        ],
         "instruction_errors": [
             {"computation": place[0], "instruction": place[1], "inherited_error": inherited, "added_error": added}
             for place, (inherited, added) in found.errors.items()
@@ -172,22 +188,43 @@ def shadow_record(found: ShadowRun) -> dict[str, object]:
 
 
 def _instruction_record(found: Loss | Decision) -> dict[str, Any]:
-    record = attributes(found, "instruction computation opcode hlo=line")
-    return record | {"source": list(map(str, found.source))}
+    return {
+        "instruction": found.instruction,
+        "computation": found.computation,
+        "opcode": found.opcode,
+        "hlo": found.line,
+        "source": list(map(str, found.source)),
+    }
 
 
 def _loss_record(loss: Loss) -> dict[str, object]:
     return {
-        **attributes(loss, "share lost_share kind path=name iteration devices"),
+        "share": loss.share,
+        "lost_share": loss.lost_share,
+        "kind": loss.kind,
+        "path": loss.name,
+        "iteration": loss.iteration,
+        "devices": loss.devices,
         **_instruction_record(loss),
-        **attributes(
-            loss, "op_name inherited_error=inherited added_error=added run_count=runs affected_count=affected"
-        ),
+        "op_name": loss.op_name,
+        "inherited_error": loss.inherited,
+        "added_error": loss.added,
+        "run_count": loss.runs,
+        "affected_count": loss.affected,
         "output_numbers": loss.outputs,
         "sampled": _sampled_record(loss.digits),
     }
 
 
 def _sampled_record(found: SampledDigits | None) -> dict[str, object] | None:
-    keys = "digits low_digits=low high_digits=high worst_digits=worst agreed_digits=agreed agreeing_share=probability"
-    return None if found is None else attributes(found, f"{keys} sample_count=samples")
+    if found is None:
+        return None
+    return {
+        "digits": found.digits,
+        "low_digits": found.low,
+        "high_digits": found.high,
+        "worst_digits": found.worst,
+        "agreed_digits": found.agreed,
+        "agreeing_share": found.probability,
+        "sample_count": found.samples,
+    }

@@ -11,7 +11,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
-from hloexec.report.records import attributes
 from hloexec.report.units import number_text, plural
 from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, OutputDifference, PolicyFound, Triage, TriagedModule
 from hloexec.wording import listing
@@ -165,7 +164,11 @@ def _commands(found: Triage) -> list[str]:
 def triage_record(found: Triage) -> dict[str, object]:
     """The same for programs, with all modules."""
     return {
-        **attributes(found, "folder other_folder=other output_folder=output case_count outcome_counts=counts"),
+        "folder": found.folder,
+        "other_folder": found.other,
+        "output_folder": found.output,
+        "case_count": found.case_count,
+        "outcome_counts": found.counts,
         "cause_groups": list(map(_group_record, found.groups)),
         "triaged_modules": list(map(_module_record, found.modules)),
         "total_seconds": found.seconds,
@@ -175,9 +178,15 @@ def triage_record(found: Triage) -> dict[str, object]:
 
 def _group_record(group: CauseGroup) -> dict[str, object]:
     return {
-        **attributes(group, "group_number=number triage_outcome=outcome cause blamed_opcode=opcode"),
-        **attributes(group, "blamed_opcode_counts=opcodes blamed_element_types=element_types shape_class"),
-        **attributes(group, "difference_kind=difference cause_policy=policy"),
+        "group_number": group.number,
+        "triage_outcome": group.outcome,
+        "cause": group.cause,
+        "blamed_opcode": group.opcode,
+        "blamed_opcode_counts": group.opcodes,
+        "blamed_element_types": list(group.element_types),
+        "shape_class": group.shape_class,
+        "difference_kind": group.difference,
+        "cause_policy": group.policy,
         "member_names": [member.name for member in group.members],
         "representative": group.representative,
         "minified": None if group.minified is None else _minified_record(group.minified),
@@ -185,21 +194,40 @@ def _group_record(group: CauseGroup) -> dict[str, object]:
 
 
 def _minified_record(found: MinifiedModule) -> dict[str, object]:
-    return attributes(
-        found,
-        "module_name minified_folder=folder reason failure given_instruction_count instruction_count largest_dimension "
-        "is_complete is_confirmed hlo_text failing_command=command total_seconds=seconds",
-    )
+    return {
+        "module_name": found.module_name,
+        "minified_folder": found.folder,
+        "reason": found.reason,
+        "failure": found.failure,
+        "given_instruction_count": found.given_instruction_count,
+        "instruction_count": found.instruction_count,
+        "largest_dimension": found.largest_dimension,
+        "is_complete": found.is_complete,
+        "is_confirmed": found.is_confirmed,
+        "hlo_text": found.hlo_text,
+        "failing_command": found.command,
+        "total_seconds": found.seconds,
+    }
 
 
 def _module_record(module: TriagedModule) -> dict[str, object]:
     return {
-        **attributes(module, "module_name=name case_kind=kind files against triage_outcome=outcome reason"),
+        "module_name": module.name,
+        "case_kind": module.kind,
+        "files": list(module.files),
+        "against": module.against,
+        "triage_outcome": module.outcome,
+        "reason": module.reason,
         "difference_kind": module.difference,
         "different_outputs": list(map(_output_record, module.outputs)),
         "blamed_instruction": None if module.blamed is None else _blamed_record(module.blamed),
         "explained_by": None if module.explained is None else _policy_record(module.explained),
-        **attributes(module, "to_blame=step instruction_count notes is_cut is_reused total_seconds=seconds"),
+        "to_blame": module.step,
+        "instruction_count": module.instruction_count,
+        "notes": list(module.notes),
+        "is_cut": module.is_cut,
+        "is_reused": module.is_reused,
+        "total_seconds": module.seconds,
     }
 
 
@@ -223,5 +251,11 @@ def _blamed_record(blamed: Blamed) -> dict[str, object]:
 
 
 def _policy_record(found: PolicyFound) -> dict[str, object]:
-    keys = "policy policy_words=words alike_policies=alike bits_explained equal_share explains_all=is_whole"
-    return attributes(found, keys)
+    return {
+        "policy": found.policy,
+        "policy_words": found.words,
+        "alike_policies": list(found.alike),
+        "bits_explained": found.bits_explained,
+        "equal_share": found.equal_share,
+        "explains_all": found.is_whole,
+    }

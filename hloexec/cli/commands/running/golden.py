@@ -68,7 +68,6 @@ def record(
     import hloexec
     from hloexec.golden.folder import SUFFIX
     from hloexec.numerics.tolerances import given_tolerance
-    from hloexec.report.records import attributes
     from hloexec.results import read_result, result_shapes
 
     if given.elided not in ("zeros", "random", "error"):
@@ -97,8 +96,14 @@ def record(
         **settings,
         **given.limits(),
     )
-    recorded = {"file": file, "folder": str(golden.folder)}
-    recorded |= attributes(golden, "module=module_name module_hash seed numerics")
+    recorded = {
+        "file": file,
+        "folder": str(golden.folder),
+        "module": golden.module_name,
+        "module_hash": golden.module_hash,
+        "seed": golden.seed,
+        "numerics": golden.numerics,
+    }
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\nto check it:\n"
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}\n"
