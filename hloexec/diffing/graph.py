@@ -130,7 +130,7 @@ class Instance:
     @property
     def is_movement(self) -> bool:
         """Whether the result is the operand's elements, perhaps in another order."""
-        if role_of(self.instruction) in (Role.COPY_START, Role.PART):
+        if role_of(self.instruction) is Role.PART:
             return True
         is_rearranged = len(self.operands) == 1 and traits_of(self.instruction).rearranges
         return is_rearranged and self.results[0].digest.count == self.inputs[0].digest.count

@@ -45,7 +45,6 @@ from hloexec.numerics.sequential import settled
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
 from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import Inputs, Value
@@ -272,10 +271,10 @@ def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:
 def _tells_something(node: Node) -> bool:
     """Whether it is not a source, a copy or a repetition, nor one number often."""
     instance = node.instance
-    role, traits = role_of(instance.instruction), traits_of(instance.instruction)
+    traits = traits_of(instance.instruction)
     before = instance.inputs[0].shape if instance.inputs else None
     is_same = traits.keeps_order and not traits.converts and node.shape == before
-    is_shown = role is Role.COPY_START or (traits.moves == (0,) and bool(traits.aliases or is_same))
+    is_shown = traits.moves == (0,) and bool(traits.aliases or is_same)
     is_repeated = traits.repeats and len(instance.operands) == 1
     is_known = instance.is_source or is_shown or is_repeated
     return not is_known and not node.digest.is_uniform and node.digest.count > 1

@@ -429,3 +429,50 @@ def test_what_moves_elements_that_lie_in_other_places_already_is_not_to_blame() 
     x, y = random.normal(size=5).astype(np.float32), random.normal(size=9).astype(np.float32)
     found = _first(before, _PLACED.replace("STEPS", steps), x, y)
     assert found.after.instruction != "cut"
+
+
+_CHAOS = """HloModule m
+go {
+  p = (s32[], f32[8], f32[]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[8] get-tuple-element(p), index=1
+  rate = f32[] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  rates = f32[8] broadcast(rate), dimensions={}
+  STEP
+  ROOT r = (s32[], f32[8], f32[]) tuple(next, y, rate)
+}
+on {
+  p = (s32[], f32[8], f32[]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(25)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+ENTRY main {
+  x = f32[8] parameter(0)
+  rate = f32[] parameter(1)
+  zero = s32[] constant(0)
+  t = (s32[], f32[8], f32[]) tuple(zero, x, rate)
+  w = (s32[], f32[8], f32[]) while(t), condition=on, body=go
+  y = f32[8] get-tuple-element(w), index=1
+  END
+}
+"""
+
+
+def test_what_copies_a_value_asynchronously_is_not_to_blame_for_roundings_behind_it() -> None:
+    """In a loop that amplifies them, and that computes rx(1 - x) in another order."""
+    before = _CHAOS.replace("END", "ROOT r = f32[8] copy(y)").replace(
+        "STEP",
+        "square = f32[8] multiply(x, x)\n  rest = f32[8] subtract(x, square)\n  y = f32[8] multiply(rates, rest)",
+    )
+    after = _CHAOS.replace(
+        "END", "started = (f32[8], f32[8], u32[]) copy-start(y)\n  ROOT r = f32[8] copy-done(started)"
+    ).replace(
+        "STEP",
+        "first = f32[8] multiply(rates, x)\n  second = f32[8] multiply(first, x)\n  y = f32[8] subtract(first, second)",
+    )
+    inputs = [np.linspace(0.1, 0.8, 8, dtype=np.float32), np.float32(3.7)]
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+    assert found.verdict == "rounding only"

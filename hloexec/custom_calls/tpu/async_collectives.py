@@ -8,6 +8,7 @@ the first, and wraps the collective in `AsyncCollectiveDone`.
 from __future__ import annotations
 
 from hloexec.custom_calls.registry import custom_call
+from hloexec.errors import UnsupportedError
 from hloexec.ir import Computation, Instruction, TupleShape
 
 
@@ -21,6 +22,11 @@ class AsyncCollectiveStart:
     @staticmethod
     def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
         (collective,) = computation.operands_of(instruction)
+        if not collective.operands:
+            raise UnsupportedError(
+                f"%{instruction.name} in computation {computation.name} starts %{collective.name}, which is no "
+                "collective but given; take the computation as a whole"
+            )
         return (collective.operands[0], collective.name)
 
     @staticmethod

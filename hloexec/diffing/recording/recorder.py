@@ -16,7 +16,7 @@ from hloexec.diffing.recording.columns import Operands
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction, Module, leaf_shapes, parts_of
-from hloexec.operations import exchanges
+from hloexec.operations import exchanges, forwarded_names
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.structs import define
 from hloexec.values import Array, Value, flat
@@ -26,8 +26,8 @@ __all__ = ["GraphRecorder", "arrays_of"]
 
 _RENAMING = frozenset(
     {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.PART}
-    # Without a kernel, it shows what the computation that it calls has given.
-    | {Role.ASYNC_START}
+    # Without a kernel, it shows what the computation that it calls has given, or what it is to copy.
+    | {Role.ASYNC_START, Role.COPY_START}
 )
 _NODE_BYTES = 128
 """What a node takes beside its array."""
@@ -77,7 +77,7 @@ class GraphRecorder:
         path, _, name = event.name.rpartition("/")
         arrays = arrays_of(event.value)
         role = role_of(event.instruction)
-        is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(path))
+        is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(path)) or _hands_over(event)
         for device in event.devices:
             scope = self._scope(path, device)
             if is_renaming:
@@ -143,7 +143,12 @@ class GraphRecorder:
             return scope.handed_on.pop((instruction.name, instruction.attributes.body))
         if role in (Role.CALL, Role.CONDITIONAL, Role.ASYNC_START):
             return ()
+        if role is Role.CUSTOM_CALL:
+            names = forwarded_names(event.computation, instruction)
+            return [node for name in names for node in scope.nodes.get(name, ())]
         nodes = [node for part in self._operands(event, scope, device) for node in part]
+        if role is Role.COPY_START:
+            return [*nodes, *nodes]
         if role is not Role.GET_TUPLE_ELEMENT:
             return nodes
         return nodes[self._first_array(event.computation, instruction) :]
@@ -266,6 +271,13 @@ def _given(number: int, caller: Instruction, outer: _Scope | None) -> Sequence[i
     if role is Role.WHILE and (caller.name, caller.attributes.body) in outer.handed_on:
         return outer.handed_on[caller.name, caller.attributes.body]
     return outer.nodes.get(caller.operands[number], ()) if role in (Role.WHILE, Role.CALL) else ()
+
+
+def _hands_over(event: Event) -> bool:
+    """Whether a library call only hands values over, on each device its own."""
+    instruction = event.instruction
+    is_call = role_of(instruction) is Role.CUSTOM_CALL and not exchanges(instruction)
+    return is_call and bool(forwarded_names(event.computation, instruction))
 
 
 def _caller(path: str) -> str:
