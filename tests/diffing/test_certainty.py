@@ -244,3 +244,55 @@ def test_of_two_operands_that_are_rounded_neither_is_certain() -> None:
     (finding,) = _found(before, after, _floats(8, 64), _floats(64, 16)).findings
     assert not finding.is_certain
     assert {run.instruction for run in finding.region} == {"n", "m"}
+
+
+_PART = """HloModule m
+ENTRY main {
+  a = f32[24,64] parameter(0)
+  b = f32[64,16] parameter(1)
+  x = f32[24,64] tanh(a)
+  CONVERTED
+  s = TYPE[8,64] slice(n), slice={[8:16], [0:64]}
+  t = TYPE[64,8] transpose(s), dimensions={1,0}
+  d = f32[8,16] dot(t, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT r = f32[8,16] exponential(d)
+}
+"""
+
+
+@pytest.mark.parametrize("opcode", ["convert", "copy"])
+def test_to_blame_is_what_rounds_and_not_what_takes_a_part_of_that(opcode):
+    """TPUs' copies may convert."""
+    before, after = (
+        _PART.replace("CONVERTED", text).replace("TYPE", kind)
+        for text, kind in (("n = f32[24,64] copy(x)", "f32"), (f"n = bf16[24,64] {opcode}(x)", "bf16"))
+    )
+    (finding,) = _found(before, after, _floats(24, 64), _floats(64, 16)).findings
+    assert (finding.after.instruction, finding.reason) == ("n", "after rounds it to bf16, and before does not")
+
+
+_SQUARES = """HloModule m
+ENTRY main {
+  a = f32[16,20] parameter(0)
+  b = f32[16,20] parameter(1)
+  SUMS
+}
+"""
+
+
+def test_what_would_be_the_same_but_for_roundings_is_no_repair() -> None:
+    """The real part of a complex product, in other steps, whose terms cancel."""
+    dot = "f32[16,16] dot({}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}"
+    before = _SQUARES.replace(
+        "SUMS",
+        f"first = {dot.format('a, a')}\n  second = {dot.format('b, b')}\n  ROOT r = f32[16,16] add(first, second)",
+    )
+    after = _SQUARES.replace(
+        "SUMS",
+        "less = f32[16,20] subtract(a, b)\n  more = f32[16,20] add(a, b)\n"
+        f"first = {dot.format('a, more')}\n  second = {dot.format('less, b')}\n"
+        "  ROOT r = f32[16,16] subtract(first, second)",
+    )
+    random = np.random.default_rng(15)
+    inputs = [random.normal(size=(16, 20)).astype(np.float32) for _ in range(2)]
+    assert not any(finding.is_certain for finding in _found(before, after, *inputs).findings)

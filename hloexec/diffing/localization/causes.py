@@ -30,6 +30,7 @@ from hloexec.diffing.localization.precision import (
     reason_of_lost,
     reason_of_narrowing,
     type_rounded_to,
+    where_narrowed,
 )
 from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
@@ -376,14 +377,11 @@ def _is_moved(node: Node) -> bool:
 
 def _narrowing(pair: NodePair, operands: Sequence[NodePair]) -> Iterator[Suspect]:
     """What gives some operands of a pair fewer bits than their counterparts have."""
-    made = [
-        next(node for node in reversed(transparent_chain(entry.ours)) if node.dtype == entry.ours.dtype)
-        for entry in operands
-    ]
-    for node, entry in zip(made, operands, strict=True):
+    made = {node.number: (node, entry) for entry in operands for node in [where_narrowed(entry.ours)]}
+    is_alone = len(made) == 1
+    region = () if is_alone else tuple(node for node, _ in made.values())
+    for node, entry in made.values():
         reason = reason_of_narrowing(element_type_of(node.dtype))
-        is_alone = len(made) == 1
-        region = () if is_alone else tuple(made)
         yield Suspect(NodePair(node, entry.theirs), reason, trial=pair, region=region, is_less_precise=is_alone)
 
 

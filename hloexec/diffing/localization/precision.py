@@ -28,6 +28,7 @@ __all__ = [
     "reason_of_lost",
     "reason_of_narrowing",
     "type_rounded_to",
+    "where_narrowed",
 ]
 
 
@@ -56,6 +57,20 @@ def is_narrower(pair: NodePair) -> bool:
     if ours.is_floating and theirs.is_floating:
         return unit_roundoff(ours) > unit_roundoff(theirs)
     return ours.is_integral and theirs.is_integral and ours.bits < theirs.bits
+
+
+def where_narrowed(node: Node) -> Node:
+    """What first gives a value the few bits it has: what only takes elements of one array comes after it."""
+    while True:
+        instance = node.instance
+        moves = traits_of(instance.instruction).moves
+        place = node.leaf if instance.others or moves is None else moves[0]
+        if not (instance.is_movement or instance.others or (moves is not None and len(moves) == 1)):
+            return node
+        sources = instance.operands[place] if place < len(instance.operands) else ()
+        if len(sources) != 1 or sources[0].dtype != node.dtype:
+            return node
+        node = sources[0]
 
 
 def is_only_unrounded(actual: Array, expected: Array, entry: ElementType) -> bool:

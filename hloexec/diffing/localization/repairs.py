@@ -102,9 +102,7 @@ class Repairs:
     def _changes_little(self, node: Node, now: Array) -> bool:
         """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
         of small numbers is."""
-        if is_same(now, self._state.raw[node.number]):
-            return True
-        values = (self._state.values[entry.number] for entry in node.instance.inputs)
+        values = (self._state.raw[node.number], *(self._state.values[entry.number] for entry in node.instance.inputs))
         return any(value.shape == now.shape and is_near(now, value) for value in values)
 
     def _edits_of(self, node: Node) -> Iterator[Edit]:

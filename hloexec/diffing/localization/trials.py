@@ -17,13 +17,14 @@ from hloexec.diffing.localization.guilt import Guilt
 from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.misuses import Misuses
 from hloexec.diffing.localization.patches import Patch, corrects_alone, patched, replaced
-from hloexec.diffing.localization.precision import is_narrower
+from hloexec.diffing.localization.precision import is_narrower, reason_of_narrowing, where_narrowed
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
+from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.structs import define
@@ -102,7 +103,7 @@ class Trials:
             return None, None
         wrong = self._wrong if suspect.decision is None else [suspect.decision]
         corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
-        return self._guilt.judged(suspect, patch, corrects), patch
+        return _named(self._guilt.judged(suspect, patch, corrects)), patch
 
     def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
@@ -266,6 +267,17 @@ class Trials:
             if after is not None and sum(map(after.has, counted)) >= before + least:
                 return Patch(pair, value, after, is_proof=False)
         return None
+
+
+def _named(suspect: Suspect) -> Suspect:
+    """A suspect that has too few bits, by the rounding that took them."""
+    ours, theirs = suspect.pair.ours, suspect.pair.theirs
+    entry = element_type_of(ours.dtype)
+    if suspect.reason or suspect.region or suspect.place or not (is_narrower(suspect.pair) and entry.is_floating):
+        return suspect
+    pair = NodePair(where_narrowed(ours), theirs)
+    trial = suspect.trial or (None if pair.ours is ours else suspect.pair)
+    return attrs.evolve(suspect, pair=pair, reason=reason_of_narrowing(entry), trial=trial)
 
 
 def _is_given(node: Node) -> bool:
