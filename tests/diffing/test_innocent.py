@@ -461,18 +461,52 @@ ENTRY main {
 """
 
 
-def test_what_copies_a_value_asynchronously_is_not_to_blame_for_roundings_behind_it() -> None:
+_PERMUTED = "channel_id=1, source_target_pairs={{0,1},{1,0}}"
+
+
+@pytest.mark.parametrize(
+    "whole, started, end",
+    [
+        ("copy(y)", "(f32[8], f32[8], u32[]) copy-start(y)", "copy-done(started)"),
+        (
+            f"collective-permute(y), {_PERMUTED}",
+            f"(f32[8], f32[8]) collective-permute-start(y), {_PERMUTED}",
+            "collective-permute-done(started)",
+        ),
+    ],
+    ids=["copy", "collective"],
+)
+def test_what_only_hands_a_value_on_is_not_to_blame_for_roundings_behind_it(whole: str, started: str, end: str) -> None:
     """In a loop that amplifies them, and that computes rx(1 - x) in another order."""
-    before = _CHAOS.replace("END", "ROOT r = f32[8] copy(y)").replace(
+    before = _CHAOS.replace("END", f"ROOT r = f32[8] {whole}").replace(
         "STEP",
         "square = f32[8] multiply(x, x)\n  rest = f32[8] subtract(x, square)\n  y = f32[8] multiply(rates, rest)",
     )
-    after = _CHAOS.replace(
-        "END", "started = (f32[8], f32[8], u32[]) copy-start(y)\n  ROOT r = f32[8] copy-done(started)"
-    ).replace(
+    after = _CHAOS.replace("END", f"started = {started}\n  ROOT r = f32[8] {end}").replace(
         "STEP",
         "first = f32[8] multiply(rates, x)\n  second = f32[8] multiply(first, x)\n  y = f32[8] subtract(first, second)",
     )
     inputs = [np.linspace(0.1, 0.8, 8, dtype=np.float32), np.float32(3.7)]
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+    given: Any = [inputs, [inputs[0] + np.float32(0.01), inputs[1]]] if "collective" in whole else inputs
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), given)
     assert found.verdict == "rounding only"
+
+
+_SORTED = """HloModule m
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+ENTRY main {
+  x = f32[20,8] parameter(0)
+  s = f32[20,8] sort(x), dimensions={1}, to_apply=less
+  ROOT r = f32[20,8] reverse(TAKEN), dimensions={1}
+}
+"""
+
+
+def test_an_input_is_not_to_blame_where_it_is_taken_for_what_only_reorders_it() -> None:
+    before, after = (_SORTED.replace("TAKEN", name) for name in "sx")
+    found = _first(before, after, np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
+    assert found.after.instruction == "r"

@@ -267,7 +267,10 @@ class Causes:
         is_inherited = self._relations.is_only_rearranged(source.ours, source.theirs)
         for node in () if is_inherited else reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
-                guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
+                # Nothing can be wrong with an input, only with what moves it.
+                is_given = role_of(node.instance.instruction) is Role.PARAMETER
+                at = next(filter(_is_moved, reversed(ours[:-1])), ours[0]) if is_given else node
+                guilty = Suspect(NodePair(at, pair.theirs), trial=pair, is_restructured=node is ours[-1])
                 return _Explanation(causes=causes, otherwise=guilty) if causes else _Explanation((guilty,))
         if rounded is not None:
             return _Explanation((Suspect(pair, reason_of_lost(rounded), is_more_precise=True),))

@@ -49,7 +49,7 @@ class Overlay:
 
 class Evaluator:
     """Runs instances of a graph again; but for random numbers from a state, what comes from a host, and halves of
-    asynchronous pairs."""
+    asynchronous pairs that start no collective."""
 
     def __init__(self, module: Module, topology: Topology, options: dict[str, Any]) -> None:
         self._module = module
@@ -110,7 +110,8 @@ class Evaluator:
     def _alone(self, instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> Module | None:
         """The module that has this instruction only."""
         entry = find_opcode(instance.opcode)
-        if entry is None or instance.opcode.endswith(("-start", "-done", "-update")):
+        is_half = instance.opcode.endswith(("-start", "-done", "-update"))
+        if entry is None or (is_half and entry.exchange is None):
             return None
         computation, names = instance.computation, instance.instruction.operands
         boundary = tuple(dict.fromkeys(names))
