@@ -12,9 +12,10 @@ from hloexec.diffing.extracting.building import Extractor
 from hloexec.diffing.extracting.pair import ExtractedPair
 from hloexec.diffing.extracting.region import region_graph
 from hloexec.diffing.findings import Finding
+from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blame, Blamed
-from hloexec.diffing.localization.precision import lost_roundings
+from hloexec.diffing.localization.precision import lost_roundings, roundings_taken_back
 from hloexec.diffing.replaying.replay import Replay, match_through_rounding
 from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
@@ -26,6 +27,7 @@ from hloexec.numerics.measuring import measure
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.structs import frozen
+from hloexec.wording import counted
 
 __all__ = ["Search", "search"]
 
@@ -64,6 +66,7 @@ def search(replay: Replay, blame: Blame, comparison: Comparison, top: int, stage
     stages.begin("search")
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     notes = [blame.end] if blame.end else []
+    notes += _roundings(replay, blame)
     if comparison.agrees and not replay.is_complete:
         # What has not been replayed is unmatched, and proves nothing.
         blamed = []
@@ -83,6 +86,26 @@ def search(replay: Replay, blame: Blame, comparison: Comparison, top: int, stage
     return Search(state, blamed, tuple(findings[:top]), tuple(notes), next(iter([*blamed, *nearest]), None))
 
 
+def _roundings(replay: Replay, blame: Blame) -> list[str]:
+    """Notes on what rounds to fewer bits than `before`, where it took several to say what else differs."""
+    if blame.without_roundings is None:
+        return []
+    found = list(roundings_taken_back(replay, blame.without_roundings))
+    if not found:
+        return []
+    left = "nothing else differs" if blame.is_rounding_all else "the results still differ"
+    notes = [f"without {counted(len(found), 'rounding')} to fewer bits, which before does not have, {left}"]
+    return notes + _listed(found, "values are rounded to fewer bits than before has")
+
+
+def _listed(found: Sequence[tuple[Node, str]], others: str, end: str = "") -> list[str]:
+    """The first of some values with what is said of each, and how many others there are."""
+    shown = found[: LIMITS.notes_on_precision]
+    notes = [f"%{node.instance.instruction.name}: {reason}{end}" for node, reason in shown]
+    left = len(found) - len(shown)
+    return notes + ([f"{left} more {others}"] if left else [])
+
+
 def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
     return blamed.is_proven and (finding.comparison is None or not finding.comparison.agrees)
 
@@ -90,12 +113,7 @@ def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
 def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:
     """Notes on values that keep more bits than in `before`, if not on more than a few."""
     found = list(lost_roundings(replay, state)) or [(entry.node, entry.reason) for entry in blamed]
-    notes = [
-        f"%{node.instance.instruction.name}: {reason}; the results do not show it"
-        for node, reason in found[: LIMITS.notes_on_precision]
-    ]
-    left = len(found) - len(notes)
-    return notes + ([f"{left} more values are not rounded as before rounds them"] if left else [])
+    return _listed(found, "values are not rounded as before rounds them", "; the results do not show it")
 
 
 def _other_shape(blamed: Blamed) -> str:

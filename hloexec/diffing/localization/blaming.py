@@ -55,6 +55,8 @@ class Blamed:
     """Whether it is right, and has only not been rounded as `before` rounds it."""
     compared: NodePair | None = None
     """What was put right to see whether the results come right, where it is not the node itself."""
+    is_rounding: bool = False
+    """Whether it rounds to fewer bits than `before` has."""
 
 
 class Blame:
@@ -78,6 +80,11 @@ class Blame:
         self._tick = tick
         self.end = ""
         """Why the search ended before it was done; empty where it was."""
+        self.without_roundings: State | None = None
+        """The state in which roundings to fewer bits were taken back to find what else differs; None where that was not
+        needed."""
+        self.is_rounding_all = False
+        """Whether nothing else does."""
 
     def is_over(self) -> bool:
         """Whether the time for the search is over."""
@@ -100,7 +107,11 @@ class Blame:
             ]
         except KeyboardInterrupt:
             self.end = "the search was interrupted; this is the best that it had found"
-        return sorted(found, key=lambda entry: entry.node.number)
+        # Beside roundings, something else comes first if that is proven.
+        has_roundings = any(entry.is_rounding for entry in found)
+        return sorted(
+            found, key=lambda entry: (has_roundings and (entry.is_rounding or not entry.is_proven), entry.node.number)
+        )
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> list[bool]:
         """Add what is to blame to `found`; whether each of it may be so because of what else was found or is wrong."""
@@ -118,6 +129,14 @@ class Blame:
                 start = suspect.trial or suspect.pair
                 behind.append(self._between(state, [start]) - {start.ours.number})
                 doubted.append(is_assumed)
+            if suspect.is_rounding and not suspect.is_certain and self.without_roundings is None and len(found) == 1:
+                # It is one of several, and what else is wrong shows only without them.
+                self.without_roundings = self._replay.without_roundings(self.is_over)
+                if self.without_roundings is not None:
+                    state, is_assumed = self.without_roundings, True
+                    self.is_rounding_all = not self._wrong(state, is_explained=True)
+                    continue
+                self._replay.adopt(state)
             # What decides how a loop runs is not corrected, and all else that is wrong may follow from it.
             is_decided = suspect.decision is not None
             if is_decided or patch is None or patch.pair.numbers in corrected:
@@ -195,6 +214,7 @@ class Blame:
             suspect.region,
             suspect.is_more_precise,
             suspect.trial,
+            suspect.is_rounding,
         )
 
     def _allowed(self, state: State, node: Node, theirs: Node) -> Array | None:

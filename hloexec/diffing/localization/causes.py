@@ -385,7 +385,8 @@ def _narrowing(pair: NodePair, operands: Sequence[NodePair]) -> Iterator[Suspect
     region = () if is_alone else tuple(node for node, _ in made.values())
     for node, entry in made.values():
         reason = reason_of_narrowing(element_type_of(node.dtype))
-        yield Suspect(NodePair(node, entry.theirs), reason, trial=pair, region=region, is_less_precise=is_alone)
+        where = NodePair(node, entry.theirs)
+        yield Suspect(where, reason, trial=pair, region=region, is_less_precise=is_alone, is_rounding=True)
 
 
 def _are_filled(pair: NodePair) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "lost_roundings",
     "reason_of_lost",
     "reason_of_narrowing",
+    "roundings_taken_back",
     "type_rounded_to",
     "where_narrowed",
 ]
@@ -71,6 +72,25 @@ def where_narrowed(node: Node) -> Node:
         if len(sources) != 1 or sources[0].dtype != node.dtype:
             return node
         node = sources[0]
+
+
+def _only_chooses(node: Node) -> bool:
+    """Whether a value only takes elements of several others of its type."""
+    moves = traits_of(node.instance.instruction).moves or ()
+    operands = [part[0] for place, part in enumerate(node.instance.operands) if place in moves and part]
+    return len(operands) > 1 and all(entry.dtype == node.dtype for entry in operands)
+
+
+def roundings_taken_back(replay: Replay, state: State) -> Iterator[tuple[Node, str]]:
+    """What rounds the values that a state without roundings holds as `before` has them; each instruction once."""
+    named: set[tuple[str, str]] = set()
+    for node in replay.graph.nodes:
+        is_as_it_is = state.values.of(node.number).dtype == node.dtype
+        if is_as_it_is or where_narrowed(node) is not node or _only_chooses(node):
+            continue
+        if node.instance.static not in named:
+            named.add(node.instance.static)
+            yield node, reason_of_narrowing(element_type_of(node.dtype))
 
 
 def is_only_unrounded(actual: Array, expected: Array, entry: ElementType) -> bool:

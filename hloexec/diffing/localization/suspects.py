@@ -24,6 +24,8 @@ class Suspect:
     """Whether it is right, and has only not been rounded as `before` rounds it."""
     is_less_precise: bool = False
     """Whether it only rounds to fewer bits than `before` has, and nothing else does there."""
+    is_rounding: bool = False
+    """Whether it rounds to fewer bits than `before` has."""
     has_wrong_operands: bool = False
     """Whether some of its operands are wrong themselves."""
     decision: NodePair | None = None

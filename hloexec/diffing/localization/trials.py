@@ -277,7 +277,7 @@ def _named(suspect: Suspect) -> Suspect:
         return suspect
     pair = NodePair(where_narrowed(ours), theirs)
     trial = suspect.trial or (None if pair.ours is ours else suspect.pair)
-    return attrs.evolve(suspect, pair=pair, reason=reason_of_narrowing(entry), trial=trial)
+    return attrs.evolve(suspect, pair=pair, reason=reason_of_narrowing(entry), trial=trial, is_rounding=True)
 
 
 def _is_given(node: Node) -> bool:

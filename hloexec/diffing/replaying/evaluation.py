@@ -17,7 +17,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.exec.running import repeated_run
 from hloexec.extraction.slicing import Slice, slice_module
-from hloexec.ir import ArrayShape, Module, leaf_shapes
+from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.operations import traits_of
+from hloexec.ops.common import narrow, wide
 from hloexec.ops.registry import find_opcode
 from hloexec.structs import frozen
 from hloexec.values import Array, Inputs, Value
@@ -61,7 +63,7 @@ class Evaluator:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
         operands = self._operands(instance)
         topology = self._topology_of(instance)
-        values = {node.number: values[node.number] for node in instance.inputs}
+        values = _of_one_type(instance, {node.number: values[node.number] for node in instance.inputs})
         if instance.is_source or len(operands) < topology.count:
             return None
         types = tuple(str(values[node.number].dtype) for part in operands[0] for node in part)
@@ -128,7 +130,49 @@ class Evaluator:
         except HloError:
             return None
         topology = self._topology_of(instance)
+        module = _moving(module, [values[node.number].dtype for place in _moved(instance) for node in operands[place]])
         return attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
+
+
+def _moved(instance: Instance) -> list[int]:
+    """The operands whose elements an instance only moves; what starts a collective without a sum moves all."""
+    traits = traits_of(instance.instruction)
+    moves = range(len(instance.operands)) if traits.begins and instance.others else traits.moves or ()
+    return [place for place in moves if place < len(instance.operands)]
+
+
+def _of_one_type(instance: Instance, values: dict[int, Array]) -> dict[int, Array]:
+    """The values that devices exchange; where some have another type than was recorded, all in the widest."""
+    is_other = bool(instance.others) and any(values[node.number].dtype != node.dtype for node in instance.inputs)
+    types = {element_type_of(value.dtype) for value in values.values()} if is_other else set()
+    if len(types) < 2 or not all(entry.is_floating for entry in types):
+        return values
+    widest = max(types, key=lambda entry: entry.bits)
+    return {number: narrow(wide(value), widest) for number, value in values.items()}
+
+
+def _moving(module: Module, types: Sequence[Any]) -> Module:
+    """A module of what moves elements of these types: where they are wider than declared, so is what is moved."""
+    computation, root = module.entry, module.entry.root
+    if not types:
+        return module
+    widest = max(map(element_type_of, types), key=lambda entry: entry.bits)
+
+    def widened(shape: Shape) -> Shape:
+        if isinstance(shape, TupleShape):
+            return TupleShape(tuple(map(widened, shape.elements)))
+        if not isinstance(shape, ArrayShape) or not (shape.element_type.is_floating and widest.is_floating):
+            return shape
+        return shape.with_element_type(max(shape.element_type, widest, key=lambda entry: entry.bits))
+
+    shape = widened(root.shape)
+    if shape == root.shape:
+        return module
+    wider = attrs.evolve(root, shape=shape)
+    instructions = tuple(wider if each is root else each for each in computation)
+    changed = attrs.evolve(computation, instructions=instructions)
+    computations = tuple(changed if each is computation else each for each in module)
+    return attrs.evolve(module, computations=computations, entry_computation_layout=None)
 
 
 def window_of(instance: Instance, values: Holding) -> Window | None:

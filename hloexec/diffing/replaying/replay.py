@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import agrees, rounds_alike, says_much
+from hloexec.diffing.agreement import agrees, is_same, rounds_alike, says_much
 from hloexec.diffing.bounds import Bounds, whole
 from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
 from hloexec.diffing.graph import Graph, Instance, Node
@@ -27,6 +27,7 @@ from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.operations import traits_of
+from hloexec.ops.common import narrow, wide
 from hloexec.precision import largest_number, unit_roundoff
 from hloexec.values import Array
 
@@ -77,6 +78,18 @@ class Replay:
             self.is_complete = True
         except KeyboardInterrupt:
             self.was_interrupted = True
+        return state
+
+    def without_roundings(self, is_over: Callable[[], bool]) -> State | None:
+        """The state in which `before`'s values take the place of those that are rounded to fewer bits, where that is
+        all that differs; None if there is no time for it."""
+        state = State.recorded(self.graph, self.index.graph)
+        state.takes_roundings_back = True
+        self.adopt(state)
+        for number in range(len(self.graph.instances)):
+            if is_over():
+                return None
+            self._take(state, number)
         return state
 
     def override(
@@ -248,6 +261,8 @@ class Replay:
         state.chains[number] = chain
         state.bounds.pop(number, None)
         match = self.index.find(held, chain, node, made_of, partial(self.bounds, state, node))
+        if state.takes_roundings_back:
+            match = self._rounded(state, node, held) or match
         if match is None:
             state.values[number], state.matches[number] = held, None
             return
@@ -260,7 +275,7 @@ class Replay:
             # What `after` has not rounded, or not yet, is taken as `before` has rounded it.
             found = own(found.array().astype(held.dtype))
             match = attrs.evolve(match, held=found)
-        if found.dtype == held.dtype:
+        if found.dtype == held.dtype or (state.takes_roundings_back and _holds(found.dtype, held.dtype)):
             is_kept = found is held
             held = self._recorded(node, found)
             state.matches.take(number, match, is_kept or held is found)
@@ -273,10 +288,21 @@ class Replay:
         if match.is_in_order and found.dtype == held.dtype:
             self.index.note(match.node)
 
+    def _rounded(self, state: State, node: Node, held: Held) -> Match | None:
+        """The match of what only rounds an operand that `before` has; None of anything else."""
+        inputs = node.instance.inputs
+        if len(inputs) != 1 or not state.matches.is_known(inputs[0].number):
+            return None
+        known, value = state.matches[inputs[0].number], state.values.of(inputs[0].number)
+        if known is None or not known.is_in_order or value.shape != held.shape or not _holds(value.dtype, held.dtype):
+            return None
+        is_rounded = is_same(narrow(wide(value.array()), element_type_of(held.dtype)), held.array())
+        return Match(known.node, True, False, value) if is_rounded else None
 
-def _holds(wide: np.dtype[Any], narrow: np.dtype[Any]) -> bool:
+
+def _holds(wider: np.dtype[Any], narrower: np.dtype[Any]) -> bool:
     """Whether a type of floats has all numbers of another, narrower one."""
-    first, second = element_type_of(wide), element_type_of(narrow)
+    first, second = element_type_of(wider), element_type_of(narrower)
     if not (first.is_floating and second.is_floating) or first is second:
         return False
     return unit_roundoff(first) < unit_roundoff(second) and largest_number(first) >= largest_number(second)
@@ -295,7 +321,7 @@ def match_through_rounding(graph: Graph, state: State) -> None:
     for node in reversed(graph.nodes):
         if state.matches.is_any(node.number) or node.number in outputs or not (using := users[node.number]):
             continue
-        found = [_rounded(user, node, state, widened) for user in using]
+        found = [_rounded_by(user, node, state, widened) for user in using]
         first = found[0]
         if first is not None and None not in found:
             widened[node.number] = attrs.evolve(first, is_exact=False)
@@ -303,7 +329,7 @@ def match_through_rounding(graph: Graph, state: State) -> None:
         state.matches[number] = match
 
 
-def _rounded(user: Instance, node: Node, state: State, widened: dict[int, Match]) -> Match | None:
+def _rounded_by(user: Instance, node: Node, state: State, widened: dict[int, Match]) -> Match | None:
     """The match of what an instance makes of a node, where it rounds it and does nothing else."""
     if len(user.results) != 1:
         return None
@@ -312,7 +338,7 @@ def _rounded(user: Instance, node: Node, state: State, widened: dict[int, Match]
         return widened.get(result.number)
     if not traits_of(user.instruction).converts:
         return None
-    wide, narrow = element_type_of(node.dtype), element_type_of(result.dtype)
-    if not (wide.is_floating and narrow.is_floating) or unit_roundoff(narrow) <= unit_roundoff(wide):
+    before, after = element_type_of(node.dtype), element_type_of(result.dtype)
+    if not (before.is_floating and after.is_floating) or unit_roundoff(after) <= unit_roundoff(before):
         return None
     return state.matches[result.number]

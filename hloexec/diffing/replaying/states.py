@@ -133,6 +133,8 @@ class State:
     """The nodes of `before` that `after` has."""
     changed: bytearray
     """By node, whether it has been computed again since the state was copied from another one."""
+    takes_roundings_back: bool = False
+    """Whether what is a value of `before`, rounded to fewer bits, is held as `before` has it."""
 
     @classmethod
     def recorded(cls, ours: Graph, theirs: Graph) -> State:
@@ -155,4 +157,5 @@ class State:
             dict(self.bounds),
             self.matched.copy(),
             bytearray(len(self.changed)),
+            self.takes_roundings_back,
         )

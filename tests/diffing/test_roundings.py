@@ -1,0 +1,95 @@
+"""Modules that round to fewer bits in several places, as those for TPUs do, and what else is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import hloexec
+
+_TEXT = """HloModule m
+ENTRY main {
+  x = f32[16,32] parameter(0)
+  w = f32[32,24] parameter(1)
+  v = f32[24,16] parameter(2)
+  CONVERTED
+  d = TYPE[32,16] transpose(a), dimensions={1,0}
+  e = TYPE[32,8] slice(d), slice={[0:32], [4:12]}
+  zero = TYPE[] constant(0)
+  f = TYPE[32,12] pad(e, zero), padding=0_0x4_0
+  y = f32[12,24] dot(f, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  scale = f32[] constant(2)
+  scales = f32[12,24] broadcast(scale), dimensions={}
+  z = f32[12,24] multiply(y, scales)
+  u = f32[12,24] tanh(z)
+  r = f32[12,16] dot(u, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT s = f32[12,16] exponential(r)
+}
+"""
+_WHOLE = _TEXT.replace(
+    "CONVERTED", "a = f32[16,32] copy(x)\n  b = f32[32,24] copy(w)\n  c = f32[24,16] copy(v)"
+).replace("TYPE", "f32")
+_ROUNDED = _TEXT.replace(
+    "CONVERTED", "a = bf16[16,32] convert(x)\n  b = bf16[32,24] copy(w)\n  c = bf16[24,16] convert(v)"
+).replace("TYPE", "bf16")
+_RANDOM = np.random.default_rng(0)
+_INPUTS = [_RANDOM.normal(size=size).astype(np.float32) / 4 for size in ((16, 32), (32, 24), (24, 16))]
+
+
+def _found(before: str, after: str, inputs: Any = _INPUTS) -> hloexec.Diff:
+    return hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+
+
+def test_a_note_says_that_without_the_roundings_nothing_differs() -> None:
+    found = _found(_WHOLE, _ROUNDED)
+    assert found.verdict == "differ"
+    assert found.notes[0] == "without 3 roundings to fewer bits, which before does not have, nothing else differs"
+    assert found.notes[1:] == tuple(f"%{name}: after rounds it to bf16, and before does not" for name in "abc")
+    assert found.findings[0].after.instruction in "abc"
+    assert not any(finding.is_certain for finding in found.findings)
+
+
+def test_a_fault_is_found_beside_roundings_and_named_before_them() -> None:
+    found = _found(_WHOLE, _ROUNDED.replace("constant(2)", "constant(3)"))
+    assert found.findings[0].after.instruction == "z"
+    assert not any(finding.is_certain for finding in found.findings)
+    assert found.notes[0] == "without 3 roundings to fewer bits, which before does not have, the results still differ"
+
+
+_SENT = """HloModule m, num_partitions=2
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,8] parameter(1)
+  CONVERTED
+  SENT
+  y = f32[8,8] dot(c, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  OWN
+  ROOT r = f32[8,8] OPCODE(y, o)
+}
+"""
+_PAIRS = "channel_id=1, source_target_pairs={{0,1},{1,0}}"
+
+
+def test_a_fault_is_found_behind_what_devices_exchange_in_fewer_bits() -> None:
+    """One of the devices has zeros, in which nothing is rounded."""
+    before = (
+        _SENT.replace("CONVERTED", "a = f32[8,16] copy(x)\n  b = f32[16,8] copy(w)")
+        .replace("SENT", f"c = f32[8,16] collective-permute(a), {_PAIRS}")
+        .replace("OWN", "o = f32[8,8] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}")
+        .replace("OPCODE", "add")
+    )
+    after = (
+        _SENT.replace("CONVERTED", "a = bf16[8,16] convert(x)\n  b = bf16[16,8] convert(w)")
+        .replace(
+            "SENT",
+            f"started = (bf16[8,16], bf16[8,16]) collective-permute-start(a), {_PAIRS}\n"
+            "  c = bf16[8,16] collective-permute-done(started)",
+        )
+        .replace("OWN", "o = f32[8,8] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}")
+        .replace("OPCODE", "subtract")
+    )
+    x, w = (_RANDOM.normal(size=size).astype(np.float32) for size in ((8, 16), (16, 8)))
+    inputs = [[x, w], [np.zeros_like(x), w]]
+    assert "nothing else differs" in " ".join(_found(before, after.replace("subtract", "add"), inputs).notes)
+    assert _found(before, after, inputs).findings[0].after.instruction == "r"
