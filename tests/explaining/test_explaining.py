@@ -150,3 +150,26 @@ def test_nan_is_proposed_only_where_results_have_nan_or_infinities(
         np.savez("other.npz", np.full(8, 7, np.float32))
         assert main(["explain", "m.hlo", "--expected", "other.npz", "--inputs", "x.npz"]) == 1
         assert ("hloexec nan" in capsys.readouterr().out) == is_proposed
+
+
+_SYSTEM = """HloModule m
+ENTRY main {
+  a = f32[6,6] parameter(0)
+  b = f32[6,2] parameter(1)
+  s = f32[6,6] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  l = f32[6,6] cholesky(s), lower=true
+  x = f32[6,2] triangular-solve(l, b), left_side=true, lower=true, transpose_a=NO_TRANSPOSE
+  ROOT r = f32[6,2] dot(l, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+@pytest.mark.parametrize("policy", ["bf16", "tf32"])
+def test_products_are_explained_beside_decompositions_which_have_no_precision(policy: str) -> None:
+    module = hloexec.parse(_SYSTEM)
+    random = np.random.default_rng(0)
+    inputs = [random.normal(size=size).astype(np.float32) for size in ((6, 6), (6, 2))]
+    inputs[0] += 3 * np.eye(6, dtype=np.float32)
+    found = hloexec.explain(module, inputs, hloexec.run(module, *inputs, numerics=policy))
+    assert found.is_explained
+    assert policy in {trial.name for trial in (found.best, *found.alike)}

@@ -76,7 +76,8 @@ def contraction_split(
     given: Mapping[str, Any], numerics: NumericsPolicy
 ) -> tuple[OperandSplit | None, Mapping[str, Any]]:
     """What a contraction's algorithm, precision and policy do to its operands, and the keyword arguments of its kernel
-    without that; None, and all of them, where they do nothing, or round sums as well."""
+    without that; None, and all of them, where they do nothing, or round sums as well. What has no precision, as the
+    solution of a triangular system, no policy is about."""
     attributes = given["attributes"]
     algorithm = getattr(attributes, "algorithm", "unset")
     if algorithm != "unset" and not numerics.ignores_algorithms:
@@ -84,7 +85,8 @@ def contraction_split(
         if multiplier.sum_type is not None or multiplier.split is None:
             return None, given
         return multiplier.split, {**given, "attributes": attrs.evolve(attributes, algorithm="unset")}
-    is_default = all(word == "default" for word in attributes.operand_precision)
+    precision = getattr(attributes, "operand_precision", None)
+    is_default = precision is not None and all(word == "default" for word in precision)
     split = operand_split(numerics) if is_default else None
     if split is None:
         return None, given

@@ -53,7 +53,9 @@ def concerns(policy: NumericsPolicy, computation: Computation, instruction: Inst
 
 
 def _has_default_precision(contraction: Instruction) -> bool:
-    """Whether the text leaves it to the backend how the operands are rounded."""
+    """Whether the text leaves it to the backend how the operands are rounded: of what has a precision, the default."""
     attributes = contraction.attributes
-    words = (*getattr(attributes, "operand_precision", ()), getattr(attributes, "algorithm", "unset"))
+    if not hasattr(attributes, "operand_precision"):
+        return False
+    words = (*attributes.operand_precision, getattr(attributes, "algorithm", "unset"))
     return all(word in ("default", "unset") for word in words)
