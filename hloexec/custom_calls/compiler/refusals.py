@@ -71,9 +71,15 @@ _COMPILERS = {
 }
 """Who compiles what stands behind a target."""
 
+_UNDERSTOOD = "it is a kernel that {compiler} compiles, and only that compiler understands the code in the text"
+_INTERPRETED = (
+    "; a pallas_call is lowered to HLO with interpret=True, and what XLA made a kernel of is HLO in the module before "
+    "optimization"
+)
+
 for _compiler, _targets in _COMPILERS.items():
     refuse_custom_calls(
         *_targets,
-        reason=f"it is a kernel that {_compiler} compiles, and only that compiler understands the code in the text",
+        reason=_UNDERSTOOD.format(compiler=_compiler) + (_INTERPRETED if "Pallas" in _compiler else ""),
         documentation=f"What a kernel computes that its author wrote for {_compiler}.\n\nSource: JAX, Pallas; XLA:GPU.",
     )

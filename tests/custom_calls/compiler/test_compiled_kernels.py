@@ -51,6 +51,33 @@ def test_a_kernel_is_refused_with_what_to_do_instead(target):
         unregister_custom_call(target)
 
 
+@pytest.mark.parametrize("target", ["tpu_custom_call", "mosaic_gpu"])
+def test_the_refusal_of_a_pallas_kernel_says_how_it_is_lowered_to_hlo(target):
+    with pytest.raises(UnsupportedError, match=r"%r in computation e\), where .*interpret=True"):
+        hloexec.run(hloexec.parse(text_of(target)), np.zeros(3, np.float32))
+
+
+def test_what_is_lowered_with_interpret_runs():
+    jax = pytest.importorskip("jax")
+    from jax.experimental import pallas
+
+    def kernel(x: Any, w: Any, out: Any) -> None:
+        out[...] = x[...] @ w[...]
+
+    def product(x: Any, w: Any) -> Any:
+        rows = pallas.BlockSpec((4, 8), lambda i: (i, 0))
+        whole = pallas.BlockSpec((8, 3), lambda i: (0, 0))
+        written = pallas.BlockSpec((4, 3), lambda i: (i, 0))
+        shape = jax.ShapeDtypeStruct((12, 3), np.float32)
+        return pallas.pallas_call(kernel, shape, grid=(3,), in_specs=[rows, whole], out_specs=written, interpret=True)(
+            x, w
+        )
+
+    x, w = np.arange(96, dtype=np.float32).reshape(12, 8), np.eye(8, 3, dtype=np.float32)
+    text = jax.jit(product).lower(x, w).compiler_ir("hlo").as_hlo_text(True)
+    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), x, w), x[:, :3])
+
+
 def test_partitioning_by_python_functions_is_refused_before_running():
     with pytest.raises(UnsupportedError, match="SPMD partitioner"):
         hloexec.run(hloexec.parse(text_of("CustomSPMDPartitioning")), np.zeros(3, np.float32))
