@@ -93,3 +93,36 @@ def test_a_fault_is_found_behind_what_devices_exchange_in_fewer_bits() -> None:
     inputs = [[x, w], [np.zeros_like(x), w]]
     assert "nothing else differs" in " ".join(_found(before, after.replace("subtract", "add"), inputs).notes)
     assert _found(before, after, inputs).findings[0].after.instruction == "r"
+
+
+_JOINED = """HloModule m
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,8] parameter(1)
+  low = f32[] constant(-inf)
+  STEPS
+  b = TYPE[16,8] OPCODE(w)
+  y = f32[8,8] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  shift = f32[] constant(1)
+  shifts = f32[8,8] broadcast(shift), dimensions={}
+  ROOT r = f32[8,8] add(y, shifts)
+}
+"""
+
+
+def test_roundings_of_values_that_before_does_not_have_are_taken_back_too() -> None:
+    """By slices that round, and by a conversion behind steps that put the parts together again."""
+    before = _JOINED.replace("STEPS", "a = f32[8,16] reverse(x), dimensions={0}")
+    before = before.replace("TYPE", "f32").replace("OPCODE", "copy")
+    after = _JOINED.replace("TYPE", "bf16").replace("OPCODE", "convert").replace(
+        "STEPS",
+        "first = bf16[3,16] slice(x), slice={[0:3], [0:16]}\n  second = f32[5,16] slice(x), slice={[3:8], [0:16]}\n"
+        "  wide = f32[3,16] convert(first)\n  padded = f32[8,16] pad(wide, low), padding=0_5x0_0\n"
+        "  other = f32[8,16] pad(second, low), padding=3_0x0_0\n  joined = f32[8,16] maximum(padded, other)\n"
+        "  narrow = bf16[8,16] convert(joined)\n  a = bf16[8,16] reverse(narrow), dimensions={0}",
+    )  # fmt: skip
+    inputs = [_RANDOM.normal(size=size).astype(np.float32) for size in ((8, 16), (16, 8))]
+    notes = _found(before, after, inputs).notes
+    assert "without 3 roundings to fewer bits, which before does not have, nothing else differs" in notes
+    found = _found(before, after.replace("shift = f32[] constant(1)", "shift = f32[] constant(2)"), inputs)
+    assert found.findings[0].after.instruction == "r"

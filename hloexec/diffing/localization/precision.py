@@ -65,7 +65,7 @@ def where_narrowed(node: Node) -> Node:
     while True:
         instance = node.instance
         moves = traits_of(instance.instruction).moves
-        place = node.leaf if instance.others or moves is None else moves[0]
+        place = min(node.leaf, len(instance.operands) - 1) if instance.others or moves is None else moves[0]
         if not (instance.is_movement or instance.others or (moves is not None and len(moves) == 1)):
             return node
         sources = instance.operands[place] if place < len(instance.operands) else ()

@@ -273,11 +273,13 @@ def _named(suspect: Suspect) -> Suspect:
     """A suspect that has too few bits, by the rounding that took them."""
     ours, theirs = suspect.pair.ours, suspect.pair.theirs
     entry = element_type_of(ours.dtype)
-    if suspect.reason or suspect.region or suspect.place or not (is_narrower(suspect.pair) and entry.is_floating):
+    if suspect.reason or suspect.place or not (is_narrower(suspect.pair) and entry.is_floating):
         return suspect
-    pair = NodePair(where_narrowed(ours), theirs)
-    trial = suspect.trial or (None if pair.ours is ours else suspect.pair)
-    return attrs.evolve(suspect, pair=pair, reason=reason_of_narrowing(entry), trial=trial, is_rounding=True)
+    found = attrs.evolve(suspect, reason=reason_of_narrowing(entry), is_rounding=True)
+    node = where_narrowed(ours)
+    if suspect.region or node is ours:
+        return found
+    return attrs.evolve(found, pair=NodePair(node, theirs), trial=suspect.trial or suspect.pair)
 
 
 def _is_given(node: Node) -> bool:

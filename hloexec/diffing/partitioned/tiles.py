@@ -64,8 +64,8 @@ class TileInstance(Instance):
 class TileEvaluator(Evaluator):
     """Evaluates instructions for tiles, too."""
 
-    def results(self, instance: Instance, values: Values) -> list[Array] | None:
-        found = super().results(instance, values)
+    def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
+        found = super().results(instance, values, rounds=rounds)
         if found is None or not isinstance(instance, TileInstance):
             return found
         if instance.cut is not None:

@@ -24,7 +24,7 @@ from hloexec.ops.registry import find_opcode
 from hloexec.structs import frozen
 from hloexec.values import Array, Inputs, Value
 
-__all__ = ["Evaluator", "Overlay", "Values", "window_of"]
+__all__ = ["Evaluator", "Overlay", "Values", "moved_operands", "window_of"]
 
 _Run = Callable[[Inputs], list[Value]]
 _Operands = list[tuple[tuple[Node, ...], ...]]
@@ -57,19 +57,20 @@ class Evaluator:
         self._module = module
         self._topology = topology
         self._options = options
-        self._runs: dict[tuple[tuple[str, str], tuple[Any, ...]], _Run | None] = {}
+        self._runs: dict[tuple[tuple[str, str], tuple[Any, ...], bool], _Run | None] = {}
 
-    def results(self, instance: Instance, values: Values) -> list[Array] | None:
-        """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
+    def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
+        """What an instance gives where node n has the value values[n]; None where it cannot be run again. Without
+        `rounds`, what moves elements does not round them."""
         operands = self._operands(instance)
         topology = self._topology_of(instance)
         values = _of_one_type(instance, {node.number: values[node.number] for node in instance.inputs})
         if instance.is_source or len(operands) < topology.count:
             return None
         types = tuple(str(values[node.number].dtype) for part in operands[0] for node in part)
-        key = (instance.static, types)
+        key = (instance.static, types, rounds)
         if key not in self._runs:
-            module = self._alone(instance, operands[0], values)
+            module = self._alone(instance, operands[0], values, rounds=rounds)
             self._runs[key] = None if module is None else self._run_of(module, topology)
         run = self._runs[key]
         if run is None:
@@ -109,7 +110,9 @@ class Evaluator:
         """The devices that run an instance: all where it exchanges values, else one."""
         return self._topology if instance.others else Topology(1, 1)
 
-    def _alone(self, instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> Module | None:
+    def _alone(
+        self, instance: Instance, operands: Sequence[Sequence[Node]], values: Values, *, rounds: bool = True
+    ) -> Module | None:
         """The module that has this instruction only."""
         entry = find_opcode(instance.opcode)
         is_half = instance.opcode.endswith(("-start", "-done", "-update"))
@@ -130,11 +133,12 @@ class Evaluator:
         except HloError:
             return None
         topology = self._topology_of(instance)
-        module = _moving(module, [values[node.number].dtype for place in _moved(instance) for node in operands[place]])
+        moved = [(node, values[node.number].dtype) for place in moved_operands(instance) for node in operands[place]]
+        module = _moving(module, [dtype for node, dtype in moved if not rounds or dtype != node.dtype])
         return attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
 
 
-def _moved(instance: Instance) -> list[int]:
+def moved_operands(instance: Instance) -> list[int]:
     """The operands whose elements an instance only moves; what starts a collective without a sum moves all."""
     traits = traits_of(instance.instruction)
     moves = range(len(instance.operands)) if traits.begins and instance.others else traits.moves or ()
@@ -152,7 +156,7 @@ def _of_one_type(instance: Instance, values: dict[int, Array]) -> dict[int, Arra
 
 
 def _moving(module: Module, types: Sequence[Any]) -> Module:
-    """A module of what moves elements of these types: where they are wider than declared, so is what is moved."""
+    """A module of what moves elements of these types, among others: its result has the widest of them."""
     computation, root = module.entry, module.entry.root
     if not types:
         return module

@@ -9,7 +9,7 @@ in which only what depends on it has been recomputed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
 from hloexec.diffing.recording.held import Held, Holding, Kept, Overwritten, own
-from hloexec.diffing.replaying.evaluation import Evaluator, window_of
+from hloexec.diffing.replaying.evaluation import Evaluator, moved_operands, window_of
 from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
@@ -151,16 +151,35 @@ class Replay:
         """Compute an instance on the values that hold, and replace what it gives by what `before` has."""
         columns = self.graph.columns
         inputs = columns.inputs(number)
-        found = None
-        if not all(self.is_recorded(state.values, node) for node in inputs):
-            found = self._computed(state, self.graph.instance(number))
         nodes = list(map(self.graph.node, columns.results(number)))
-        if found is None:
-            found = [node.held for node in nodes]
         carried = worst(self._carried(state, node) for node in inputs)
         made_of = self._made_of(state, number)
-        for node, held in zip(nodes, found, strict=True):
-            self._settle(state, node, self._recorded(node, held), carried.then(self._own_chains.of(node)), made_of)
+        found, chains = None, [carried.then(self._own_chains.of(node)) for node in nodes]
+        if state.takes_roundings_back and (unrounded := self._unrounded(state, self.graph.instance(number))):
+            found, chains = unrounded, [carried] * len(nodes)
+        elif not all(self.is_recorded(state.values, node) for node in inputs):
+            found = self._computed(state, self.graph.instance(number))
+        if found is None:
+            found = [node.held for node in nodes]
+        for node, held, chain in zip(nodes, found, chains, strict=True):
+            self._settle(state, node, self._recorded(node, held), chain, made_of)
+
+    def _unrounded(self, state: State, instance: Instance) -> Sequence[Held] | None:
+        """What an instance gives that moves operands of a wider type, or converts one to a type that `before` has
+        nowhere, without the rounding; None where it does neither."""
+        if _rounds_what_it_moves(instance):
+            arrays = self.evaluator.results(instance, state.values, rounds=False)
+            return None if arrays is None else list(map(own, arrays))
+        if not traits_of(instance.instruction).converts or instance.results[0].dtype in self._their_types:
+            return None
+        held = state.values.of(instance.inputs[0].number)
+        return [held] if _holds(held.dtype, instance.results[0].dtype) else None
+
+    @cached_property
+    def _their_types(self) -> frozenset[np.dtype[Any]]:
+        """The types of the values of `before`."""
+        graph = self.index.graph
+        return frozenset(graph.arrays.dtype(number) for number in set(graph.columns.array))
 
     def _made_of(self, state: State, instance: int) -> frozenset[int]:
         """The digests of what an instance's results are made of."""
@@ -298,6 +317,12 @@ class Replay:
             return None
         is_rounded = is_same(narrow(wide(value.array()), element_type_of(held.dtype)), held.array())
         return Match(known.node, True, False, value) if is_rounded else None
+
+
+def _rounds_what_it_moves(instance: Instance) -> bool:
+    """Whether an instance takes elements of operands of a wider type, as copies and slices of TPUs may."""
+    operands = [node for place in moved_operands(instance) for node in instance.operands[place]]
+    return any(_holds(node.dtype, instance.results[0].dtype) for node in operands)
 
 
 def _holds(wider: np.dtype[Any], narrower: np.dtype[Any]) -> bool:
