@@ -21,7 +21,9 @@ from hloexec.diffing.localization.repairs import Repairs, tells_something
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
+from hloexec.dtypes import element_type_of
 from hloexec.operations import exchanges, traits_of
+from hloexec.precision import unit_roundoff
 
 __all__ = ["Guilt"]
 
@@ -112,8 +114,9 @@ class Guilt:
         if is_right and is_decision:
             # Loops or conditionals that are not the same ones may have been compared.
             return attrs.evolve(suspect, is_proven=True)
-        if self._relations.starts_alike(pair.ours):
-            # A loop may hand its operands on exchanged.
+        if self._relations.starts_alike(pair.ours) or _adds_rounded_parts(pair):
+            # A loop may hand its operands on exchanged; and what parts of a sum lose in few bits is not lost by adding
+            # them.
             return suspect
         if not suspect.is_restructured and self._is_wrong(pair):
             return attrs.evolve(suspect, is_certain=True, is_proven=True)
@@ -208,6 +211,14 @@ def _is_computed_from(node: Node, other: Node) -> bool:
             return True
         pending |= {entry.number: entry for entry in current.instance.inputs if entry.number >= other.number}
     return True
+
+
+def _adds_rounded_parts(pair: NodePair) -> bool:
+    """Whether devices add parts in a narrow type that `before`, which computes the whole on each, has not rounded."""
+    ours, theirs = pair.ours.instance.instruction, pair.theirs.instance.instruction
+    adds = exchanges(ours) and traits_of(ours).moves is None and not exchanges(theirs)
+    entry = element_type_of(pair.ours.dtype)
+    return adds and entry.is_floating and unit_roundoff(entry) >= LIMITS.narrow_unit
 
 
 def _takes_a_part(pair: NodePair) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -189,3 +190,30 @@ def test_shardings_are_also_those_of_sharding_calls_on_parameters() -> None:
     call = f'x = f32[8,6] parameter(0)\n  placed = f32[8,6] custom-call(x), custom_call_target="Sharding", {sharding}\n'
     before = BEFORE.replace(declared, call).replace("dot(x, up)", "dot(placed, up)")
     assert hloexec.diff(hloexec.parse(before), hloexec.parse(AFTER)).verdict != "differ"
+
+
+_NARROW = """HloModule narrow, num_partitions=4
+add {
+  a = bf16[] parameter(0)
+  b = bf16[] parameter(1)
+  ROOT s = bf16[] add(a, b)
+}
+ENTRY mainSUFFIX {
+  x = bf16[SIZE,64] parameter(0), sharding={devices=[4,1]<=[4]}
+  y = bf16[SIZE,32] parameter(1), sharding={devices=[4,1]<=[4]}
+  d = bf16[64,32] dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  all = bf16[64,32] SUM
+  ROOT r = f32[64,32] convert(all), sharding={replicated}
+}
+"""
+
+
+def test_what_adds_parts_that_were_rounded_to_few_bits_is_not_to_blame_for_that():
+    before = _NARROW.replace("SIZE", "64").replace("SUFFIX", "").replace("SUM", "copy(d)")
+    how = "channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add"
+    after = _NARROW.replace("SIZE", "16").replace("SUFFIX", "_spmd").replace("SUM", f"all-reduce(d), {how}")
+    random = np.random.default_rng(0)
+    inputs = [random.normal(size=size).astype(ml_dtypes.bfloat16) for size in ((64, 64), (64, 32))]
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+    assert found.verdict == "differ"
+    assert not any(finding.is_certain for finding in found.findings)
