@@ -70,9 +70,26 @@ def _infer_compare(lhs: Shape, rhs: Shape, *, attributes: CompareAttributes) -> 
 
 
 def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
+    relation = DIRECTIONS[attributes.direction]
     if attributes.type == "TOTALORDER" and element_type_of(lhs.dtype).is_floating:
-        lhs, rhs = total_order_key(lhs), total_order_key(rhs)
-    return DIRECTIONS[attributes.direction](lhs, rhs)
+        return _in_total_order(relation, lhs, rhs)
+    return relation(lhs, rhs)
+
+
+def _in_total_order(relation: Callable[..., Array], lhs: Array, rhs: Array) -> Array:
+    """A relation of floats in the total order, which is that of numbers but for NaN and zeros: looking for these takes
+    less time than making keys."""
+    if relation in (np.equal, np.not_equal):
+        word = f"i{lhs.itemsize}"
+        return np.asarray(relation(lhs.view(word), rhs.view(word)))
+    is_less, is_greater = np.less(lhs, rhs), np.greater(lhs, rhs)
+    decided = np.count_nonzero(is_less) + np.count_nonzero(is_greater)
+    if decided == is_less.size:
+        return is_less if relation in (np.less, np.less_equal) else is_greater
+    is_ordered = decided + np.count_nonzero(np.equal(lhs, rhs)) == is_less.size
+    if is_ordered and (lhs.all() or rhs.all()):
+        return relation(lhs, rhs)
+    return relation(total_order_key(lhs), total_order_key(rhs))
 
 
 def total_order_key(array: Array) -> Array:
@@ -82,7 +99,7 @@ def total_order_key(array: Array) -> Array:
     """
     bits = array.view(f"i{array.dtype.itemsize}")
     key = np.asarray(bits >> (8 * bits.itemsize - 1))
-    key &= bits.dtype.type(np.iinfo(bits.dtype).max)
+    key &= bits.dtype.type((1 << (8 * bits.itemsize - 1)) - 1)
     key ^= bits
     return key
 
