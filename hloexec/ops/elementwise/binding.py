@@ -37,7 +37,9 @@ def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequenc
         narrowing: Function | None = None if given == result.storage else partial(_narrowed, result)
         if narrowing and rounds_directly(given, result):
             narrowing = methodcaller("astype", result.storage)
-        return _chained(function, types, narrowing)
+        function = _chained(function, types, narrowing)
+        form = None if shape.rank else form_of(formula)
+        return function if form is None else decided_by(form, function)
     function = _chained(formula, types, partial(_narrowed, result))
     is_plain = all(operand.rank for operand in operand_shapes)
     if is_plain:

@@ -49,6 +49,55 @@ def test_exact_float_operations_have_the_bits_of_xla(name: str) -> None:
     assert_same_as_xla(cases)
 
 
+_SPECIAL = [0x00000000, 0x80000000, 0x3F800000, 0xBF800000, 0x00000001, 0x80000001, 0x7F800000, 0xFF800000]
+_NANS = [0x7FC00000, 0x7FC01234, 0xFFC00000, 0xFF800001]
+_TOGETHER = {
+    "numbers that differ": ([0x3F800000, 0xC0000000], [0x40000000, 0xBF800000]),
+    "equal numbers": ([0x3F800000, 0xBF800000, 0x7F800000], [0x3F800000, 0xBF800000, 0x40000000]),
+    "zeros on one side": ([0x00000000, 0x80000000, 0x3F800000], [0x00000001, 0x80000001, 0x3F800000]),
+    "zeros": (_SPECIAL, _SPECIAL),
+    "NaN": ([0x3F800000, *_NANS], [0x3F800000, 0x40000000, *_NANS]),
+    "everything": ([*_SPECIAL, *_NANS], [*_SPECIAL, *_NANS]),
+}
+"""The bits of f32 that an array has and those that the other has: kernels ask what there is in all of them."""
+
+
+def _all_pairs(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Each number with each, more than a thousand times."""
+    lhs, rhs = (np.array(bits, np.uint32).view(np.float32) for bits in _TOGETHER[name])
+    return tuple(np.tile(operand, 1 + 1024 // operand.size) for operand in crossed(lhs, rhs))
+
+
+@pytest.mark.parametrize("name", _TOGETHER)
+def test_the_total_order_is_that_of_sign_and_magnitude(name: str) -> None:
+    lhs, rhs = _all_pairs(name)
+
+    def places(array: np.ndarray) -> np.ndarray:
+        bits = array.view(np.uint32).astype(np.int64)
+        return np.where(bits >> 31, -1 - (bits & 0x7FFFFFFF), bits)
+
+    left, right = places(lhs), places(rhs)
+    expected = {"EQ": left == right, "NE": left != right, "GE": left >= right, "GT": left > right}
+    expected |= {"LE": left <= right, "LT": left < right}
+    for direction, relation in expected.items():
+        attributes = f"direction={direction}, type=TOTALORDER"
+        found = _result("compare", lhs, rhs, result=f"pred[{lhs.size}]", attributes=attributes)
+        np.testing.assert_array_equal(found, relation)
+
+
+@pytest.mark.parametrize("name", _TOGETHER)
+def test_extrema_of_many_numbers_know_the_signs_of_zeros(name: str) -> None:
+    lhs, rhs = _all_pairs(name)
+    is_nan = np.isnan(lhs) | np.isnan(rhs)
+    # Of numbers, the larger one is that in the total order.
+    key = [np.where(x.view(np.int32) < 0, -1 - (x.view(np.int32) & 0x7FFFFFFF), x.view(np.int32)) for x in (lhs, rhs)]
+    for opcode, takes_lhs in (("maximum", key[0] >= key[1]), ("minimum", key[0] <= key[1])):
+        found = _result(opcode, lhs, rhs, result=f"f32[{lhs.size}]")
+        expected = np.where(takes_lhs, lhs, rhs)
+        assert np.isnan(found[is_nan]).all()
+        assert found[~is_nan].tobytes() == expected[~is_nan].tobytes()
+
+
 @pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64", "f8e5m2"])
 def test_reduce_precision_has_the_bits_of_xla(name: str) -> None:
     # XLA:CPU reduces f16 as f32 and the other 8-bit types as f16, whose smallest normal numbers are not theirs.
