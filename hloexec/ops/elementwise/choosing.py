@@ -13,7 +13,7 @@ from hloexec.values import Array
 
 __all__ = ["choose", "choose_by_mask", "mask_into", "mask_of", "mask_type"]
 
-_FEW = 1024
+_FEW = 1 << 11
 """So few elements take less time than several calls of NumPy."""
 
 
