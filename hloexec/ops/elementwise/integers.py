@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,8 @@ __all__ = ["divide_integers", "integer_power", "remainder_integers"]
 @on_scalars(divide_scalars)
 def divide_integers(lhs: Array, rhs: Array) -> Array:
     """⌊|lhs / rhs|⌋ with the sign of the quotient; x / 0 = −1 (all ones); INT_MIN / −1 = INT_MIN (it wraps)."""
+    if _is_one_divisor(lhs, rhs):
+        return _quotient(lhs, rhs.dtype.type(rhs.item(0)))
     divisor, zero = rhs, None
     if np.count_nonzero(rhs) != rhs.size:
         zero = rhs == 0
@@ -45,9 +48,30 @@ def divide_integers(lhs: Array, rhs: Array) -> Array:
     return quotient if zero is None else np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
 
 
+def _is_one_divisor(lhs: Array, rhs: Array) -> bool:
+    """Whether rhs is a positive number, repeated by strides of 0; NumPy divides by one number without dividing."""
+    return rhs.size > 0 and not any(rhs.strides) and rhs.size <= lhs.size and rhs.ndim <= lhs.ndim and rhs.item(0) > 0
+
+
+def _quotient(lhs: Array, divisor: Any) -> Array:
+    """lhs divided by a positive number: ⌈x / y⌉ = ⌊(x + y − 1) / y⌋, whose sum does not overflow for x < 0."""
+    if lhs.dtype.kind == "u":
+        return np.asarray(lhs // divisor)
+    raised = np.asarray(lhs >> lhs.dtype.type(8 * lhs.itemsize - 1))
+    raised &= divisor - lhs.dtype.type(1)
+    raised += lhs
+    raised //= divisor
+    return raised
+
+
 @on_scalars(remainder_scalars)
 def remainder_integers(lhs: Array, rhs: Array) -> Array:
     """lhs − rhs · (lhs / rhs), which has the sign of lhs; x rem 0 = x; INT_MIN rem −1 = 0."""
+    if _is_one_divisor(lhs, rhs):
+        divisor = rhs.dtype.type(rhs.item(0))
+        rest = _quotient(lhs, divisor)
+        rest *= divisor
+        return np.subtract(lhs, rest, out=rest)
     if np.count_nonzero(rhs) == rhs.size:
         result: Array = np.fmod(lhs, rhs)
         return result
@@ -128,17 +152,18 @@ def _count_leading_zeros(operand: Array, *, operand_shapes: tuple[ArrayShape, ..
 
 def _leading_zeros(width: int, bits: Array) -> Array:
     """The number of zeros above the highest bit of unsigned integers of `width` bits, as unsigned integers."""
-    if bits.itemsize < 4:
-        bits = bits.astype(np.uint32)
     # The exponent of a float tells where its highest bit is. Without the bit below that one, rounding cannot carry.
     # One half stands for no bit at all, and changes no other exponent.
-    highest = bits >> 1
-    np.invert(highest, out=highest)
-    highest &= bits
-    number = highest.astype(f"f{bits.itemsize}")
+    if bits.itemsize < 4:
+        number = bits.astype(np.float32)
+    else:
+        highest = bits >> 1
+        np.invert(highest, out=highest)
+        highest &= bits
+        number = highest.astype(f"f{bits.itemsize}")
     number += number.dtype.type(0.5)
-    mantissa_bits, exponent_of_half = (23, 126) if bits.itemsize == 4 else (52, 1022)
-    exponent = number.view(bits.dtype)
+    mantissa_bits, exponent_of_half = (23, 126) if number.itemsize == 4 else (52, 1022)
+    exponent = number.view(f"u{number.itemsize}")
     exponent >>= mantissa_bits
     np.subtract(width + exponent_of_half, exponent, out=exponent)
     return exponent

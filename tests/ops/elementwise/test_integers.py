@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from tests.drawing import examples
 from tests.families import of_each_family
@@ -106,3 +107,26 @@ def test_popcnt_counts_the_bits_of_the_element_type(name: str) -> None:
     modulus = 1 << ELEMENT_TYPES[name].bits
     expected = [_wrapped((int(x) % modulus).bit_count(), name) for x in values]
     assert _evaluated("popcnt", f"{name}[{values.size}]", values) == expected
+
+
+@pytest.mark.parametrize("name", ["s8", "u8", "s32"])
+@pytest.mark.parametrize("divisor", [1, 2, 3, 64, 100, 127, -1, -3, 0])
+def test_division_by_a_constant_truncates(name: str, divisor: int) -> None:
+    if divisor < 0 and name == "u8":
+        divisor += 256
+    limits = np.iinfo(ELEMENT_TYPES[name].storage)
+    values = range(limits.min, limits.max + 1) if limits.bits == 8 else [*range(-300, 300), limits.min, limits.max]
+    operand = np.array(values, ELEMENT_TYPES[name].storage)
+    text = (
+        f"HloModule m\n\nENTRY e {{\n  x = {name}[{operand.size}] parameter(0)\n  d = {name}[] constant({divisor})\n"
+        f"  ds = {name}[{operand.size}] broadcast(d), dimensions={{}}\n  q = {name}[{operand.size}] divide(x, ds)\n"
+        f"  r = {name}[{operand.size}] remainder(x, ds)\n"
+        f"  ROOT t = ({name}[{operand.size}], {name}[{operand.size}]) tuple(q, r)\n}}\n"
+    )
+    quotients, remainders = hloexec.run(hloexec.parse(text), operand)
+    for value, quotient, remainder in zip(values, quotients.tolist(), remainders.tolist(), strict=True):
+        if divisor:
+            whole = abs(value) // abs(divisor) * (1 if (value < 0) == (divisor < 0) else -1)
+            assert (quotient, remainder) == (_wrapped(whole, name), value - divisor * whole)
+        else:
+            assert (quotient, remainder) == (_wrapped(-1, name), value)
