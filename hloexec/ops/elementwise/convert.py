@@ -254,7 +254,9 @@ def _reduced(attributes: ReducePrecisionAttributes, element_type: ElementType, o
         step = smallest * operand.dtype.type(2.0**-attributes.mantissa_bits)
         rounded = np.abs(np.rint(operand / step) * step).view(unsigned)
         magnitude = np.where(np.abs(operand) < smallest, rounded, magnitude)
-    result: Array = np.copysign(magnitude.view(operand.dtype), operand)
+    # In half the time of `copysign`.
+    magnitude |= bits & unsigned(1 << (word - 1))
+    result: Array = magnitude.view(operand.dtype)
     return np.where(np.isnan(operand), operand, result) if has_nan else result
 
 
