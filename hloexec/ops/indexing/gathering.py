@@ -22,6 +22,8 @@ __all__ = ["gathering"]
 
 _FEW = 4096
 """So few starts take less time to clamp than to look at."""
+_MOST_COPIED = 4
+"""A table that does not lie row by row is copied first if it has no more elements than these times what is taken."""
 
 
 def gathering(
@@ -56,7 +58,7 @@ def gathering(
         offsets,
     )
     table = prod(leading), prod(sizes[first:last]), prod(trailing)
-    return _Rows(windows, table, (table[0], *batch, table[2]), arrangement)
+    return _Rows(windows, table, (table[0], *batch, table[2]), arrangement, _Positions.of(vectors, sizes, moving))
 
 
 @frozen
@@ -147,22 +149,52 @@ class _Rows:
     taken: tuple[int, ...]
     """The sizes of what is taken from the table."""
     arrangement: _Arrangement
+    positions: _Positions
 
     def __call__(self, operand: Array, indices: Array) -> Array:
         operand = self.windows.fixed(operand)
         if not operand.flags.c_contiguous:
-            return self.windows(operand, indices)
+            if operand.size > _MOST_COPIED * prod(self.taken):
+                return self.windows(operand, indices)
+            operand = row_major(operand)
         found = empty(self.taken, operand.dtype)
-        operand.reshape(self.table).take(self._positions(indices), axis=1, mode="clip", out=found)
+        operand.reshape(self.table).take(self.positions(indices), axis=1, mode="clip", out=found)
         return self.arrangement(found)
 
-    def _positions(self, indices: Array) -> Array:
-        """The numbers of the rows."""
-        windows, starts = self.windows, self.windows.vectors.starts(indices)
-        first, *others = windows.moving
-        # Along a single dimension, taking clamps.
-        position = windows.clamped(first, starts[first]) if others else starts[first]
-        for axis in others:
-            position = position * windows.sizes[axis] + windows.clamped(axis, starts[axis])
-        batch = windows.vectors.batch
+
+@frozen
+class _Positions:
+    """From index vectors to the numbers of the rows of a table that has a dimension for each axis along which they
+    move, the last one counting fastest."""
+
+    vectors: IndexVectors
+    components: tuple[tuple[int, int, int], ...]
+    """A component of the vectors, the highest start in its dimension, and how many rows a step there is."""
+    known: tuple[Array, ...]
+    """What batching dimensions, whose starts are known, add to that."""
+
+    @classmethod
+    def of(cls, vectors: IndexVectors, sizes: tuple[int, ...], moving: Sequence[int]) -> _Positions:
+        """For windows of one element along dimensions of these sizes that follow one another."""
+        rows = {axis: prod(sizes[axis + 1 : moving[-1] + 1]) for axis in moving}
+        known = (
+            np.minimum(starts, sizes[axis] - 1) * rows[axis]
+            for axis, starts in vectors.numbers.items()
+            if axis in moving
+        )
+        components = (
+            (number, sizes[axis] - 1, rows[axis]) for number, axis in enumerate(vectors.dimensions) if axis in moving
+        )
+        return cls(vectors, tuple(components), tuple(known))
+
+    def __call__(self, indices: Array) -> Array:
+        parts, starts = list(self.known), self.vectors.components(indices)
+        for component, last, rows in self.components:
+            start = starts[component]
+            if len(self.components) + len(self.known) > 1:
+                start = np.minimum(np.maximum(start, 0), last)
+            # Along a single dimension, taking clamps.
+            parts.append(start if rows == 1 else start * rows)
+        position: Array = sum(parts[1:], parts[0])
+        batch = self.vectors.batch
         return position if position.shape == batch else np.broadcast_to(position, batch)

@@ -71,13 +71,16 @@ class IndexVectors:
 
     def starts(self, indices: Array) -> dict[int, Array]:
         """The starts of the windows, by operand dimension, as int64 arrays that broadcast to the batch sizes."""
+        return dict(zip(self.dimensions, self.components(indices), strict=True)) | self.numbers
+
+    def components(self, indices: Array) -> Array:
+        """The components of the index vectors, one array of the batch sizes each, as int64 in one array."""
         if self.is_implicit:
             indices = indices[..., None]
         if indices.dtype == np.uint64:
             # What is beyond int64's range becomes its maximum.
             indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
-        vectors = indices.astype(np.int64, copy=False).transpose(self.order)
-        return dict(zip(self.dimensions, vectors, strict=True)) | self.numbers
+        return indices.astype(np.int64, copy=False).transpose(self.order)
 
 
 def index_vectors(names: WindowNames, attributes: Any, sizes: tuple[int, ...]) -> IndexVectors:
