@@ -34,7 +34,7 @@ from hloexec.ops.indexing.index_vectors import (
     window_dimensions,
 )
 from hloexec.ops.indexing.placement import Placement
-from hloexec.ops.indexing.writing import OneWindow, RowWriter
+from hloexec.ops.indexing.writing import ManyWindows, OneWindow
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import common_extent, completed, part
@@ -198,27 +198,27 @@ class Scatter:
         operand_shapes: tuple[ArrayShape, ...],
         computations: tuple[Callee, ...],
     ) -> Callable[..., Array] | None:
-        """Windows that replace elements, or a single one that is added to them."""
+        """For one operand; a single window that replaces elements, or is added to them, needs no rows."""
         if len(operand_shapes) != 3 or not isinstance(shape, ArrayShape):
             return None
         operand, indices, updates = operand_shapes
         axes, element_type = attributes.scatter_dims_to_operand_dims, shape.element_type
+        if not indices.element_count or not updates.element_count:
+            return None
+        if not operand.element_type is updates.element_type is element_type:
+            return None
         names = recognise_components(computations[0].computation)
         is_sum = (
             names == ("add",) and element_type.storage == element_type.compute and element_type.kind is not Kind.PRED
         )
-        if not (is_sum or names == ("second",)) or not indices.element_count or not updates.element_count:
-            return None
-        if not operand.element_type is updates.element_type is element_type:
-            return None
         window = _window_sizes(attributes, operand.rank, updates.dimensions)
-        if indices.element_count == len(axes) and not attributes.input_batching_dims:
+        is_single = indices.element_count == len(axes) and not attributes.input_batching_dims
+        if is_single and (is_sum or names == ("second",)):
             moving = tuple((axis, operand.dimensions[axis] - window[axis]) for axis in axes)
             return OneWindow(window, moving, np.add if is_sum else None)
         vectors = index_vectors(_NAMES, attributes, indices.dimensions)
         order = (*_batch_axes(attributes, updates.rank), *attributes.update_window_dims)
-        placement = Placement.of(vectors, operand.dimensions, window, order)
-        return RowWriter(placement) if not is_sum and placement.has_leading_rows else None
+        return ManyWindows(Placement.of(vectors, operand.dimensions, window, order), computations[0])
 
     @staticmethod
     def summed(*, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...]) -> Summation | None:

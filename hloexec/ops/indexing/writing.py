@@ -1,17 +1,18 @@
-"""Kernels of scatter that have nothing to sort or to group: what `x.at[i].set(y)` and `x.at[i].add(y)` are, and
-`jax.vmap` of the first."""
+"""Kernels of scatter for one operand, of shapes that are known before the run."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from hloexec.ops.indexing.combining import combine
 from hloexec.ops.indexing.dynamic_slice import writeable
 from hloexec.ops.indexing.placement import Placement
-from hloexec.ops.movement.copying import as_integers, row_major
+from hloexec.ops.movement.copying import row_major
+from hloexec.ops.registry import Callee
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["OneWindow", "RowWriter"]
+__all__ = ["ManyWindows", "OneWindow"]
 
 
 @frozen
@@ -41,18 +42,23 @@ class OneWindow:
 
 
 @frozen
-class RowWriter:
-    """Writes windows into an operand whose rows lie in order."""
+class ManyWindows:
+    """Combines windows with what is there, one after the other."""
 
     placement: Placement
+    combiner: Callee
 
     def __call__(self, operand: Array, indices: Array, updates: Array, out: Array | None = None) -> Array:
         placement = self.placement
         keys = placement.keys(indices)
         if keys is None:
             return operand
-        result = out if out is not None and out.flags.c_contiguous else row_major(operand)
-        target = placement.target(placement.rows(result))
-        # NumPy assigns in order, so the last of several pieces for a row stays.
-        as_integers(target)[keys.keys] = as_integers(placement.pieces(updates, keys))
+        if placement.has_leading_rows:
+            result = out if out is not None and out.flags.c_contiguous else row_major(operand)
+            table = placement.rows(result)
+        else:
+            table = placement.table(operand)
+            result = placement.restored(table)
+        pieces = placement.pieces(updates, keys)
+        combine([placement.target(table)], keys.keys, [pieces], self.combiner, is_exact=False)
         return result
