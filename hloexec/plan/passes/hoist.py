@@ -1,7 +1,7 @@
 """Hoisting: loop-invariant steps move out of loops.
 
 The loop carries the hoisted value as one more leaf, which no iteration changes. A hoisted broadcast is materialized,
-because NumPy is faster on memory without zero strides.
+and so is a slice, because NumPy is faster on memory without zero strides and gaps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOISTED_BYTES = 1 << 20
 """What iterations have in common is kept from one to the next if it takes no more memory than this."""
 
 _CONTIGUOUS_BYTES = 1 << 16
-"""Broadcasts of up to this many bytes are materialized."""
+"""Broadcasts, and views with gaps, of up to this many bytes are materialized."""
 
 
 def with_invariants_hoisted(plan: Plan, *, is_observed: bool) -> Plan:
@@ -103,6 +103,8 @@ class _Hoisting:
         sizes = sum(plan.slot_shapes[slot].byte_size for slot in step.results)
         if step.instruction.opcode == "broadcast" and sizes <= _CONTIGUOUS_BYTES:
             kernel = Kernel(partial(_contiguous, kernel.function))
+        elif kernel.is_view and sizes <= _CONTIGUOUS_BYTES:
+            kernel = Kernel(partial(_without_gaps, kernel.function))
         tree = tuple(outside[slot] for slot in step.results)
         outer = Scope(plan.computation, loop.instruction, loop.scope)
         scope = placed_in(step.scope, outer, {})
@@ -136,5 +138,15 @@ def _contiguous(kernel: Any, *operands: Any) -> Any:
     """A kernel's result, its elements in memory one by one."""
     # Not ascontiguousarray, which gives a scalar a dimension.
     found = np.asarray(kernel(*operands), order="C").view()
+    found.flags.writeable = False
+    return found
+
+
+def _without_gaps(kernel: Any, *operands: Any) -> Any:
+    """A kernel's result, its elements in memory one by one, in the order in which they lie."""
+    found = kernel(*operands)
+    if found.flags.forc or not all(found.strides):
+        return found
+    found = found.copy(order="K")
     found.flags.writeable = False
     return found
