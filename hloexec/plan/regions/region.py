@@ -182,11 +182,11 @@ class Region:
     def _place_buffers_in(self, arena: Array, values: list[Any], count: int, layout: Layout) -> None:
         for place, buffer, value in self._places:
             start = layout.offsets[buffer]
-            part = arena[start : start + count * value.row_bytes]
             if self.is_by_columns:
+                part = arena[start : start + count * value.row_bytes]
                 values[place] = laid_in_columns(part, count, value.row, value.dtype)
             else:
-                values[place] = part.view(value.dtype).reshape((count, *value.row))
+                values[place] = np.ndarray((count, *value.row), value.dtype, arena, start)
         for operation in self._views:
             values[operation.target] = operation.function(*operation.fetch(values))
 
