@@ -7,7 +7,7 @@ operation is instead applied dimension by dimension (`sliding`), a block of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 
@@ -22,7 +22,13 @@ from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
 from hloexec.ops.policies.exact.doubled import rounded_to_odd
 from hloexec.ops.policies.exact.sums import add_pairs
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, KnownReducer, accumulation_dtype, reduce_known
+from hloexec.ops.reduction.known_reducers import (
+    KNOWN_REDUCERS,
+    KnownReducer,
+    accumulation_dtype,
+    bound_reduction,
+    reduce_known,
+)
 from hloexec.ops.reduction.sliding import Along, Combination
 from hloexec.ops.registry import Callee
 from hloexec.ops.signatures import called
@@ -31,7 +37,7 @@ from hloexec.ops.windows import output_size, part_of_windows, taps
 from hloexec.precision import part_type
 from hloexec.values import Array
 
-__all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise"]
+__all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise", "rows_of_windows"]
 
 _BLOCK_BYTES = 256 << 10
 """A block of the operand or the result, whichever is larger."""
@@ -84,6 +90,42 @@ def reduce_windows_known(
     with np.errstate(all="ignore"):
         for_each(fill, _blocks(array, sizes, along, dtype.itemsize))
     return result
+
+
+def rows_of_windows(
+    sizes: tuple[int, ...], window: Window, reducer: KnownReducer, element_type: ElementType
+) -> Callable[[Array, Array], Array] | None:
+    """`reduce_windows_known` for arrays of these sizes, where windows become rows; None where they do not.
+
+    XLA:CPU makes such windows of most reductions.
+    """
+    dtype = element_type.storage
+    is_shared = reducer.ufunc is not np.add and prod(sizes) * dtype.itemsize > _BLOCK_BYTES
+    is_plain = accumulation_dtype(element_type, element_type) == dtype
+    if is_shared or not is_plain or not prod(sizes) or not _are_apart(sizes, window):
+        return None
+    rows: list[int] = []
+    whole, kept, placed = [], [], []
+    for extent, one in zip(sizes, window.dimensions, strict=True):
+        rows += [output_size(extent, one), one.size]
+        whole.append(prod(rows[-2:]))
+        count = min(extent, whole[-1] - one.padding_low)
+        kept.append(slice(count))
+        placed.append(slice(one.padding_low, one.padding_low + count))
+    source, target = tuple(kept), tuple(placed)
+    is_crop = all(part == slice(0, reach) for part, reach in zip(target, whole, strict=True))
+    neutral = reducer.identity(dtype)
+    function = bound_reduction(tuple(rows), range(1, len(rows), 2), reducer, element_type)
+
+    def reduced(array: Array, init_value: Array) -> Array:
+        block = in_order(array)[source]
+        if not is_crop:
+            layout = np.full(whole, neutral, dtype)
+            layout[target] = block
+            block = layout
+        return function(block.reshape(rows), init_value)
+
+    return reduced
 
 
 def _are_apart(shape: tuple[int, ...], window: Window) -> bool:

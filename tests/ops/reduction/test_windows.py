@@ -12,7 +12,7 @@ from hloexec.ir import Window, WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.reduction import sliding, window_reductions
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
-from hloexec.ops.reduction.window_reductions import reduce_windows_known
+from hloexec.ops.reduction.window_reductions import reduce_windows_known, rows_of_windows
 from tests.drawing import examples
 from tests.ops.against_xla import random_array
 
@@ -156,3 +156,41 @@ def test_windows_on_few_elements_are_added_tap_by_tap(dimension, count):
         for tap in taps[taps >= 0]:
             total = total + array[tap]
         assert value[place].tobytes() == total.tobytes()
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.integers(1, 3),
+    extent=st.integers(8, 80),
+    size=st.integers(8, 33),
+    low=st.integers(0, 32),
+    high=st.integers(0, 32),
+    name=st.sampled_from(["add", "maximum", "minimum"]),
+    initial=st.sampled_from([0, -5, 7]),
+    is_turned=st.booleans(),
+)
+def test_windows_that_become_rows_see_the_elements_of_the_definition(
+    rows, extent, size, low, high, name, initial, is_turned
+):
+    size = min(size, extent)
+    low, high = low % size, high % size
+    window = Window((WindowDimension(1), WindowDimension(size, stride=size, padding_low=low, padding_high=high)))
+    array = np.random.default_rng(extent).integers(-99, 100, (rows, extent)).astype(np.int32)
+    places = (extent + low + high - size) // size + 1
+    combine = {"add": sum, "maximum": max, "minimum": min}[name]
+    expected = [
+        [
+            combine([initial, *row[max(0, place * size - low) : max(0, (place + 1) * size - low)]])
+            for place in range(places)
+        ]
+        for row in array.tolist()
+    ]
+    kernel = rows_of_windows((rows, extent), window, KNOWN_REDUCERS[name], ELEMENT_TYPES["s32"])
+    assert kernel is not None
+    value = kernel(np.asfortranarray(array) if is_turned else array, np.array(initial, np.int32))
+    assert value.tolist() == expected
+
+
+def test_windows_that_overlap_or_are_short_do_not_become_rows():
+    for dimension in (WindowDimension(8, stride=4), WindowDimension(8), WindowDimension(4, stride=4)):
+        assert rows_of_windows((64,), Window((dimension,)), KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"]) is None
