@@ -3,9 +3,9 @@
 - *cancellation*: r = a ± b is far smaller than a and b, which have most of their digits right: their rounding, harmless
   in them, is large in r. It adds nothing itself, and is to blame for what it inherits.
 - *absorption*: r = a ± b is one of a and b, or takes half of the digits of the smaller one with it when it is rounded,
-  or when it is converted to a narrower type; or a product is one of its factors, which exactly it is not. In a loop,
-  where it happens again and again, these are *lost updates*. Where operands cancel, what was absorbed before stays to
-  blame: it may be all that exactly is left.
+  or when it is converted to a narrower type; or a product is one of its factors, which exactly it is not. In a loop, or
+  in an instruction that adds up many numbers one after the other, these are *lost updates*. Where operands cancel, what
+  was absorbed before stays to blame: it may be all that exactly is left.
 - *overflow*: an infinity, or NaN, where the exact result of the same operands is a number.
 - *underflow*: zero, or a denormal number without half of its digits, in place of what is neither.
 - *rounding*: everything else.
@@ -41,7 +41,7 @@ KINDS = {
     "rounding": "its result is rounded",
     "cancellation": "its operands cancel, and their rounding errors remain",
     "absorption": "one operand is too small to change the other",
-    "lost updates": "the updates are too small to change what the loop carries",
+    "lost updates": "the updates are too small to change what they are added to",
     "overflow": "its result overflows",
     "underflow": "its result underflows",
 }
@@ -69,6 +69,8 @@ class Losses:
     """Elements that are infinite or NaN, exactly should not be, and whose operands, as they are, would not make so."""
     passed: int = 0
     """Such elements whose operands, as they are, make them so."""
+    steps: int = 0
+    """In how many steps of its own the instruction has absorbed a number."""
     vanished: int = 0
     """Elements that are zero, exactly should not be, and were not made so by an operand that is; and those that have
     absorbed a number, where that is no less than the error that they inherit."""

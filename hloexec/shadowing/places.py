@@ -46,7 +46,7 @@ class Place:
     counts: dict[str, int] = attrs.field(factory=dict)
     """How many elements were affected, by kind."""
     absorbing_runs: int = 0
-    """Runs within loops in which most of what it added was absorbed."""
+    """Runs within loops in which most of what it added was absorbed, and steps of its own."""
     decisions: int = 0
     """Elements of integers and preds that the shadows would make otherwise."""
     decided: int = 0
@@ -59,8 +59,8 @@ class Place:
         scale = found.scale if found.scale > 0 else 1.0
         added = min((found.added / scale) ** 0.5, 1.0) if not found.born else 1.0
         inherited = min((found.inherited / scale) ** 0.5, 1.0)
-        if event.iteration is not None and found.kinds.get("absorption", 0.0) > 0.5 * found.added:
-            self.absorbing_runs += 1
+        if found.kinds.get("absorption", 0.0) > 0.5 * found.added:
+            self.absorbing_runs += found.steps or int(event.iteration is not None)
         if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
             self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
 

@@ -10,9 +10,9 @@ import hloexec
 from tests.shadowing.test_truth import ADD, numbers, parsed
 
 
-def _loop(body: str, count: int, kind: str, start: str = "0") -> hloexec.Module:
+def _loop(body: str, count: int, kind: str, start: str = "0", computations: str = "") -> hloexec.Module:
     """A loop that carries a counter and a number; `body` computes %next from %total and %i."""
-    computations = f"""body {{
+    computations += f"""body {{
       s = (s32[], T[]) parameter(0)
       i = s32[] get-tuple-element(s), index=0
       total = T[] get-tuple-element(s), index=1
@@ -47,6 +47,85 @@ def test_updates_that_do_not_move_an_accumulator_are_lost_updates() -> None:
     assert first.name == "w[299]:body/next"
     assert found.outputs[0].relative_error == pytest.approx(44 / 300)
     assert (found.outputs[0].worst_value, found.outputs[0].worst_exact) == (256, 300)
+
+
+_SCATTER = "scatter(x, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}"
+
+
+def test_a_scatter_that_stops_adding_ones_loses_updates() -> None:
+    """256 + 1 is 256 in bf16, for each of those that follow."""
+    module = parsed(
+        f"""x = T[4] parameter(0)
+        i = s32[600,1] parameter(1)
+        u = T[600] parameter(2)
+        ROOT r = T[4] {_SCATTER}, index_vector_dim=1, to_apply=add""",
+        "bf16",
+        computations=ADD,
+    )
+    inputs = [np.zeros(4, ml_dtypes.bfloat16), np.zeros((600, 1), np.int32), np.ones(600, ml_dtypes.bfloat16)]
+    found = hloexec.shadow(module, inputs)
+    assert found.culprit is not None
+    assert (found.culprit.kind, found.culprit.instruction, found.culprit.affected) == ("lost updates", "r", 344)
+    assert (found.outputs[0].worst_value, found.outputs[0].worst_exact) == (256, 600)
+
+
+def test_a_scatter_that_rounds_some_sums_loses_none() -> None:
+    module = parsed(
+        f"""x = T[4] parameter(0)
+        i = s32[12,1] parameter(1)
+        u = T[12] parameter(2)
+        ROOT r = T[4] {_SCATTER}, index_vector_dim=1, to_apply=add""",
+        "bf16",
+        computations=ADD,
+    )
+    found = hloexec.shadow(
+        module, [numbers("bf16", 4), np.arange(12, dtype=np.int32)[:, None] % 4, numbers("bf16", 12)]
+    )
+    assert found.culprit is not None
+    assert (found.culprit.kind, found.culprit.affected) == ("rounding", 0)
+
+
+@pytest.mark.parametrize("observers", [(), (object(),)])
+def test_a_scatter_in_a_loop_that_stops_adding_ones_loses_updates(observers: tuple[object, ...]) -> None:
+    """Beside another observer, iterations are looked at one by one."""
+    start = "x = T[1] broadcast(total), dimensions={}\n i = s32[1] constant({0})\n u = T[] constant(1)"
+    module = _loop(
+        f"{start.replace(' i =', ' place =')}\n"
+        f"y = T[1] {_SCATTER.replace('(x, i,', '(x, place,')}, index_vector_dim=0, to_apply=add\n"
+        "next = T[] reshape(y)",
+        300,
+        "bf16",
+        computations=ADD,
+    )
+    first = hloexec.shadow(module, [], observers=[_Watch() for _ in observers]).culprit
+    assert first is not None
+    assert (first.kind, first.instruction, first.affected) == ("lost updates", "y", 300 - 256)
+
+
+class _Watch:
+    def on_instruction(self, event: hloexec.Event) -> None:
+        """Looks at nothing."""
+
+
+@pytest.mark.parametrize(
+    ("operation", "lost"),
+    [
+        ("T[] reduce(x, zero), dimensions={0}", 344),
+        ("T[1] reduce-window(x, zero), window={size=600}", 344),
+        # The sum of the n-th loses n - 256.
+        ("T[600] reduce-window(x, zero), window={size=600 pad=599_0}", 344 * 345 // 2),
+    ],
+)
+def test_a_reducer_that_rounds_each_sum_loses_updates(operation: str, lost: int) -> None:
+    reducer = """coarse { a = T[] parameter(0)
+        b = T[] parameter(1)
+        s = T[] add(a, b)
+        ROOT r = T[] reduce-precision(s), exponent_bits=8, mantissa_bits=7 }
+        """
+    body = f"x = T[600] parameter(0)\n zero = T[] constant(0)\n ROOT r = {operation}, to_apply=coarse"
+    first = hloexec.shadow(parsed(body, "f32", computations=reducer), [np.ones(600, np.float32)]).culprit
+    assert first is not None
+    assert (first.kind, first.affected) == ("lost updates", lost)
 
 
 def test_a_sum_that_rounds_is_no_lost_update() -> None:

@@ -7,12 +7,14 @@ not used: XLA calls an addition `region_3.17`.
 
 from __future__ import annotations
 
+import attrs
+
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.ops.control.annotations import is_annotation
 from hloexec.ops.remembering import remembered
 
-__all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value"]
+__all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value", "unrecognised"]
 
 _COMMUTATIVE = frozenset({"add", "multiply", "minimum", "maximum", "and", "or", "xor"})
 _ORDER_OPCODES = frozenset(
@@ -53,6 +55,13 @@ def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     )
     known = tuple(name for name in found if name is not None)
     return known if len(known) == count else None
+
+
+def unrecognised(computation: Computation) -> Computation:
+    """A computation with the same parameters that is not recognised, so that kernels call it for each step."""
+    root = attrs.evolve(computation.root, opcode="call", operands=())
+    instructions = tuple(root if each.name == root.name else each for each in computation)
+    return attrs.evolve(computation, instructions=instructions)
 
 
 def chooses_by_order(computation: Computation) -> bool:

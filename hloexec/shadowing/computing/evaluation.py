@@ -42,6 +42,7 @@ from hloexec.shadowing.computing.moving import (
     reordered,
 )
 from hloexec.shadowing.computing.pending import Elements, Noting, Pending, is_finite, may_wait
+from hloexec.shadowing.computing.steps import Steps, steps_of
 from hloexec.shadowing.computing.wholes import whole
 from hloexec.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.shadowing.kinds import Losses, losses
@@ -86,6 +87,11 @@ class Evaluation:
         return (self.opcode is not None and self.opcode.role is Role.KERNEL) or isinstance(self.entry, CustomCall)
 
     @property
+    def accumulates(self) -> bool:
+        """Whether it adds something to operands: to leaf k of its result operand k."""
+        return self.traits.in_place and self.opcode is not None and self.opcode.rounding is Rounding.SUM
+
+    @property
     def is_sorting(self) -> bool:
         """Whether its results are elements of its operands in an order that it finds."""
         return self.entry is not None and self.entry.order is not None
@@ -98,6 +104,10 @@ class Evaluation:
     def order(self, floats: Floats) -> Callable[..., tuple[int, Array]]:
         """The rule by which it sorts operands with other floats."""
         return self._kernels.order(self.computation, self.instruction, floats)
+
+    def steps(self, operands: Sequence[Any]) -> list[Steps]:
+        """What the steps of its own did to each leaf of its result."""
+        return steps_of(self._kernels, self.computation, self.instruction, operands)
 
     def evaluated(
         self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]

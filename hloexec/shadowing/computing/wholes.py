@@ -16,8 +16,11 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape
+from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import is_inexact
 from hloexec.ops.threads import in_blocks
+from hloexec.precision import unit_roundoff
+from hloexec.shadowing.absorption import absorbed
 from hloexec.shadowing.computing.elements import (
     NOWHERE,
     SHARE,
@@ -54,6 +57,8 @@ for each piece, which with fewer rows takes it a good part of its time."""
 _FEWEST = 4
 _PIECES = 32
 _TINY = 1e-300
+_USUAL_ROUNDINGS = 8
+"""An error of no more units of roundoff is not looked into."""
 _WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
@@ -94,14 +99,37 @@ def whole(
             # Most of the error is elsewhere.
             here, cut = _results(evaluation, kernel, operands, [None] * len(operands)), None
             sample = _compared(leaf, theirs, here[number], sampled(difference, leaf))
+        if evaluation.accumulates and cut is None:
+            where = places if sample.value.size < leaf.size else None
+            given = wide(taken(operands[number], where))
+            sample.absorbed = absorbed(sample.value, [given], sample.added, element_type_of(leaf.dtype), is_sum=False)
         its = losses(sample, element_type_of(leaf.dtype), evaluation.traits)
         weights, lost = operand_weights(kernel, operands, shadows, number, here[number], cut)
         its = attrs.evolve(its, weights=weights, lost_weights=lost)
         found.append(Evaluated(leaf, difference, its.scaled(difference.energy)))
+    _note_steps(evaluation, operands, found)
     if not isinstance(evaluation.entry, CustomCall) or all(map(_is_plausible, found)):
         return found
     evaluation.doubt = "in f64, it gives other results, such as vectors of the other sign; these count as exact"
     return list(filter(_is_plausible, found))
+
+
+def _note_steps(evaluation: Evaluation, operands: Sequence[Any], found: Sequence[Evaluated]) -> None:
+    """Say what of the errors was absorbed in steps of the instruction's own, if they are more than usual roundings."""
+    large = []
+    for number, each in enumerate(found):
+        its = each.losses
+        usual = _USUAL_ROUNDINGS * unit_roundoff(element_type_of(each.value.dtype))
+        if its is not None and its.added > usual**2 * its.scale:
+            large.append((number, its))
+    if not large or not computation_names(evaluation.instruction.attributes):
+        return
+    steps = evaluation.steps(operands)
+    for number, its in large:
+        if number < len(steps) and steps[number].absorbed:
+            its.steps = its.counts["absorption"] = steps[number].absorbed
+            its.kinds["absorption"] = steps[number].share * its.added
+            its.kinds["rounding"] = max(0.0, its.kinds.get("rounding", 0.0) - its.kinds["absorption"])
 
 
 def _piecewise(

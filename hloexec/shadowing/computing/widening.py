@@ -77,8 +77,11 @@ class _Context:
     numerics: Any = REFERENCE
     plans: dict[str, Plan] = attrs.field(factory=dict)
 
+    watch: Callable[[str], Callee] | None = None
+    """Gives the called computations, where they are not as they are."""
+
     def callee(self, name: str) -> Callee:
-        return self.kernels.callee(name, self.floats)
+        return self.kernels.callee(name, self.floats) if self.watch is None else self.watch(name)
 
 
 class Kernels:
@@ -141,6 +144,16 @@ class Kernels:
         assert entry.evaluate is not None
         return partial(entry.evaluate, **bound(context, around, wide, entry.evaluate_needs))
 
+    def calling(
+        self, computation: Computation, instruction: Instruction, watch: Callable[[str], Callee]
+    ) -> Callable[..., Any] | None:
+        """The kernel of an instruction that calls computations as they are given by name; None where it has none."""
+        entry = find_opcode(instruction.opcode)
+        if entry is None or entry.evaluate is None or entry.role is not Role.KERNEL:
+            return None
+        context = _Context(self, SAME, watch=watch)
+        return partial(entry.evaluate, **bound(context, computation, instruction, entry.evaluate_needs))
+
     def exchange(self, computation: Computation, instruction: Instruction) -> Callable[..., Any]:
         """The kernel of a collective, from what its members hold to what they get."""
         entry = find_opcode(instruction.opcode)
@@ -188,7 +201,10 @@ def _widened_computation(computation: Computation, floats: Floats) -> Computatio
 
 
 def _widened_instruction(instruction: Instruction, floats: Floats) -> Instruction:
-    """An instruction whose result and whose constant are of other types, and that rounds nothing else either."""
+    """An instruction whose result and whose constant are of other types, and that rounds nothing else either; that with
+    the floats that it has as it is."""
+    if floats is SAME:
+        return instruction
     attributes = instruction.attributes
     entry = find_opcode(instruction.opcode)
     if entry is not None and entry.role is Role.CONSTANT:

@@ -135,6 +135,9 @@ def _inherits(recording: Recording, node: Node) -> bool:
 
 
 def _absorbed(recording: Recording, node: Node, sample: Sample) -> Array | None:
+    if node.kind is Kind.WHOLE and node.shown_operands:
+        given = recording.values_of(node.operands[0], recording.wrong.places(node.shape)).reshape(-1)
+        return absorbed(sample.value, [given], sample.added, node.shape.element_type, is_sum=False)
     absorbing, source = node.evaluation.absorbing, node.evaluation.source
     combined, is_sum = node, absorbing.is_sum
     if not absorbing.combines:

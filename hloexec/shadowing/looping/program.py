@@ -71,6 +71,13 @@ class Node:
         return self.kind in (Kind.ELEMENTWISE, Kind.WHOLE)
 
     @property
+    def shown_operands(self) -> tuple[int, ...]:
+        """The slots of the operands that have an element for each of the result's."""
+        if self.kind is Kind.WHOLE:
+            return self.operands[:1] if self.evaluation.accumulates else ()
+        return self.operands
+
+    @property
     def may_round(self) -> bool:
         """Whether its result may have an error where its operands have none."""
         opcode = self.evaluation.opcode
@@ -183,7 +190,7 @@ class LoopProgram:
             if node.result in wrong or inherits:
                 asked.update(node.operands)
             if node.result in wrong and (node.is_accounted or node.is_choice):
-                recorded.update((node.result,) if node.kind is Kind.WHOLE else (node.result, *node.operands))
+                recorded.update((node.result, *node.shown_operands))
             elif node.result in wrong and len(inherits) > 1:
                 weighed.update(inherits)
         carried = list(zip(self.parameters, self.condition_parameters, self.results, strict=True))
