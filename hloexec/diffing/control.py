@@ -161,6 +161,11 @@ class Decisions:
         """The loops that went round, by their names, and the devices; inner ones first."""
         return [*self._handings]
 
+    @property
+    def most_iterations(self) -> int:
+        """How often the loop went round that did so most often."""
+        return max((len(conditions) - 1 for conditions in self._conditions.values()), default=0)
+
     def handings(self, name: str, device: int) -> list[Handing]:
         """The first few iterations of a loop, if those of what is around it are the first few; else none."""
         return self._handings.get((name, device), [])
@@ -248,8 +253,8 @@ class Decisions:
         """The loop or conditional that is one of another run by its place in it, or in the same iteration of the loop
         around it, if both ran as many there, or as many that give values of such sizes; else an empty string.
 
-        Of several loops, which may run in another order, it is one that was given most of what the other was given, and
-        in most of the same places.
+        Of several loops, which may run in another order, it is one that gives values of such sizes, and was given most
+        of what the other was given, in most of the same places.
         """
         frame = theirs = _frame_of(name)
         if frame[0]:
@@ -266,10 +271,14 @@ class Decisions:
         place = names[others.index(name)]
         given = other._given(name, device)
 
-        def likeness(each: str) -> tuple[int, int, bool]:
+        sizes = other._sizes(name, device)
+
+        def likeness(each: str) -> tuple[bool, int, int, bool]:
             found = self._given(each, device)
             in_place = {digest for digest, wanted in zip(found, given, strict=False) if digest == wanted}
-            return len({*found} & {*given} - {None}), len(in_place - {None}), each == place
+            # What has never run was given nothing.
+            is_as_large = self._sizes(each, device) == sizes
+            return is_as_large, len({*found} & {*given} - {None}), len(in_place - {None}), each == place
 
         return max(names, key=likeness)
 

@@ -296,3 +296,33 @@ def test_what_would_be_the_same_but_for_roundings_is_no_repair() -> None:
     random = np.random.default_rng(15)
     inputs = [random.normal(size=(16, 20)).astype(np.float32) for _ in range(2)]
     assert not any(finding.is_certain for finding in _found(before, after, *inputs).findings)
+
+
+_DOT = """HloModule m
+ENTRY main {
+  x = f32[16,32] parameter(0)
+  w = f32[32,16] parameter(1)
+  v = f32[32,16] tanh(w)
+  ROUNDED
+  ROOT d = f32[16,16] dot(OPERANDS), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+_X_ROUNDED = "n = bf16[16,32] convert(x)\n  nf = f32[16,32] convert(n)"
+_V_ROUNDED = "m = bf16[32,16] convert(v)\n  mf = f32[32,16] convert(m)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named", "is_certain"),
+    [
+        (("", "x, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), ["n", "m"], False),
+        (("", "x, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "n, m"), ["n", "m"], False),
+        ((_X_ROUNDED, "nf, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), ["m"], True),
+        ((_V_ROUNDED, "x, mf"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), ["n"], True),
+    ],
+    ids=["both", "both, narrow", "one beside a rounded parameter", "a parameter beside a rounded one"],
+)
+def test_operands_that_are_rounded_and_widened_again_are_named_as_such(before, after, named, is_certain):
+    modules = [_DOT.replace("ROUNDED", steps).replace("OPERANDS", operands) for steps, operands in (before, after)]
+    (finding,) = _found(*modules, _floats(16, 32), _floats(32, 16)).findings
+    assert (finding.reason, finding.is_certain) == ("after rounds it to bf16, and before does not", is_certain)
+    assert sorted({finding.after.instruction, *(run.instruction for run in finding.region)}) == sorted(named)

@@ -448,3 +448,131 @@ def test_loops_that_run_in_another_order_are_paired_by_what_they_are_given(right
     inputs = [random.uniform(0.5, 1.5, 8).astype(np.float32) for _ in range(2)]
     first = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).findings[0]
     assert (first.after.instruction, first.is_certain) == (name, True)
+
+
+_STACKS = """HloModule m
+
+body {
+  state = (s32[], f32[4], f32[6,4], f32[6,4]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[4] get-tuple-element(state), index=1
+  first = f32[6,4] get-tuple-element(state), index=2
+  second = f32[6,4] get-tuple-element(state), index=3
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  s = f32[4] sine(x)
+  c = f32[4] cosine(x)
+  sines = f32[1,4] reshape(s)
+  cosines = f32[1,4] reshape(c)
+  with_sines = f32[6,4] dynamic-update-slice(first, sines, i, zero)
+  with_cosines = f32[6,4] dynamic-update-slice(second, cosines, i, zero)
+  ROOT t = (s32[], f32[4], f32[6,4], f32[6,4]) tuple(j, s, HANDED)
+}
+
+condition {
+  state = (s32[], f32[4], f32[6,4], f32[6,4]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(6)
+  ROOT below = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  x = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  nought = f32[] constant(0)
+  noughts = f32[6,4] broadcast(nought), dimensions={}
+  start = (s32[], f32[4], f32[6,4], f32[6,4]) tuple(zero, x, noughts, noughts)
+  loop = (s32[], f32[4], f32[6,4], f32[6,4]) while(start), condition=condition, body=body
+  a = f32[6,4] get-tuple-element(loop), index=2
+  b = f32[6,4] get-tuple-element(loop), index=3
+  p = f32[6,4] multiply(a, b)
+  ROOT r = (f32[6,4], f32[6,4]) tuple(p, b)
+}
+"""
+
+
+def test_a_loop_that_hands_on_the_zeros_that_it_was_given_is_where_it_begins() -> None:
+    """Both stacks start as zeros; one is not written to."""
+    before, after = (_STACKS.replace("HANDED", names) for names in ("with_sines, with_cosines", "first, with_cosines"))
+    x = np.linspace(0.2, 1.4, 4, dtype=np.float32)
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [x]).findings[0]
+    assert (found.after.instruction, found.after.path) == ("t", "loop[0]:body/t")
+
+
+_BESIDE = """HloModule m
+
+down {
+  state = (s32[], u32[3], u32[8,3], f32[5]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = u32[3] get-tuple-element(state), index=1
+  all = u32[8,3] get-tuple-element(state), index=2
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  three = u32[] constant(2654435761)
+  threes = u32[3] broadcast(three), dimensions={}
+  y = u32[3] multiply(x, threes)
+  row = u32[1,3] reshape(y)
+  rows = u32[8,3] dynamic-update-slice(all, row, i, zero)
+  w = f32[5] get-tuple-element(state), index=3
+  ROOT t = (s32[], u32[3], u32[8,3], f32[5]) tuple(j, y, rows, w)
+}
+
+fewer {
+  state = (s32[], u32[3], u32[8,3], f32[5]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(8)
+  ROOT below = pred[] compare(OPERANDS), direction=LT
+}
+
+up {
+  state = (s32[], s32[3], s32[3], s32[8,3], f32[5]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = s32[3] get-tuple-element(state), index=1
+  y = s32[3] get-tuple-element(state), index=2
+  all = s32[8,3] get-tuple-element(state), index=3
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  z = s32[3] add(x, y)
+  row = s32[1,3] reshape(z)
+  rows = s32[8,3] dynamic-update-slice(all, row, i, zero)
+  w = f32[5] get-tuple-element(state), index=4
+  ROOT t = (s32[], s32[3], s32[3], s32[8,3], f32[5]) tuple(j, y, z, rows, w)
+}
+
+less {
+  state = (s32[], s32[3], s32[3], s32[8,3], f32[5]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(8)
+  ROOT below = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  x = u32[3] parameter(0)
+  y = s32[3] parameter(1)
+  w = f32[5] parameter(2)
+  zero = s32[] constant(0)
+  none = u32[] constant(0)
+  nothing = u32[8,3] broadcast(none), dimensions={}
+  naught = s32[8,3] broadcast(zero), dimensions={}
+  first = (s32[], u32[3], u32[8,3], f32[5]) tuple(zero, x, nothing, w)
+  one = (s32[], u32[3], u32[8,3], f32[5]) while(first), condition=fewer, body=down
+  second = (s32[], s32[3], s32[3], s32[8,3], f32[5]) tuple(zero, y, y, naught, w)
+  other = (s32[], s32[3], s32[3], s32[8,3], f32[5]) while(second), condition=less, body=up
+  a = u32[8,3] get-tuple-element(one), index=2
+  b = s32[8,3] get-tuple-element(other), index=3
+  ROOT r = (u32[8,3], s32[8,3]) tuple(a, b)
+}
+"""
+
+
+_FIVE = np.array([0.3, 1.5, -2.25, 0.75, 4.5], np.float32)
+
+
+def test_the_condition_of_a_loop_that_never_ran_is_to_blame_beside_another_loop() -> None:
+    before, after = (_BESIDE.replace("OPERANDS", names) for names in ("i, n", "n, i"))
+    inputs = [np.array([3, 70000, 123456], np.uint32), np.array([1, 2, 5], np.int32), _FIVE]
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).findings[0]
+    assert (found.after.instruction, found.after.computation, found.is_certain) == ("below", "fewer", True)

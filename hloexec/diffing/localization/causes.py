@@ -44,6 +44,7 @@ from hloexec.diffing.localization.suspects import Suspect
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
+from hloexec.precision import unit_roundoff
 from hloexec.structs import frozen
 
 __all__ = ["Causes"]
@@ -175,6 +176,9 @@ class Causes:
         # Without an operand that differs, the cause may lie behind one without a counterpart.
         if not different or any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
+        narrowed = self._regions.narrowed(pair, operands)
+        if {entry.numbers for entry in different} <= {entry.numbers for entry in narrowed}:
+            return _Explanation(tuple(_narrowing(pair, narrowed)))
         inner = self._in_other_steps(pair, different)
         if inner is not None:
             return _handed_on(pair, self._behind_operand(pair, inner))
@@ -294,7 +298,8 @@ class Causes:
             return _handed_on(pair, self._decisions_behind(pair))
         region = self._regions.of(pair)
         suspects = tuple(
-            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True) for entry in region.misuses
+            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True, is_end=entry.is_end)
+            for entry in region.misuses
         )
         causes: list[_Cause] = []
         for entry in region.causes:
@@ -380,13 +385,18 @@ def _is_moved(node: Node) -> bool:
 
 def _narrowing(pair: NodePair, operands: Sequence[NodePair]) -> Iterator[Suspect]:
     """What gives some operands of a pair fewer bits than their counterparts have."""
-    made = {node.number: (node, entry) for entry in operands for node in [where_narrowed(entry.ours)]}
+    made = {node.number: (node, entry) for entry in operands for node in [where_narrowed(_coarsest(entry.ours))]}
     is_alone = len(made) == 1
     region = () if is_alone else tuple(node for node, _ in made.values())
     for node, entry in made.values():
         reason = reason_of_narrowing(element_type_of(node.dtype))
         where = NodePair(node, entry.theirs)
         yield Suspect(where, reason, trial=pair, region=region, is_less_precise=is_alone, is_rounding=True)
+
+
+def _coarsest(node: Node) -> Node:
+    """The value of fewest bits among those whose elements a node passes on."""
+    return max(transparent_chain(node), key=lambda entry: unit_roundoff(element_type_of(entry.dtype)))
 
 
 def _are_filled(pair: NodePair) -> bool:

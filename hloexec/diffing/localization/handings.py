@@ -10,7 +10,7 @@ from hloexec.diffing.control import Decisions, Handing, is_unrolled
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.localization.relations import NodePair, Relations, is_varied, transparent_chain
+from hloexec.diffing.localization.relations import NodePair, Relations, is_filled, is_varied, transparent_chain
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.operations import traits_of
 
@@ -55,7 +55,7 @@ class Handings:
                         # To blame may be what decided which branch gives it.
                         continue
                     # A value that nothing uses any more is not computed.
-                    if pair.ours in ours.given or _key_of(pair.theirs.digest) in known:
+                    if _is_passed_on(pair.ours, ours) or _key_of(pair.theirs.digest) in known:
                         first, second = (
                             node.instance.instruction.name for node in (self._source(pair.ours), pair.theirs)
                         )
@@ -81,7 +81,7 @@ class Handings:
             pair = self._only_difference(nodes, sides[1].get(key, []), ours.given)
             if pair is None or not self._is_right(pair.ours, rights):
                 continue
-            is_passed_on = pair.ours in ours.given
+            is_passed_on = _is_passed_on(pair.ours, ours)
             is_evident = _is_evidence(pair.theirs) and (is_passed_on or self._is_as_computed(pair.ours))
             if is_evident or (is_passed_on and len(nodes) == 1):
                 found.append(pair)
@@ -148,10 +148,15 @@ def _is_chosen(node: Node, loop: str, iteration: int) -> bool:
     return any(":" in component and "[" not in component for component in inner.split("/"))
 
 
+def _is_passed_on(node: Node, handing: Handing) -> bool:
+    """Whether a value is one that the iteration was given, perhaps moved."""
+    return any(entry in handing.given for entry in transparent_chain(node))
+
+
 def _chooses(node: Node) -> bool:
     """Whether a value was chosen among others, as by a select."""
     instance = transparent_chain(node)[-1].instance
-    return not instance.is_source and traits_of(instance.instruction).moves is not None
+    return not (instance.is_source or is_filled(node)) and traits_of(instance.instruction).moves is not None
 
 
 def _is_evidence(node: Node) -> bool:

@@ -76,8 +76,20 @@ class Misuses:
             user,
             has_wrong_operands=is_same_step and place is None and not is_evident,
             place=place,
-            is_end=not is_evident and not is_varied(operand.ours),
+            is_end=(not is_evident and not is_varied(operand.ours))
+            or (place is not None and self._is_there(user, operand)),
         )
+
+    def _is_there(self, user: NodePair, operand: NodePair) -> bool:
+        """Whether a loop hands on what a user should take as well: then the user may take the wrong one of both."""
+        loop = carrying_loop(user.ours.instance.scope, transparent_chain(operand.ours)[-1])
+        if loop is None:
+            return False
+        handings = self._decisions.handings(loop[0], user.ours.device)
+        if loop[1] < len(handings):
+            nodes = handings[loop[1]].handed
+            return any(self._relations.of(node, operand.theirs) is Relation.EQUAL for node in nodes)
+        return bool(self._relations.holders(operand.theirs))
 
     def is_evident(self, operand: NodePair, other: Node) -> bool:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from hloexec.diffing.agreement import aligned, arranged, comes_near, is_same, permuted
+from hloexec.diffing.agreement import aligned, arranged, comes_near, is_near, is_same, permuted
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.localization.precision import is_narrower
+from hloexec.diffing.localization.precision import is_narrower, type_rounded_to
 from hloexec.diffing.localization.relations import (
     NodePair,
     Relation,
@@ -21,8 +21,9 @@ from hloexec.diffing.localization.relations import (
     is_filled,
     transparent_chain,
 )
-from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.rerun import Rerun
+from hloexec.ops.common import narrow, wide
 from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
 from hloexec.values import Array
@@ -38,6 +39,8 @@ class Misuse:
 
     pair: NodePair
     reason: str
+    is_end: bool = False
+    """Whether it may be what computes that value: `after` has it elsewhere as well."""
 
 
 @frozen(eq=False)
@@ -144,11 +147,11 @@ class Regions:
         return None
 
     def narrowed(self, pair: NodePair, operands: Sequence[NodePair]) -> list[NodePair]:
-        """The operands that have fewer bits than their counterparts, where the pair is right with the values of these:
-        such an operand is as near as its bits allow, and what follows is not."""
+        """The operands that were rounded to fewer bits than their counterparts, where the pair is right with the values
+        of these: such an operand is as near as its bits allow, and what follows is not."""
         found, changes = [], {}
         for operand in operands if not is_narrower(pair) else ():
-            value = next(aligned(operand.theirs.value, operand.ours.shape), None) if is_narrower(operand) else None
+            value = self._before_rounding(operand)
             if value is not None and not is_same(value, self._state.values[operand.ours.number]):
                 found.append(operand)
                 changes[operand.ours.number] = value
@@ -157,6 +160,15 @@ class Regions:
         now = Rerun(self._replay, self._state, pair.ours).value(changes)
         is_right = now is not None and comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value)
         return found if is_right else []
+
+    def _before_rounding(self, operand: NodePair) -> Array | None:
+        """What an operand would be with the bits of its counterpart; None where it has as many, or is none such."""
+        entry = type_rounded_to(transparent_chain(operand.theirs), transparent_chain(operand.ours))
+        if entry is None:
+            return None
+        ours = self._state.values[operand.ours.number]
+        ways = islice(aligned(operand.theirs.value, operand.ours.shape), LIMITS.permutations)
+        return next((value for value in ways if is_near(narrow(wide(value), entry), ours)), None)
 
     def _is_moved(self, chain: Sequence[Node], operand: NodePair) -> bool:
         """Whether an operand is its counterpart before it is moved, dimensions perhaps permuted."""
@@ -297,7 +309,9 @@ class Regions:
             wrong = [entry for entry in node.instance.inputs if self._key_of(entry) in extra]
             if wrong:
                 name = wrong[0].instance.instruction.name
-                yield Misuse(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not")
+                place = self._relations.place_of(wrong[0])
+                is_end = place is not None and len(self._relations.holders(place)) > 1
+                yield Misuse(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not", is_end)
         right = [node for node in ours.nodes[:-1] if not self._relations.differ(node, pair.theirs)]
         right += [node for node in pair.ours.instance.inputs if not self._relations.differ(node, pair.theirs)]
         is_number = pair.theirs.digest.is_uniform and pair.theirs.digest.family in ("integer", "pred")

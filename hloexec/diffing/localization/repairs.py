@@ -18,9 +18,9 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
 from hloexec.diffing.localization.relations import NodePair, Relations, constant_of
-from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replaying.evaluation import Overlay
 from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.rerun import Rerun
 from hloexec.structs import frozen
 from hloexec.values import Array
 
