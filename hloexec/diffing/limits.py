@@ -108,6 +108,14 @@ class Limits:
     """The operands of instructions with more than this are not exchanged."""
     permuted_dimensions: int = 5
     """The orders of more dimensions than this are not tried."""
+    rewirings: int = 24
+    """So many changes of what only hands values on are tried, each by a run of the module."""
+    more_iterations: int = 2
+    """Loops may go round so many times as often then as they did."""
+    reserve: float = 0.15
+    """This part of the budget is kept for that."""
+    rewired_steps: int = 64
+    """They are looked for on the ways to the operands of so many instructions that differ, the first ones."""
     twins: int = 4
     """So many other values with the numbers of a suspect are tried: they may be meant as well."""
     steps_between: int = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -13,12 +13,14 @@ import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
 from hloexec.devices.topology import Topology, topology_of
+from hloexec.diffing.agreement import is_near
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Decisions
 from hloexec.diffing.correspondence import Correspondence, correspondence_of, unseen_exchanges
 from hloexec.diffing.findings import Diff, Verdict
 from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
@@ -26,12 +28,12 @@ from hloexec.diffing.partitioned.pairing import TiledIndex
 from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.pairs import Pairs
-from hloexec.diffing.recording.recorder import GraphRecorder
+from hloexec.diffing.recording.recorder import GraphRecorder, arrays_of
 from hloexec.diffing.replaying.evaluation import Evaluator
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.diffing.searching import search
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.running import run_devices
@@ -41,13 +43,14 @@ from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison
 from hloexec.numerics.comparison import Verdict as Outcome
 from hloexec.numerics.sampling.runs import Sampled, sampled_in_stages
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.sequential import settled
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.structs import frozen
 from hloexec.system_memory import memory_limit_bytes
-from hloexec.values import Inputs, Value
+from hloexec.values import Array, Inputs, Value
 
 __all__ = ["diff"]
 
@@ -148,7 +151,7 @@ def diff(
     replay = _replay(sides, (theirs, ours), evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
     blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick)
-    found = search(replay, blame, comparison, top, stages)
+    found = search(replay, blame, comparison, top, stages, _judge(sides, theirs, pairing, decisions, again | limits))
     is_different = found.findings or not comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     counted = [node.number for node in ours.nodes if _tells_something(node)]
@@ -158,6 +161,40 @@ def diff(
     notes = (*pairing.notes, *found.notes, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes, part)
+
+
+def _judge(
+    sides: Sequence[_Side],
+    theirs: Graph,
+    pairing: Correspondence,
+    decisions: Sequence[Decisions],
+    options: dict[str, Any],
+) -> Callable[[Module], bool] | None:
+    """What says whether a module, run in place of `after`, gives the results of `before`; its loops may never end. None
+    where results are parts of `before`'s."""
+    if isinstance(pairing, Partitioning):
+        return None
+    most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
+    limited = {"verify": False, "max_iterations": min(most, options["max_iterations"] or most)}
+    return partial(_comes_right, sides, theirs, pairing, options | limited)
+
+
+def _comes_right(
+    sides: Sequence[_Side], theirs: Graph, pairing: Correspondence, options: dict[str, Any], module: Module
+) -> bool:
+    """Whether a module, run in place of `after`, gives the results of `before`."""
+    try:
+        results = run_devices(module, sides[1].inputs, **sides[1].options, **options)
+    except HloError:
+        return False
+    actual = list(map(arrays_of, results))
+    expected = _arrays(theirs)
+    are_near = (
+        is_near(array, value)
+        for arrays, values in zip(actual, expected, strict=True)
+        for array, value in zip(arrays, values, strict=True)
+    )
+    return all(are_near) and _compared(actual, expected, pairing, sides[0].policy, None).agrees
 
 
 def _paired(
@@ -252,10 +289,23 @@ def _outputs(
     """The results, nested as `before` has them, compared with what rounding does to those of `before`, or to tiles of
     them."""
     spreads = runs.spreads if tiles is None else tiles.spreads_of(runs.spreads)
-    actual, expected = (
-        tuple(pairing.result([node.value for node in graph.outputs[device]]) for device in sorted(graph.outputs))
-        for graph in (ours, theirs)
-    )
+    return _compared(_arrays(ours), _arrays(theirs), pairing, policy, spreads)
+
+
+def _arrays(graph: Graph) -> list[list[Array]]:
+    """The arrays of the results of each device."""
+    return [[node.value for node in graph.outputs[device]] for device in sorted(graph.outputs)]
+
+
+def _compared(
+    ours: Sequence[Sequence[Array]],
+    theirs: Sequence[Sequence[Array]],
+    pairing: Correspondence,
+    policy: NumericsPolicy,
+    spreads: dict[str, Spread] | None,
+) -> Comparison:
+    """The results of each device, in the order of `after`'s, compared."""
+    actual, expected = (tuple(map(pairing.result, side)) for side in (ours, theirs))
     if len(actual) == 1:
         return compare(actual[0], expected[0], module=pairing.before, numerics=policy, spreads=spreads)
     # The module itself may be silent about how many devices there are.

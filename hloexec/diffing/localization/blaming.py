@@ -17,12 +17,15 @@ import numpy as np
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
+from hloexec.diffing.localization.rewiring import rewired
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
+from hloexec.ir import Module
 from hloexec.ops.common import wide
 from hloexec.structs import frozen
 from hloexec.values import Array
@@ -77,6 +80,7 @@ class Blame:
         self._decisions = decisions
         self._end = math.inf if budget is None else start + budget
         self._budget = budget
+        self._reserve = 0.0 if budget is None else LIMITS.reserve * budget
         self._tick = tick
         self.end = ""
         """Why the search ended before it was done; empty where it was."""
@@ -89,7 +93,7 @@ class Blame:
     def is_over(self) -> bool:
         """Whether the time for the search is over."""
         self._tick()
-        if time.monotonic() < self._end:
+        if time.monotonic() < self._end - self._reserve:
             return False
         self.end = f"the search ended after {self._budget:g} s, its budget; this is the best that it had found"
         return True
@@ -167,6 +171,36 @@ class Blame:
                     return [entry]
                 self._replay.adopt(start)
         return []
+
+    def rewired(self, state: State, comes_right: Callable[[Module], bool], known: Sequence[Blamed]) -> list[Blamed]:
+        """What hands another value on than it should, if changing it, and nothing else, puts all results right;
+        `comes_right` runs a module and says whether they are. Nothing if there is no such instruction.
+
+        Of what is `known` to be to blame, the certainty stays; and of a region, one instruction is told from the others
+        only if it is the only one that may be changed so."""
+        if self._replay.was_interrupted or not self._replay.is_complete:
+            return []
+        self._reserve = 0.0
+        self._replay.adopt(state)
+        wrong = self._wrong(state)
+        between = self._between(state, wrong)
+        firsts = {node.instance.static: node for node in map(self._replay.graph.node, sorted(between, reverse=True))}
+        nodes = sorted(firsts.values(), key=lambda node: node.number)[: LIMITS.rewired_steps]
+        results = self._replay.graph.outputs[min(self._replay.graph.outputs)]
+        differing = {pair.ours.number for pair in wrong}
+        leaves = {number: node for number, node in enumerate(results) if node.number in differing}
+        module = self._replay.graph.module
+        found = rewired(module, nodes, leaves, lambda edited: not self.is_over() and comes_right(edited))
+        if found is None:
+            return []
+        reason = f"it would be right as {found.text}"
+        place = (found.place.computation, found.place.instruction)
+        is_known = any(entry.is_certain and entry.node.instance.static == place for entry in known[:1])
+        region = known[0].region if len(known) == 1 and known[0].is_proven else ()
+        if region and not (found.is_alone and place in {node.instance.static for node in region}):
+            return []
+        raw, is_certain = state.raw[found.node.number], found.is_only_one or is_known
+        return [Blamed(found.node, None, None, raw, None, between, reason, found.place, is_certain, is_certain)]
 
     def nearest(self, state: State) -> list[Blamed]:
         """The value that is closest to its rounding bound, if none exceeds it; or nothing."""

@@ -23,7 +23,7 @@ from hloexec.origins import hlo_line
 from hloexec.structs import frozen
 from hloexec.verifier import verify
 
-__all__ = ["Edit", "edits_of"]
+__all__ = ["Edit", "edits_of", "moved_otherwise"]
 
 
 @frozen(eq=False)
@@ -46,6 +46,16 @@ def edits_of(module: Module) -> Iterator[Edit]:
             edited = _with_root(module, computation, instruction)
             if _is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
+
+
+def moved_otherwise(module: Module, computation: Computation, name: str) -> Iterator[Edit]:
+    """The module with an instruction of one of its computations edited in its attributes; each is well-formed."""
+    for instruction in _other_attributes(attrs.evolve(computation, root_name=name)):
+        instructions = tuple(instruction if each.name == name else each for each in computation)
+        changed = attrs.evolve(computation, instructions=instructions)
+        edited = attrs.evolve(module, computations=tuple(changed if each is computation else each for each in module))
+        if _is_well_formed(edited):
+            yield Edit(edited, _text(instruction), is_called=False)
 
 
 def _with_root(module: Module, computation: Computation, root: Instruction) -> Module:
@@ -77,14 +87,21 @@ def _other_attributes(computation: Computation) -> Iterator[Instruction]:
         value = getattr(root.attributes, declared.field)
         if vary is None or value is None:
             continue
-        rank = max([1, *(_rank(each) for each in (root, *computation.operands_of(root)))])
-        for other in dict.fromkeys(vary(declared, value, min(rank, LIMITS.permuted_dimensions))):
+        sizes = [getattr(each.shape, "dimensions", ()) for each in (*computation.operands_of(root), root)]
+        around = _Around(min(max([1, *map(len, sizes)]), LIMITS.permuted_dimensions), sizes[0])
+        for other in dict.fromkeys(vary(declared, value, around)):
             if other != value:
                 yield attrs.evolve(root, attributes=attrs.evolve(root.attributes, **{declared.field: other}))
 
 
-def _rank(instruction: Instruction) -> int:
-    return len(getattr(instruction.shape, "dimensions", ()))
+@frozen
+class _Around:
+    """What an attribute is about."""
+
+    rank: int
+    """The most dimensions that an operand or the result has."""
+    sizes: tuple[int, ...]
+    """The dimensions of the first operand."""
 
 
 def _other_order(computation: Computation) -> Iterator[Instruction]:
@@ -127,26 +144,26 @@ def _is_plain(attributes: type) -> bool:
     return all(not declared.is_required for declared in attribute_fields(attributes).values())
 
 
-def _flag(_: AttributeField, value: bool, __: int) -> Iterator[bool]:
+def _flag(_: AttributeField, value: bool, __: _Around) -> Iterator[bool]:
     yield not value
 
 
-def _dimension(_: AttributeField, value: int, rank: int) -> Iterator[int]:
-    yield from range(rank)
+def _dimension(_: AttributeField, value: int, around: _Around) -> Iterator[int]:
+    yield from range(around.rank)
 
 
-def _word(declared: AttributeField, _: str, __: int) -> Iterator[str]:
+def _word(declared: AttributeField, _: str, __: _Around) -> Iterator[str]:
     yield from declared.choices or ()
 
 
-def _dimensions(_: AttributeField, value: Sequence[int], rank: int) -> Iterator[tuple[int, ...]]:
+def _dimensions(_: AttributeField, value: Sequence[int], around: _Around) -> Iterator[tuple[int, ...]]:
     """Two of them exchanged, or one replaced."""
     for first, second in combinations(range(len(value)), 2):
         found = list(value)
         found[first], found[second] = found[second], found[first]
         yield tuple(found)
     for place in range(len(value)):
-        for other in range(rank):
+        for other in range(around.rank):
             if other not in value:
                 yield (*value[:place], other, *value[place + 1 :])
 
@@ -157,18 +174,20 @@ def _one_changed(entries: Sequence[Any], change: Callable[[Any], Iterator[Any]])
             yield (*entries[:place], other, *entries[place + 1 :])
 
 
-def _slices(_: AttributeField, value: Sequence[SliceDimension], __: int) -> Iterator[tuple[SliceDimension, ...]]:
-    """One range moved by one, or to the beginning."""
-
-    def moved(entry: SliceDimension) -> Iterator[SliceDimension]:
-        for step in (-1, 1, -entry.start):
+def _slices(
+    _: AttributeField, value: Sequence[SliceDimension], around: _Around
+) -> Iterator[tuple[SliceDimension, ...]]:
+    """One range moved by one, to the beginning, or to the end."""
+    for place, (entry, size) in enumerate(zip(value, around.sizes, strict=False)):
+        for step in (-1, 1, -entry.start, size - entry.limit):
             if entry.start + step >= 0:
-                yield SliceDimension(entry.start + step, entry.limit + step, entry.stride)
+                moved = SliceDimension(entry.start + step, entry.limit + step, entry.stride)
+                yield (*value[:place], moved, *value[place + 1 :])
 
-    yield from _one_changed(value, moved)
 
-
-def _padding(_: AttributeField, value: Sequence[PaddingDimension], __: int) -> Iterator[tuple[PaddingDimension, ...]]:
+def _padding(
+    _: AttributeField, value: Sequence[PaddingDimension], __: _Around
+) -> Iterator[tuple[PaddingDimension, ...]]:
     """One dimension padded on the other side, or by one more on one and one less on the other."""
 
     def moved(entry: PaddingDimension) -> Iterator[PaddingDimension]:
@@ -179,7 +198,7 @@ def _padding(_: AttributeField, value: Sequence[PaddingDimension], __: int) -> I
     yield from _one_changed(value, moved)
 
 
-def _window(_: AttributeField, value: Window, __: int) -> Iterator[Window]:
+def _window(_: AttributeField, value: Window, __: _Around) -> Iterator[Window]:
     def moved(entry: WindowDimension) -> Iterator[WindowDimension]:
         low, high = entry.padding_low, entry.padding_high
         for now in ((high, low), (low + 1, high - 1), (low - 1, high + 1)):
@@ -189,12 +208,12 @@ def _window(_: AttributeField, value: Window, __: int) -> Iterator[Window]:
     yield from map(Window, _one_changed(value.dimensions, moved))
 
 
-def _routes(_: AttributeField, value: Sequence[tuple[int, int]], __: int) -> Iterator[tuple[tuple[int, int], ...]]:
+def _routes(_: AttributeField, value: Sequence[tuple[int, int]], __: _Around) -> Iterator[tuple[tuple[int, int], ...]]:
     """All the other way."""
     yield tuple((target, source) for source, target in value)
 
 
-def _groups(_: AttributeField, value: ReplicaGroups, __: int) -> Iterator[ReplicaGroups]:
+def _groups(_: AttributeField, value: ReplicaGroups, __: _Around) -> Iterator[ReplicaGroups]:
     """The members of all groups by their places instead; all together."""
     groups = value.expand()
     if len({len(group) for group in groups}) == 1:
@@ -202,7 +221,7 @@ def _groups(_: AttributeField, value: ReplicaGroups, __: int) -> Iterator[Replic
         yield ReplicaGroups(groups=(tuple(sorted(chain(*groups))),))
 
 
-_VARIATIONS: Mapping[Grammar, Callable[[AttributeField, Any, int], Iterator[Any]]] = {
+_VARIATIONS: Mapping[Grammar, Callable[[AttributeField, Any, _Around], Iterator[Any]]] = {
     Grammar.BOOL: _flag,
     Grammar.INT: _dimension,
     Grammar.INT_IN_LIST: _dimension,
