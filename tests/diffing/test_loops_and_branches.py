@@ -576,3 +576,56 @@ def test_the_condition_of_a_loop_that_never_ran_is_to_blame_beside_another_loop(
     inputs = [np.array([3, 70000, 123456], np.uint32), np.array([1, 2, 5], np.int32), _FIVE]
     found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).findings[0]
     assert (found.after.instruction, found.after.computation, found.is_certain) == ("below", "fewer", True)
+
+
+_PLACES = """HloModule m
+
+body {
+  state = (s32[], s32[], f32[6], f32[9]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  given = s32[] get-tuple-element(state), index=1
+  x = f32[6] get-tuple-element(state), index=2
+  table = f32[9] get-tuple-element(state), index=3
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  PLACE
+  entry = f32[1] dynamic-slice(table, place), dynamic_slice_sizes={1}
+  number = f32[] reshape(entry)
+  numbers = f32[6] broadcast(number), dimensions={}
+  y = f32[6] multiply(x, numbers)
+  z = f32[6] sine(y)
+  ROOT t = (s32[], s32[], f32[6], f32[9]) tuple(j, HANDED, z, table)
+}
+
+condition {
+  state = (s32[], s32[], f32[6], f32[9]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(5)
+  ROOT below = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  x = f32[6] parameter(0)
+  table = f32[9] parameter(1)
+  first = s32[] parameter(2)
+  zero = s32[] constant(0)
+  start = (s32[], s32[], f32[6], f32[9]) tuple(zero, first, x, table)
+  loop = (s32[], s32[], f32[6], f32[9]) while(start), condition=condition, body=body
+  ROOT r = f32[6] get-tuple-element(loop), index=2
+}
+"""
+_CARRIED_PLACE = (("PLACE", "place = s32[] copy(given)\n  next = s32[] add(given, one)"), ("HANDED", "next"))
+_COUNTED_PLACE = (("PLACE", "place = s32[] add(given, i)"), ("HANDED", "given"))
+
+
+def test_a_place_that_is_counted_instead_of_carried_is_not_to_blame() -> None:
+    before, after = _PLACES, _PLACES
+    for old, new in _CARRIED_PLACE:
+        before = before.replace(old, new)
+    for old, new in _COUNTED_PLACE:
+        after = after.replace(old, new)
+    inputs = [np.linspace(-1, 1.5, 6, dtype=np.float32), np.linspace(0.4, 1.9, 9, dtype=np.float32), np.int32(3)]
+    assert hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).verdict != "differ"
+    wrong = after.replace("multiply(x, numbers)", "add(x, numbers)")
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(wrong), inputs).findings[0]
+    assert (found.after.instruction, found.is_certain) == ("y", True)

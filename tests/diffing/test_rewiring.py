@@ -90,6 +90,35 @@ def test_what_a_fusion_is_handed_or_hands_on_is_to_blame(right: str, wrong: str,
     assert found.reason == f"it would be right as {reason}"
 
 
+_GATED = """HloModule m
+
+gate {
+  x = f32[8,6] parameter(0)
+  v = f32[6,6] parameter(1)
+  w = f32[6,6] parameter(2)
+  h = f32[8,6] dot(x, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  k = f32[8,6] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  open = f32[8,6] logistic(k)
+  ROOT y = f32[8,6] multiply(h, open)
+}
+
+ENTRY main {
+  x = f32[8,6] parameter(0)
+  v = f32[6,6] parameter(1)
+  w = f32[6,6] parameter(2)
+  y = f32[8,6] fusion(x, v, w), kind=kOutput, calls=gate
+  ROOT r = f32[8,6] tanh(y)
+}
+"""
+
+
+def test_a_fusion_is_to_blame_whose_products_are_those_of_each_other() -> None:
+    inputs = [_RANDOM.normal(size=shape).astype(np.float32) for shape in ((8, 6), (6, 6), (6, 6))]
+    found = _blamed(_GATED, "fusion(x, v, w)", "fusion(x, w, v)", inputs)
+    assert (found.after.instruction, found.is_certain) == ("y", True)
+    assert found.reason == "it would be right as fusion(%x, %v, %w)"
+
+
 _LOOP = """HloModule m
 
 mixed {

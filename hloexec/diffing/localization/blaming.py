@@ -186,6 +186,9 @@ class Blame:
         between = self._between(state, wrong)
         firsts = {node.instance.static: node for node in map(self._replay.graph.node, sorted(between, reverse=True))}
         nodes = sorted(firsts.values(), key=lambda node: node.number)[: LIMITS.rewired_steps]
+        # What is right in itself may be right for another place.
+        behind = {entry.instance.static: entry for node in nodes for entry in node.instance.inputs}
+        nodes += [entry for static, entry in behind.items() if static not in firsts and not entry.instance.is_source]
         results = self._replay.graph.outputs[min(self._replay.graph.outputs)]
         differing = {pair.ours.number for pair in wrong}
         leaves = {number: node for number, node in enumerate(results) if node.number in differing}

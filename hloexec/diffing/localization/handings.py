@@ -49,12 +49,16 @@ class Handings:
                 return
             wrong = self._wrong(ours, theirs)
             if wrong and (place := self._ours.handed_on(name, iteration, device)) is not None:
+                next_ones = self._keys_of_body(name, iteration + 1, device)
                 known = self._keys_of_body(name, iteration, device) | {self._key(node) for node in ours.given}
                 for pair in wrong:
                     if _is_chosen(pair.ours, name, iteration) or _is_chosen(pair.theirs, other, iteration):
                         # To blame may be what decided which branch gives it.
                         continue
                     # A value that nothing uses any more is not computed.
+                    if _is_passed_on(pair.ours, ours) and _key_of(pair.theirs.digest) in next_ones - known:
+                        # What `before` carries is computed anew in each iteration.
+                        continue
                     if _is_passed_on(pair.ours, ours) or _key_of(pair.theirs.digest) in known:
                         first, second = (
                             node.instance.instruction.name for node in (self._source(pair.ours), pair.theirs)
