@@ -500,6 +500,14 @@ def test_a_loop_that_hands_on_the_zeros_that_it_was_given_is_where_it_begins() -
     assert (found.after.instruction, found.after.path) == ("t", "loop[0]:body/t")
 
 
+def test_a_copy_of_what_a_loop_was_given_is_where_it_begins() -> None:
+    """It stands where the stack was written to."""
+    before = _STACKS.replace("HANDED", "with_sines, with_cosines")
+    after = before.replace("dynamic-update-slice(first, sines, i, zero)", "copy(first)")
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [np.linspace(0.2, 1.4, 4, dtype=np.float32)])
+    assert found.findings[0].after.instruction == "with_sines"
+
+
 _BESIDE = """HloModule m
 
 down {

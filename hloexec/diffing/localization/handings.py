@@ -64,7 +64,9 @@ class Handings:
                             node.instance.instruction.name for node in (self._source(pair.ours), pair.theirs)
                         )
                         reason = f"it hands on %{first} where before hands on %{second}"
-                        yield Suspect(pair, reason, place=place)
+                        is_moved = _is_passed_on(pair.ours, ours) and pair.ours not in ours.given
+                        # What moves a value that was given may stand where something else should.
+                        yield Suspect(pair, reason, place=pair.ours.place if is_moved else place)
                 return
 
     def _are_right(self, ours: Handing, theirs: Handing) -> bool:
