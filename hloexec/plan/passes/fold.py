@@ -11,9 +11,7 @@ import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.registry import Opcode
-from hloexec.ops.rounding import Rounding
 from hloexec.plan.kernels import Conversion, InstructionKernel, Kernel, View
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.plan.steps import Plan, Step
@@ -30,11 +28,9 @@ _MOST_BYTES = 1 << 18
 def with_constants_folded(plan: Plan) -> Plan:
     """The plan with such values as constants.
 
-    They get slots of their own: the program, which observers are shown, computes them where it says so. A constant that
-    is one number everywhere is given as one, repeated, to kernels that are no function of NumPy's: they look for that.
+    They get slots of their own: the program, which observers are shown, computes them where it says so.
     """
     constants = dict(plan.constants)
-    repeated: dict[int, int] = {}
     moved: dict[int, int] = {}
     steps: list[Step] = []
     taken = 0
@@ -44,43 +40,12 @@ def with_constants_folded(plan: Plan) -> Plan:
             step = attrs.evolve(step, operand_trees=trees)
         value = _folded(plan, step, constants) if taken < _MOST_BYTES else None
         if value is None:
-            steps.append(_with_repeated_numbers(plan, step, constants, repeated))
+            steps.append(step)
             continue
         moved[step.result] = slot = plan.new_slot(plan.slot_shapes[step.result])
         constants[slot] = value
         taken += value.nbytes
-    return attrs.evolve(plan, steps=steps, constants=constants) if moved or repeated else plan
-
-
-def _with_repeated_numbers(plan: Plan, step: Step, constants: dict[int, Any], repeated: dict[int, int]) -> Step:
-    """The step, with operands that are one number everywhere as such; `repeated` are their slots, by the constants'."""
-    kernel, shape = step.kernel, plan.slot_shapes[step.result] if isinstance(step.tree, int) else None
-    if (
-        not isinstance(kernel, InstructionKernel)
-        or not isinstance(kernel.entry, Opcode)
-        or not kernel.entry.is_elementwise
-    ):
-        return step
-    # Where functions are approximated, NumPy's loops may differ for a repeated element.
-    is_exact = kernel.entry.rounding in (Rounding.NONE, Rounding.ONCE)
-    if kernel.ufunc is not None or kernel.function is choose or not is_exact or not isinstance(shape, ArrayShape):
-        return step
-    for slot in step.operands:
-        if slot in constants and slot not in repeated and _is_one_number(constants[slot], shape):
-            repeated[slot] = new = plan.new_slot(plan.slot_shapes[slot])
-            constants[new] = np.broadcast_to(constants[slot].reshape(-1)[0], shape.dimensions)
-    if repeated.keys().isdisjoint(step.operands):
-        return step
-    trees = tuple(map_tree(tree, lambda slot: repeated.get(slot, slot)) for tree in step.operand_trees)
-    return attrs.evolve(step, operand_trees=trees)
-
-
-def _is_one_number(value: Any, shape: ArrayShape) -> bool:
-    """Whether a constant has a shape, and the same bits everywhere."""
-    if not isinstance(value, np.ndarray) or value.size < 2 or value.shape != shape.dimensions:
-        return False
-    content = value.tobytes() if value.dtype.kind in "fiu" and value.nbytes <= _FOLDED_BYTES else b""
-    return content == content[: value.itemsize] * value.size
+    return attrs.evolve(plan, steps=steps, constants=constants) if moved else plan
 
 
 def _folded(plan: Plan, step: Step, constants: dict[int, Any]) -> Any:

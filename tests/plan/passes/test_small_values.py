@@ -57,28 +57,6 @@ def test_observers_see_values_that_are_folded_otherwise() -> None:
     assert seen == ["c", "b", "n"]
 
 
-def test_a_constant_that_is_one_number_is_given_as_one_to_kernels_that_look_for_it() -> None:
-    text = """HloModule m
-ENTRY e {
-  x = f32[5] parameter(0)
-  c = f32[] constant(2)
-  cs = f32[5] broadcast(c), dimensions={}
-  others = f32[5] constant({1, -0, 0, 2, nan})
-  least = f32[5] maximum(cs, x)
-  ROOT y = f32[5] minimum(least, others)
-}
-"""
-    plan = plan_of(hloexec.parse(text))
-    assert [
-        plan.constants[slot].strides for step in plan.steps for slot in step.operands if slot in plan.constants
-    ] == [
-        (0,),
-        (4,),
-    ]
-    found = same_in_all_runs(text, np.array([np.nan, -0.0, 3, 1, 0], np.float32))
-    np.testing.assert_array_equal(found, [np.nan, -0.0, 0, 2, np.nan])
-
-
 def test_an_invariant_slice_is_without_gaps_in_a_loop() -> None:
     text = loop(
         {"x": "f32[8]", "table": "f32[8,4]"},
