@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
 import hloexec
+from hloexec.diffing import running
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.localization import blaming, rewiring
 
 _RANDOM = np.random.default_rng(3)
 _SQUARES: list[Any] = [_RANDOM.normal(size=shape).astype(np.float32) for shape in ((6, 6), (6, 6), (6,), (6,))]
@@ -88,6 +92,45 @@ def test_what_a_fusion_is_handed_or_hands_on_is_to_blame(right: str, wrong: str,
     found = _blamed(_FUSIONS, right, wrong, _SQUARES)
     assert (found.after.instruction, found.is_certain) == (blamed, True)
     assert found.reason == f"it would be right as {reason}"
+
+
+_EXCHANGED = ("fusion(e, s, g, h)", "fusion(e, s, h, g)")
+
+
+def test_nothing_is_certain_where_other_changes_were_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewiring, "LIMITS", attrs.evolve(LIMITS, rewirings=4))
+    found = _blamed(_FUSIONS, *_EXCHANGED, _SQUARES)
+    assert (found.after.instruction, found.is_certain) == ("second", False)
+
+
+def test_nothing_is_certain_where_the_time_was_over_before_all_changes_were_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(blaming.time, "monotonic", lambda: now[0])
+
+    def once(*given: Any) -> bool:
+        is_right = bool(_comes_right(*given))
+        now[0] = 1e6 if is_right else now[0]
+        return is_right
+
+    _comes_right = running._comes_right
+    monkeypatch.setattr(running, "_comes_right", once)
+    found = _blamed(_FUSIONS, *_EXCHANGED, _SQUARES)
+    assert (found.after.instruction, found.is_certain) == ("second", False)
+
+
+def test_ctrl_c_while_changes_are_tried_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_comes_right", interrupted)
+    text = _FUSIONS.replace(*_EXCHANGED)
+    found = hloexec.diff(hloexec.parse(_FUSIONS), hloexec.parse(text), _SQUARES)
+    assert (found.verdict, found.notes) == (
+        "differ",
+        ("the search was interrupted; this is the best that it had found",),
+    )
 
 
 _GATED = """HloModule m

@@ -82,6 +82,7 @@ class Blame:
         self._budget = budget
         self._reserve = 0.0 if budget is None else LIMITS.reserve * budget
         self._tick = tick
+        self._is_interrupted = False
         self.end = ""
         """Why the search ended before it was done; empty where it was."""
         self.without_roundings: State | None = None
@@ -110,12 +111,16 @@ class Blame:
                 for entry, is_doubted in zip(found, doubted, strict=True)
             ]
         except KeyboardInterrupt:
-            self.end = "the search was interrupted; this is the best that it had found"
+            self._interrupt()
         # Beside roundings, something else comes first if that is proven.
         has_roundings = any(entry.is_rounding for entry in found)
         return sorted(
             found, key=lambda entry: (has_roundings and (entry.is_rounding or not entry.is_proven), entry.node.number)
         )
+
+    def _interrupt(self) -> None:
+        self._is_interrupted = True
+        self.end = "the search was interrupted; this is the best that it had found"
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> list[bool]:
         """Add what is to blame to `found`; whether each of it may be so because of what else was found or is wrong."""
@@ -178,14 +183,22 @@ class Blame:
 
         Of what is `known` to be to blame, the certainty stays; and of a region, one instruction is told from the others
         only if it is the only one that may be changed so."""
-        if self._replay.was_interrupted or not self._replay.is_complete:
+        if self._is_interrupted or not self._replay.is_complete:
             return []
+        try:
+            return self._rewired(state, comes_right, known)
+        except KeyboardInterrupt:
+            self._interrupt()
+            return []
+
+    def _rewired(self, state: State, comes_right: Callable[[Module], bool], known: Sequence[Blamed]) -> list[Blamed]:
         self._reserve = 0.0
         self._replay.adopt(state)
         wrong = self._wrong(state)
         between = self._between(state, wrong)
         firsts = {node.instance.static: node for node in map(self._replay.graph.node, sorted(between, reverse=True))}
-        nodes = sorted(firsts.values(), key=lambda node: node.number)[: LIMITS.rewired_steps]
+        steps = sorted(firsts.values(), key=lambda node: node.number)
+        nodes = steps[: LIMITS.rewired_steps]
         # What is right in itself may be right for another place.
         behind = {entry.instance.static: entry for node in nodes for entry in node.instance.inputs}
         nodes += [entry for static, entry in behind.items() if static not in firsts and not entry.instance.is_source]
@@ -200,9 +213,11 @@ class Blame:
         place = (found.place.computation, found.place.instruction)
         is_known = any(entry.is_certain and entry.node.instance.static == place for entry in known[:1])
         region = known[0].region if len(known) == 1 and known[0].is_proven else ()
-        if region and not (found.is_alone and place in {node.instance.static for node in region}):
+        # What the time, or a limit, left untried might do as well.
+        are_all = len(nodes) >= len(steps) and not self.is_over()
+        if region and not (are_all and found.is_alone and place in {node.instance.static for node in region}):
             return []
-        raw, is_certain = state.raw[found.node.number], found.is_only_one or is_known
+        raw, is_certain = state.raw[found.node.number], (are_all and found.is_only_one) or is_known
         return [Blamed(found.node, None, None, raw, None, between, reason, found.place, is_certain, is_certain)]
 
     def nearest(self, state: State) -> list[Blamed]:

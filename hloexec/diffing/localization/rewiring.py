@@ -51,7 +51,7 @@ class Rewiring:
     place: InstructionRun
     text: str
     is_alone: bool
-    """Whether no other such change makes the results right."""
+    """Whether all other such changes were tried, and none makes the results right."""
     is_only_one: bool
     """Whether that is so, and several instructions take what is handed on: else it may be the one that does."""
     node: Node
@@ -90,14 +90,15 @@ def rewired(
             handle = _Handle(*instance.static, _MOVER)
             if handle not in uses:
                 uses[handle].append(_Use(mover, instance.static, instance.scope))
-    found = list(_right_ones(module, uses, is_right))
+    found, are_all = _right_ones(module, uses, is_right)
     if not found:
         return None
     # If what computes could as well have its operands exchanged, that is nearer to what is wrong.
     computing = {
         handle: [_Use(node, node.instance.static, node.instance.scope)] for node in nodes for handle in _operands(node)
     }
-    found = [*_right_ones(module, computing, is_right), *found]
+    nearer, are_all_nearer = _right_ones(module, computing, is_right)
+    found = [*nearer, *found]
     uses |= computing
     handle, text = found[0]
     alike = [each for each in uses if each.place == handle.place and text in {edit for edit, _ in _edits(module, each)}]
@@ -106,23 +107,26 @@ def rewired(
     path = f"{first.scope}/{handle.instruction}" if first.scope else handle.instruction
     place = InstructionRun(handle.computation, handle.instruction, path, first.node.device)
     is_shared = len(users) > 1 or (handle.operand == _MOVER and first.node in nodes)
-    is_alone = len({each.place for each, _ in found}) == 1
+    is_alone = are_all and are_all_nearer and len({each.place for each, _ in found}) == 1
     return Rewiring(place, text, is_alone, is_shared and is_alone, first.node)
 
 
 def _right_ones(
     module: Module, handles: Iterable[_Handle], is_right: Callable[[Module], bool]
-) -> Iterator[tuple[_Handle, str]]:
-    """The changes that make the results right, of as many as are tried."""
+) -> tuple[list[tuple[_Handle, str]], bool]:
+    """The changes that make the results right, of as many as are tried; and whether these are all."""
+    found: list[tuple[_Handle, str]] = []
     tried: set[tuple[tuple[str, str], str]] = set()
     for handle in handles:
         for text, edited in _edits(module, handle):
+            if (handle.place, text) in tried:
+                continue
             if len(tried) == LIMITS.rewirings:
-                return
-            if (handle.place, text) not in tried:
-                tried.add((handle.place, text))
-                if is_right(edited):
-                    yield handle, text
+                return found, False
+            tried.add((handle.place, text))
+            if is_right(edited):
+                found.append((handle, text))
+    return found, True
 
 
 # The way of an operand
