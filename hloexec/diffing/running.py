@@ -136,8 +136,7 @@ def diff(
     options: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
     again = {**options, "verify": False}  # of a module that has run, or of parts of it
     room = memory_limit_bytes(limit)
-    given = (values, pairing.inputs_by_device(values))
-    sides = list(map(_Side, (before, after), given, topologies, policies))
+    sides = list(map(_Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
     (theirs, ours), decisions = _recorded(sides, watchers, room, options | limits, again, stages)
@@ -150,8 +149,9 @@ def diff(
     start = time.monotonic()
     replay = _replay(sides, (theirs, ours), evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
-    blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick)
-    found = search(replay, blame, comparison, top, stages, _judge(sides, theirs, pairing, decisions, again | limits))
+    judge = _judge(sides, theirs, pairing, decisions, again | limits)
+    blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick, judge)
+    found = search(replay, blame, comparison, top, stages)
     is_different = found.findings or not comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     counted = [node.number for node in ours.nodes if _tells_something(node)]

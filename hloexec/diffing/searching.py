@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -59,25 +59,15 @@ class Search:
             return InputError("it was interrupted")
 
 
-def search(
-    replay: Replay,
-    blame: Blame,
-    comparison: Comparison,
-    top: int,
-    stages: Stages,
-    comes_right: Callable[[Module], bool] | None = None,
-) -> Search:
-    """What is to blame, at most `top` findings; where rounding explains the results, only what it does not explain.
-
-    `comes_right` runs a module in place of `after`, and says whether its results are right; None where none is to run.
-    """
+def search(replay: Replay, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> Search:
+    """What is to blame, at most `top` findings; where rounding explains the results, only what it does not explain."""
     stages.begin("replay", len(replay.graph.instances))
     state = replay.start(blame.is_over)
     stages.begin("search")
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     is_settled = len(blamed) == 1 and blamed[0].is_certain
-    if comes_right is not None and not (comparison.agrees or is_settled or blame.without_roundings is not None):
-        blamed = blame.rewired(state, comes_right, blamed) or blamed
+    if not (comparison.agrees or is_settled or blame.without_roundings is not None):
+        blamed = blame.rewired(state, blamed) or blamed
     notes = [blame.end] if blame.end else []
     notes += _roundings(replay, blame)
     if comparison.agrees and not replay.is_complete:

@@ -73,14 +73,17 @@ class Blame:
         start: float,
         budget: float | None,
         tick: Callable[[], None] = lambda: None,
+        comes_right: Callable[[Module], bool] | None = None,
     ) -> None:
-        """`tick` is called whenever the time is looked at, which is once per instruction of a replay."""
+        """`tick` is called whenever the time is looked at, which is once per instruction of a replay. `comes_right`
+        runs a module in place of `after`, and says whether its results are right; None where none is to run."""
         self._replay = replay
         self._different = different
         self._decisions = decisions
         self._end = math.inf if budget is None else start + budget
         self._budget = budget
-        self._reserve = 0.0 if budget is None else LIMITS.reserve * budget
+        self._reserve = 0.0 if budget is None or comes_right is None else LIMITS.reserve * budget
+        self._comes_right = comes_right
         self._tick = tick
         self._is_interrupted = False
         self.end = ""
@@ -177,16 +180,16 @@ class Blame:
                 self._replay.adopt(start)
         return []
 
-    def rewired(self, state: State, comes_right: Callable[[Module], bool], known: Sequence[Blamed]) -> list[Blamed]:
-        """What hands another value on than it should, if changing it, and nothing else, puts all results right;
-        `comes_right` runs a module and says whether they are. Nothing if there is no such instruction.
+    def rewired(self, state: State, known: Sequence[Blamed]) -> list[Blamed]:
+        """What hands another value on than it should, if changing it, and nothing else, puts all results right. Nothing
+        if there is no such instruction, or no module is to run.
 
         Of what is `known` to be to blame, the certainty stays; and of a region, one instruction is told from the others
         only if it is the only one that may be changed so."""
-        if self._is_interrupted or not self._replay.is_complete:
+        if self._comes_right is None or self._is_interrupted or not self._replay.is_complete:
             return []
         try:
-            return self._rewired(state, comes_right, known)
+            return self._rewired(state, self._comes_right, known)
         except KeyboardInterrupt:
             self._interrupt()
             return []
