@@ -50,6 +50,21 @@ def test_the_operand_that_takes_more_room_comes_first() -> None:
     assert [steps[number].result for number in order] == [1, 2, 3, 4, 5]
 
 
+def test_what_frees_as_much_as_it_makes_does_not_wait() -> None:
+    # Rounds of threefry on two words: each is the sum of both, and the second, rotated in three steps, xor the sum.
+    steps, (first, second) = [_Step(1, (0,)), _Step(2, (0,))], (1, 2)
+    for slot in range(10, 60, 10):
+        left, right, rotated, total = range(slot, slot + 4)
+        steps += [_Step(left, (second,)), _Step(right, (second,)), _Step(rotated, (left, right))]
+        steps += [_Step(total, (first, second)), _Step(slot + 4, (rotated, total))]
+        first, second = total, slot + 4
+    steps.append(_Step(60, (first, second)))
+    order = [steps[number].result for number in in_order_of_use(steps, [60], dict.fromkeys(range(61), 4))]  # type: ignore[arg-type]
+    # The shift that comes last is the last use of the second word, and writes to its memory.
+    for slot in range(20, 60, 10):
+        assert order.index(slot + 3) < max(order.index(slot), order.index(slot + 1))
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_steps_come_after_those_that_they_need(seed: int) -> None:
     random = Random(seed)
