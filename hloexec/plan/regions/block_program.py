@@ -75,7 +75,7 @@ class BlockProgram:
         self._stored: dict[int, int] = {}
         self._wide: dict[int, int] = {}
         self._masks: dict[tuple[int, DType], int] = {}
-        self._repeated_places: dict[tuple[int, bool], int] = {}
+        self._numbers: dict[tuple[int, bool, bool], int] = {}
         self.bounds: int | None = None
         """The place of the number of a block's first row and of that behind its last, if anything needs them."""
         for slot in inputs:
@@ -192,23 +192,30 @@ class BlockProgram:
             self._masks[slot, dtype] = self._call(step, mask_into, [pred], target, has_out=True)
         return self._masks[slot, dtype]
 
-    def _repeated(self, slot: int, *, is_wide: bool) -> int:
-        """The place of a scalar as an array of one element with strides of 0, of f32 in place of bf16 where asked."""
+    def _number(self, slot: int, *, is_wide: bool, is_repeated: bool) -> int:
+        """The place of a scalar, of f32 in place of bf16 where asked; as an array of one element with strides of 0,
+        by which formulas know that it is one number, or without dimensions, for which NumPy's functions start sooner.
+        """
         is_wide = is_wide and self._shapes[slot].element_type.name == "bf16"
-        if (slot, is_wide) not in self._repeated_places:
-            place = self.places.add(None)
-            self.preamble.append((_widened_repeated if is_wide else repeated, self._stored[slot], place))
-            self._repeated_places[slot, is_wide] = place
-        return self._repeated_places[slot, is_wide]
+        if not is_wide and not is_repeated:
+            return self._stored[slot]
+        key = slot, is_wide, is_repeated
+        if key not in self._numbers:
+            place = self._numbers[key] = self.places.add(None)
+            source = (
+                self._number(slot, is_wide=True, is_repeated=False) if is_wide and is_repeated else self._stored[slot]
+            )
+            self.preamble.append((repeated if is_repeated else _as_f32, source, place))
+        return self._numbers[key]
 
-    def _operand(self, step: Step, form: RowForm, number: int) -> int:
+    def _operand(self, step: Step, form: RowForm, number: int, *, is_ufunc: bool) -> int:
         """The place of an operand as a form takes it."""
         slot = step.operands[number]
         shape = self._shapes[slot]
         if form.mask is not None and not number:
             return self._mask(slot, form.mask, step)
         if form.is_elementwise and shape.rank == 0:
-            return self._repeated(slot, is_wide=form.wide is not None)
+            return self._number(slot, is_wide=form.wide is not None, is_repeated=not is_ufunc)
         # Reductions of bf16 take their operand as f32, but not where they begin.
         keeps_wide = form.is_reduction and self._shapes[step.result].element_type.name == "bf16" and shape.rank
         if (form.wide is not None or keeps_wide) and shape.element_type.name == "bf16":
@@ -221,7 +228,8 @@ class BlockProgram:
         result = self._value(self._shapes[slot])
         function = form.bind(self._rows)
         is_bfloat = self._shapes[slot].element_type.name == "bf16"
-        operands = [self._operand(step, form, number) for number in range(len(step.operands))]
+        is_ufunc = isinstance(function, np.ufunc)
+        operands = [self._operand(step, form, number, is_ufunc=is_ufunc) for number in range(len(step.operands))]
         if form.numbers_rows:
             self.bounds = self.places.add(None) if self.bounds is None else self.bounds
             operands = [self.bounds]
@@ -303,5 +311,5 @@ def repeated(scalar: Array) -> Array:
     return strided(scalar, (1,), (0,))
 
 
-def _widened_repeated(scalar: Array) -> Array:
-    return repeated(scalar.astype(_F32))
+def _as_f32(scalar: Array) -> Array:
+    return scalar.astype(_F32)
