@@ -22,12 +22,16 @@ from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.regions.block_program import BlockProgram, Part
 from hloexec.plan.regions.blocks import Layout, divided
 from hloexec.plan.regions.operand_rows import Rows
+from hloexec.plan.regions.places import Operation
 from hloexec.plan.regions.short_rows import in_columns, laid_in_columns
 from hloexec.plan.steps import PartError
 from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Region", "RegionKernel"]
+
+_Call = tuple[Operation, Sequence[Array] | None]
+"""An operation, and the arrays that it takes, if they are known."""
 
 _here = threading.local()
 """`arena`: a little scratch of a thread, kept from one region to the next."""
@@ -79,6 +83,9 @@ class Region:
         self._count = len(program.places.values)
         self._places = program.places.in_buffers
         self.output_places = program.output_places
+        self._calls: list[_Call] = [(operation, None) for operation in program.operations]
+        self._fixed = self._fixed_operations()
+        """The numbers of the operations that take the same arrays in all blocks of a thread that have the same size."""
         self.output_sizes = [(rows, *behind_prefix(shape.dimensions, rows)) for shape in self._shapes]
         self.overwrites = overwritten if overwritten is not None and program.may_overwrite(overwritten) else None
         """The input whose rows the first output may take."""
@@ -93,6 +100,16 @@ class Region:
         self.scratch_bytes = self._division.scratch_bytes
         self._placed: dict[int, tuple[Array, Layout, int, list[tuple[int, Array]]]] = {}
         """By thread: what scratch was in its places for how many rows, and the arrays there."""
+
+    def _fixed_operations(self) -> list[int]:
+        changing = {place for place, is_whole in enumerate(self._is_whole) if not is_whole}
+        changing.update(self.output_places, () if self.bounds is None else (self.bounds,))
+        changing.update(operation.target for operation in self.operations if not operation.has_out)
+        return [
+            number
+            for number, operation in enumerate(self.operations)
+            if changing.isdisjoint((*operation.operands, operation.target))
+        ]
 
     def __call__(self, *operands: Array, out: Array | None = None) -> Any:
         """The outputs; the first may take the place of the operand that is overwritten."""
@@ -142,7 +159,7 @@ class Region:
         first: int = 0,
     ) -> None:
         """Compute so many rows."""
-        run = _Run(self, operands, results, layout, unused, first)
+        run = _Run(self, operands, results, layout, rows, unused, first)
         in_blocks(run.block, rows, layout.block, threads=layout.threads)
 
     def template(self, operands: Sequence[Array]) -> list[Any]:
@@ -162,6 +179,17 @@ class Region:
             for place, operand in enumerate(operands)
             if not self._is_whole[place]
         ]
+
+    def calls(self, values: list[Any], *, are_for_several: bool) -> Sequence[_Call]:
+        """The operations of a block, with the arrays of those that take these in all blocks, if there are several: the
+        less is to be done between two calls of NumPy, the less threads wait for Python's lock."""
+        if not are_for_several:
+            return self._calls
+        calls = self._calls.copy()
+        for number in self._fixed:
+            operation = self.operations[number]
+            calls[number] = operation, operation.fetch(values)
+        return calls
 
     def place_buffers(self, values: list[Any], count: int, layout: Layout, scratch: Array | None) -> None:
         """Put scratch for a block of so many rows into its places, and the views of it."""
@@ -228,6 +256,7 @@ class _Run:
         operands: Sequence[Array],
         results: Sequence[Any],
         layout: Layout,
+        rows: int,
         unused: Array | None = None,
         first: int = 0,
     ) -> None:
@@ -238,8 +267,10 @@ class _Run:
         self._inputs = region.inputs_by_rows(operands)
         outputs = [result.reshape(sizes) for result, sizes in zip(results, region.output_sizes, strict=True)]
         self._outputs = list(zip(region.output_places, outputs, strict=True))
-        self._values: dict[tuple[int, int], list[Any]] = {}
-        """The places of each thread, for each size of blocks."""
+        self._values: dict[tuple[int, int], tuple[list[Any], Sequence[_Call]]] = {}
+        """The places of each thread, for each size of blocks, and its calls."""
+        self._has_several = rows > layout.block * layout.threads
+        """Whether a thread computes several blocks."""
         self._unused_scratch = _scratch(layout, unused)
         self._scratch: dict[int, Array] = {}
         """That of each thread, where it is of this run."""
@@ -249,12 +280,16 @@ class _Run:
         start, stop = start + self._first, stop + self._first
         thread = threading.get_ident()
         key = thread, stop - start
-        values = self._values.get(key)
-        if values is None:
+        known = self._values.get(key)
+        if known is None:
             if self._unused_scratch and thread not in self._scratch:
                 self._scratch[thread] = self._unused_scratch.pop()
-            values = self._values[key] = self._template.copy()
+            values = self._template.copy()
             self._region.place_buffers(values, stop - start, self._layout, self._scratch.get(thread))
+            calls = self._region.calls(values, are_for_several=self._has_several)
+            self._values[key] = values, calls
+        else:
+            values, calls = known
         if self._region.bounds is not None:
             values[self._region.bounds] = start, stop
         for place, rows in self._inputs:
@@ -264,7 +299,10 @@ class _Run:
             values[place] = output[start:stop]
         operation = self._region.operations[0]
         try:
-            for operation in self._region.operations:
+            for operation, given in calls:
+                if given is not None:
+                    operation.function(*given)
+                    continue
                 if operation.has_out:
                     operation.function(*operation.fetch(values))
                 else:
