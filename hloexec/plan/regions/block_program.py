@@ -24,12 +24,12 @@ from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.regions.long_rows import has_long_rows, row_by_row
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value
-from hloexec.plan.regions.short_rows import by_columns, has_few_columns, has_short_rows, spread_out
+from hloexec.plan.regions.short_rows import by_columns, has_few_columns, has_short_rows, laid_in_columns, spread_out
 from hloexec.plan.steps import Step
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["BlockProgram", "Part"]
+__all__ = ["BlockProgram", "Part", "laid_out"]
 
 _FEW_BYTES = 1 << 10
 """A row of so few is copied into scratch, where views of it last."""
@@ -76,6 +76,8 @@ class BlockProgram:
         self._wide: dict[int, int] = {}
         self._masks: dict[tuple[int, DType], int] = {}
         self._numbers: dict[tuple[int, bool, bool], int] = {}
+        self._samples: dict[int, Array] = {}
+        """Two rows of places in scratch, and of views of these, to see what functions make of them."""
         self.bounds: int | None = None
         """The place of the number of a block's first row and of that behind its last, if anything needs them."""
         for slot in inputs:
@@ -96,6 +98,7 @@ class BlockProgram:
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])
+        self._samples.clear()
         self.is_rounded = any(entry.function is narrow_into for entry in self.operations)
         """Whether numbers are rounded to bf16 in a block."""
         self.places.allocate(self.operations)
@@ -263,15 +266,34 @@ class BlockProgram:
             place = self._call(step, converted_into, [place], self.places.add_scratch(result), has_out=True)
         self._stored[slot] = place
 
-    def _computed(self, step: Step, function: object, operands: Sequence[int], value: Value, form: RowForm) -> int:
+    def _computed(self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm) -> int:
         """The place of a function's result, other than an output's."""
         if _writes(function, form):
             overwrites = _overwrites(function, operands, form)
             target = self.places.add_scratch(value)
             return self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
-        is_view = form.is_view or function is same
+        is_view = (form.is_view or function is same) and not self._copies(function, operands[0])
         place = self.places.add_view(value, operands[0]) if is_view else self.places.add_made(value)
+        if is_view and operands[0] in self._samples:
+            self._samples[place] = function(self._samples[operands[0]])
         return self._call(step, function, operands, place, has_out=False)
+
+    def _copies(self, function: Any, place: int) -> bool:
+        """Whether a function that mostly gives a view copies what is in scratch, as a reshape does what is repeated."""
+        if place not in self._samples:
+            if not self.places.is_scratch(place):
+                return False
+            value = self.places.values[place]
+            self._samples[place] = laid_out(np.empty(2 * value.row_bytes, np.uint8), 2, value, self.is_by_columns)
+        source = self._samples[place]
+        return not np.may_share_memory(function(source), source)
+
+
+def laid_out(memory: Array, count: int, value: Value, is_by_columns: bool) -> Array:
+    """So many rows of a value in memory of their size."""
+    if is_by_columns:
+        return laid_in_columns(memory, count, value.row, value.dtype)
+    return np.ndarray((count, *value.row), value.dtype, memory)
 
 
 def _writes(function: object, form: RowForm) -> bool:

@@ -94,6 +94,9 @@ class Places:
         self._owner[place] = owner
         return place
 
+    def is_scratch(self, place: int) -> bool:
+        return place in self._scratch
+
     def is_made(self, place: int) -> bool:
         return place in self._made
 

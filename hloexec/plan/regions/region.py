@@ -19,11 +19,11 @@ from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import in_blocks
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.optimization_errors import warn_of_failure
-from hloexec.plan.regions.block_program import BlockProgram, Part
+from hloexec.plan.regions.block_program import BlockProgram, Part, laid_out
 from hloexec.plan.regions.blocks import Layout, divided
 from hloexec.plan.regions.operand_rows import Rows
 from hloexec.plan.regions.places import Operation
-from hloexec.plan.regions.short_rows import in_columns, laid_in_columns
+from hloexec.plan.regions.short_rows import in_columns
 from hloexec.plan.steps import PartError
 from hloexec.structs import frozen
 from hloexec.values import Array
@@ -210,11 +210,8 @@ class Region:
     def _place_buffers_in(self, arena: Array, values: list[Any], count: int, layout: Layout) -> None:
         for place, buffer, value in self._places:
             start = layout.offsets[buffer]
-            if self.is_by_columns:
-                part = arena[start : start + count * value.row_bytes]
-                values[place] = laid_in_columns(part, count, value.row, value.dtype)
-            else:
-                values[place] = np.ndarray((count, *value.row), value.dtype, arena, start)
+            part = arena[start : start + count * value.row_bytes]
+            values[place] = laid_out(part, count, value, self.is_by_columns)
         for operation in self._views:
             values[operation.target] = operation.function(*operation.fetch(values))
 

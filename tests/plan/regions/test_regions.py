@@ -310,3 +310,32 @@ ENTRY e { x = f32[400,300] parameter(0)
   ROOT r = (f32[<=400], f32[<=400,300]) tuple(f, d) }"""
     x = np.random.default_rng(0).standard_normal((400, 300), dtype=np.float32)
     require_same_bits(hloexec.parse(text), x, np.int32(rows))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_reshape_that_copies_what_is_repeated_is_computed_for_each_block() -> None:
+    """Group normalization: a statistic of each group is repeated for its channels."""
+    module = hloexec.parse("""HloModule m
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+ENTRY e {
+  x = f32[20,8,8,20] parameter(0)
+  zero = f32[] constant(0)
+  n = f32[] constant(320)
+  counts = f32[20,4] broadcast(n), dimensions={}
+  groups = f32[20,8,8,4,5] reshape(x)
+  total = f32[20,4] reduce(groups, zero), dimensions={1,2,4}, to_apply=sum
+  mean = f32[20,4] divide(total, counts)
+  repeated = f32[20,4,5] broadcast(mean), dimensions={0,1}
+  flat = f32[20,20] reshape(repeated)
+  means = f32[20,8,8,20] broadcast(flat), dimensions={0,3}
+  ROOT y = f32[20,8,8,20] subtract(x, means)
+}
+""")
+    (region,) = regions_of(module)
+    assert region.parts[-1].step.instruction.name == "y"
+    x = np.arange(20 * 8 * 8 * 20).reshape(20, 8, 8, 20) % 41
+    means = x.reshape(20, 8, 8, 4, 5).sum((1, 2, 4)).astype(np.float32) / np.float32(320)
+    expected = x.astype(np.float32) - means.repeat(5, 1)[:, None, None]
+    np.testing.assert_array_equal(hloexec.run(module, x.astype(np.float32)), expected)
