@@ -102,7 +102,17 @@ class _Writer:
             init = self.scalar(kind)
             reducer = f"{choose(_REDUCERS)}_{kind}"
             places = ",".join(map(str, dimensions))
-            self.new(kind, kept, f"reduce({name}, {init}), dimensions={{{places}}}, to_apply={reducer}")
+            total, *_ = self.new(kind, kept, f"reduce({name}, {init}), dimensions={{{places}}}, to_apply={reducer}")
+            if self._toss():
+                places = ",".join(str(place) for place in range(len(sizes)) if place not in dimensions)
+                self.new(kind, sizes, f"broadcast({total}), dimensions={{{places}}}")
+        elif choice == "repeat" and len(sizes) < 5:
+            place = self.random.randint(min(1, len(sizes)), len(sizes))
+            grown = (*sizes[:place], choose([2, 3, 5]), *sizes[place:])
+            places = ",".join(str(other) for other in range(len(grown)) if other != place)
+            repeated, *_ = self.new(kind, grown, f"broadcast({name}), dimensions={{{places}}}")
+            if self._toss():
+                self.new(kind, choose(_reshapes(grown)), f"reshape({repeated})")
         elif choice == "reshape":
             self.new(kind, choose(_reshapes(sizes)), f"reshape({name})")
         elif choice == "transpose" and sizes:
@@ -157,6 +167,7 @@ _STEPS = (
     "bits",
     "reduce",
     "reduce",
+    "repeat",
     "reshape",
     "transpose",
     "slice",
