@@ -1,4 +1,4 @@
-"""Programs lowered by JAX give the same bits planned, one instruction after the other, and watched."""
+"""Programs lowered by JAX give the same bits planned, by rows in small blocks, instruction by instruction, and watched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import hloexec
 from tests.bug_farm.lowering import lowered
 from tests.bug_farm.programs import PROGRAMS
-from tests.plan.ways import bits
+from tests.plan.ways import bits, small_regions
 
 pytest.importorskip("jax")
 
@@ -30,4 +30,6 @@ def test_programs_have_the_same_bits_in_every_way(name: str) -> None:
             planned = hloexec.run_devices(module, program.inputs_per_device)
             plain = hloexec.run_devices(module, program.inputs_per_device, planner=False)
             watched = hloexec.run_devices(module, program.inputs_per_device, observers=[_Watching()])
-        assert bits(planned) == bits(plain) == bits(watched)
+            with small_regions(1 << 14):
+                by_rows = hloexec.run_devices(hloexec.parse(hloexec.format(module)), program.inputs_per_device)
+        assert bits(planned) == bits(plain) == bits(watched) == bits(by_rows)

@@ -19,12 +19,23 @@ from hloexec.ir import Module
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, numerics_policy
+from hloexec.plan import pipeline
+from hloexec.plan.passes import fuse
 from hloexec.plan.regions import blocks
 from hloexec.plan.regions.region import Region, RegionKernel
 from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram
 
-__all__ = ["RUNS", "bits", "differences", "regions_of", "require_same_bits", "same_in_all_runs", "thread_count"]
+__all__ = [
+    "RUNS",
+    "bits",
+    "differences",
+    "regions_of",
+    "require_same_bits",
+    "same_in_all_runs",
+    "small_regions",
+    "thread_count",
+]
 
 RUNS = 20
 """More than plans are walked before they become Python."""
@@ -69,6 +80,19 @@ def thread_count(count: int) -> Iterator[None]:
         threads._pool.cache_clear()
         yield
     threads._pool.cache_clear()
+
+
+@contextmanager
+def small_regions(block_bytes: int = 400) -> Iterator[None]:
+    """Let arrays of any size become regions, of blocks of so few bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuse, "LEAST_BYTES", 1)
+        patch.setattr(pipeline, "LEAST_BYTES", 1)
+        patch.setattr(fuse, "_LEAST_BYTES_ALONE", 1)
+        patch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(blocks, "_SMALL_BLOCK_BYTES", 16)
+        patch.setattr(blocks, "_LITTLE_WORK", 0)
+        yield
 
 
 class Values:

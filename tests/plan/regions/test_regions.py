@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,18 @@ from hypothesis import given, settings
 import hloexec
 from hloexec.dtypes import element_type
 from hloexec.exec.plans import plan_of
-from hloexec.plan import pipeline
-from hloexec.plan.passes import fuse
 from hloexec.plan.regions import block_program, blocks
 from hloexec.plan.regions.region import Region
 from tests.drawing import examples
 from tests.plan.regions.programs import row_programs
-from tests.plan.ways import regions_of, require_same_bits
+from tests.plan.ways import regions_of, require_same_bits, small_regions
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small() -> Iterator[None]:
     """Regions of small arrays, in many blocks."""
-    monkeypatch.setattr(fuse, "LEAST_BYTES", 1)
-    monkeypatch.setattr(pipeline, "LEAST_BYTES", 1)
-    monkeypatch.setattr(fuse, "_LEAST_BYTES_ALONE", 1)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 400)
-    monkeypatch.setattr(blocks, "_SMALL_BLOCK_BYTES", 16)
-    monkeypatch.setattr(blocks, "_LITTLE_WORK", 0)
+    with small_regions():
+        yield
 
 
 @pytest.mark.usefixtures("small")
