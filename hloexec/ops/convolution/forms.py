@@ -18,6 +18,7 @@ import numpy as np
 from hloexec.ir import WindowDimension
 from hloexec.ops.common import narrow
 from hloexec.ops.contraction.matrix_product import default_multiplier, exactly, matrix_product, multiply_into
+from hloexec.ops.contraction.product_blocks import LEAST_SHARED
 from hloexec.ops.convolution.by_channel import by_channel, kernel_gradient_by_channel
 from hloexec.ops.convolution.kernel_gradient import kernel_gradient
 from hloexec.ops.convolution.views import ConvolutionViews, merges_into_rows, phases, store
@@ -35,6 +36,8 @@ _COPIED_ELEMENTS = 1 << 16
 """Elements of the kernel that are more."""
 _BLOCK_COLUMNS = 256
 """Columns that do, where there are too few rows for several blocks."""
+_FEW_BLOCKS = 4
+"""So many keep cores busy that have more to do than to call for it."""
 _LARGE_KERNEL = 1 << 20
 """Kernels with this many elements are copied at negligible cost only if it is done for many outputs at once."""
 _STORAGE_BLOCK_BYTES = 32 << 20
@@ -111,7 +114,7 @@ def _pairs_along(extent: int, size: int, dimension: WindowDimension) -> int:
 
 def _by_patches(work: ConvolutionViews) -> None:
     """One matrix product per block of outputs, on all cores."""
-    groups, (features, outputs) = work.kernel.shape[0], work.kernel.shape[-2:]
+    (groups, batch), (features, outputs) = work.inputs.shape[:2], work.kernel.shape[-2:]
     length, rank = math.prod(work.window) * features, len(work.sizes)
     places, taps = tuple(range(1, rank + 2)), tuple(range(rank + 2, 2 * rank + 2))
     has_rows = work.has_features_inside
@@ -137,7 +140,9 @@ def _by_patches(work: ConvolutionViews) -> None:
         store(patches, weights[..., columns], target, work.result_type)
 
     least = _LARGE_BLOCK_ROWS if length * outputs >= _COPIED_ELEMENTS else _BLOCK_ROWS
-    for_each(multiply, _blocks(work, max(least, _BLOCK_BYTES // row_bytes)))
+    rows = batch * math.prod(work.sizes)
+    most = -(-rows // _FEW_BLOCKS) if rows * length * outputs >= LEAST_SHARED else rows
+    for_each(multiply, _blocks(work, max(least, min(_BLOCK_BYTES // row_bytes, most))))
 
 
 def _blocks(work: ConvolutionViews, rows: int) -> list[tuple[slice, range, slice]]:
@@ -149,7 +154,9 @@ def _blocks(work: ConvolutionViews, rows: int) -> list[tuple[slice, range, slice
     if line_step < lines:
         line_step = -(-lines // -(-lines // line_step))
     elif work.has_features_inside:
-        image_step = max(1, rows // (per_line * lines))
+        blocks = -(-batch // max(1, rows // (per_line * lines)))
+        # An even number, so that none is left to a core alone.
+        image_step = -(-batch // max(1, blocks // 2 * 2))
     if image_step >= batch and line_step == lines:
         image_step, column_step = batch, max(_BLOCK_COLUMNS, -(-outputs // 2))
     return [

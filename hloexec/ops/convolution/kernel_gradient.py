@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow
+from hloexec.ops.contraction.product_blocks import LEAST_SHARED
 from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.threads import for_each, in_blocks
 from hloexec.structs import frozen
@@ -87,6 +88,8 @@ class _Sums:
         per_line = math.prod(self.work.window[1:])
         term_bytes = self.work.inputs.shape[0] * self.rows * self.work.accumulation_type.storage.itemsize
         terms = max(_BLOCK_TERMS, _BLOCK_BYTES // term_bytes)
+        if per_line * lines * features * self.rows * self.work.kernel.shape[-1] >= LEAST_SHARED:
+            terms = min(terms, -(-per_line * lines * features // 2))
         if self._has_features_outside:
             line_step = min(lines, max(1, terms // per_line))
             feature_step = max(1, terms // (per_line * lines)) if line_step == lines else 1
@@ -102,12 +105,11 @@ class _Sums:
         """`[group, place and image, feature out]`: the sum over some blocks of terms, one after the other."""
         groups, outputs = self.work.kernel.shape[0], self.work.kernel.shape[-1]
         total = np.zeros((groups, self.rows, outputs), self.work.accumulation_type.storage)
+        product = np.empty_like(total)
         for number, block in enumerate(blocks):
-            lhs, rhs = self._operands(*block)
-            if number == 0:
-                matmul(lhs, rhs, total)
-            else:
-                total += matmul(lhs, rhs)
+            matmul(*self._operands(*block), product if number else total)
+            if number:
+                total += product
         return total
 
     def store(self, total: Array) -> None:

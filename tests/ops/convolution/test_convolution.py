@@ -19,6 +19,7 @@ from hloexec.ops import threads
 from hloexec.ops.convolution import by_channel as convolution_by_channel
 from hloexec.ops.convolution import forms as convolution_forms
 from hloexec.ops.convolution import kernel_gradient as convolution_kernel_gradient
+from hloexec.ops.convolution import views as convolution_views
 from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.windows import output_size
 from hloexec.text import parse
@@ -402,6 +403,37 @@ def test_cores_do_not_change_convolutions(monkeypatch: pytest.MonkeyPatch, name:
         results.append(evaluate(text, *operands).tobytes())
     threads._pool.cache_clear()
     assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "result", "how"),
+    [
+        ("8,8,8,64", "3,3,64,64", "8,8,8,64", "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"),
+        ("8,16,16,64", "1,1,64,64", "8,16,16,64", "window={size=1x1}, dim_labels=b01f_01io->b01f"),
+        ("8,8,8,64", "8,8,8,64", "3,3,64,64", "window={size=8x8 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf"),
+    ],
+    ids=["image by image", "one tap", "gradient of a kernel"],
+)
+def test_small_convolutions_are_shared_by_two_cores(
+    monkeypatch: pytest.MonkeyPatch, lhs: str, rhs: str, result: str, how: str
+) -> None:
+    """Blocks of the same size, an even number of them, where there is enough to multiply."""
+    module = parse(
+        f"HloModule m\nENTRY e {{\n  a = f32[{lhs}] parameter(0)\n  b = f32[{rhs}] parameter(1)\n"
+        f"  ROOT r = f32[{result}] convolution(a, b), {how}\n}}\n"
+    )
+    multiplied: list[int] = []
+
+    def noted(lhs: Any, rhs: Any, out: Any = None) -> Any:
+        multiplied.append(lhs.size * rhs.shape[-1])
+        return np.matmul(lhs, rhs, out=out)
+
+    monkeypatch.setattr(threads, "core_count", lambda: 1)
+    for where in (convolution_kernel_gradient, convolution_views):
+        monkeypatch.setattr(where, "matmul", noted)
+    run(module, *[random_array("f32", shape.dimensions, 0) for shape in module.entry.parameter_shapes])
+    assert len(multiplied) % 2 == 0
+    assert max(multiplied) == min(multiplied)
 
 
 LAYOUTS = ("b0f_0io->b0f", "0bf_oi0->0bf", "b0f_0io->0bf", "bf0_oi0->b0f", "fb0_io0->bf0")
