@@ -30,6 +30,8 @@ _BLOCKS = 8
 """Minimum number of blocks, if there is enough work, for an even distribution."""
 _SMALL_BLOCK_BYTES = 1 << 19
 """What such a block takes in one array."""
+_HALF_BYTES = 1 << 17
+"""What half of all rows take in one array where one block would leave a core without work, at least."""
 _COLUMNS_BYTES = 1 << 21
 """The same for blocks that lie column by column: many of their values are of few columns, so that calls are over soon.
 Where this would leave a thread without work, one thread computes blocks of half the size, in as little memory as two
@@ -102,6 +104,8 @@ def divided(program: BlockProgram, rows: int, row_bytes: int, work: int, output_
     else:
         value_bytes, small_bytes = _VALUE_BYTES, _SMALL_BLOCK_BYTES // weight
     least = small_bytes // usual if weight * work > _LITTLE_WORK else rows
+    if is_shared and weight * work > _LITTLE_WORK and rows * usual >= 2 * _HALF_BYTES // weight:
+        least = min(least, -(-rows // 2))
     most = min(_BLOCK_BYTES // max(row_bytes, 1), max(-(-rows // _BLOCKS), least), rows)
     found = _laid_out(program, rows, min(most, value_bytes // usual), threads)
     if program.is_by_columns or found.scratch_bytes < LEAST_BYTES:

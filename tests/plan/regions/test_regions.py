@@ -334,3 +334,24 @@ ENTRY e {
     means = x.reshape(20, 8, 8, 4, 5).sum((1, 2, 4)).astype(np.float32) / np.float32(320)
     expected = x.astype(np.float32) - means.repeat(5, 1)[:, None, None]
     np.testing.assert_array_equal(hloexec.run(module, x.astype(np.float32)), expected)
+
+
+def test_few_long_rows_are_shared_by_two_cores() -> None:
+    """All rows together take what a block may take; a block of them all would be the work of one core."""
+    lines = ["x0 = f32[8,16,1024] parameter(0)"]
+    lines += [f"x{number + 1} = f32[8,16,1024] multiply(x{number}, x0)" for number in range(12)]
+    text = """HloModule m
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b) }
+ENTRY e {
+  LINES
+  z = f32[] constant(0)
+  s = f32[8] reduce(x12, z), dimensions={1,2}, to_apply=sum
+  w = f32[8,16,1024] broadcast(s), dimensions={0}
+  ROOT r = f32[8,16,1024] divide(x12, w) }
+"""
+    module = hloexec.parse(text.replace("LINES", "\n  ".join(lines)))
+    (region,) = regions_of(module)
+    assert (region.rows, region.block) == (8, 4)
+    require_same_bits(module, np.linspace(0.9, 1.1, 1 << 17, dtype=np.float32).reshape(8, 16, 1024))
