@@ -18,9 +18,9 @@ import numpy as np
 from hloexec.dtypes import DType, ElementType, element_type_of
 from hloexec.ops.arena import empty
 from hloexec.ops.blas import matmul
-from hloexec.ops.common import narrow, narrow_into, rounds_directly, widen
+from hloexec.ops.common import converted_into, narrow, narrow_into, rounds_directly, widen
 from hloexec.ops.contraction.integer_products import integer_multiplier
-from hloexec.ops.contraction.plain_products import plain_matrix_product
+from hloexec.ops.contraction.plain_products import multiply_block, plain_matrix_product
 from hloexec.ops.contraction.product_blocks import batch_blocks, blocks_of, even_step
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
@@ -51,6 +51,8 @@ _BLOCK_BYTES_LIMIT = 64 << 20
 """What a block may grow to where smaller ones would starve BLAS of rows."""
 _BLOCK_ROWS = 256
 """Rows (or columns) that keep BLAS busy."""
+_SHARED_ELEMENTS = 1 << 17
+"""Elements to widen that are worth another thread."""
 
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
@@ -267,7 +269,7 @@ def _in_strips(
 
     Where only the other operand needs preparing, the blocks are those of products that need none.
     """
-    whole = _prepare((rhs, lhs)[axis], multiplier)
+    whole = _prepare_on_all_cores((rhs, lhs)[axis], multiplier)
     if _is_ready((lhs, rhs)[axis], result_type, multiplier):
         left, right = (whole[0], rhs) if axis else (lhs, whole[0])
         blocks = blocks_of(*left.shape, right.shape[1])
@@ -297,7 +299,11 @@ def _multiply_prepared(
         if isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage):
             matmul(lhs[0], rhs[0], result)
             return
-        product = multiplier.product(lhs, rhs)
+        if isinstance(multiplier, FloatMultiplier) and multiplier.gives(multiplier.scratch_dtype) and lhs[0].ndim == 2:
+            product = np.empty(result.shape, multiplier.scratch_dtype)
+            multiply_block(lhs[0], rhs[0], product)
+        else:
+            product = multiplier.product(lhs, rhs)
         if result_type.is_floating and rounds_directly(product.dtype, result_type):
             narrow_into(product, result)
         else:
@@ -331,6 +337,19 @@ def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
     if abs(operand.strides[-2]) >= abs(operand.strides[-1]):
         return multiplier.prepare(operand)
     return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
+
+
+def _prepare_on_all_cores(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
+    """`_prepare`, of a matrix of 16-bit numbers so large that the cores share it, where it only has to be widened."""
+    is_widened = isinstance(multiplier, FloatMultiplier) and multiplier.split is None and operand.itemsize == 2
+    if not is_widened or operand.size < _SHARED_ELEMENTS:
+        return _prepare(operand, multiplier)
+    is_turned = abs(operand.strides[0]) < abs(operand.strides[1])
+    source = operand.T if is_turned else operand
+    wide = np.empty(source.shape, multiplier.scratch_dtype)
+    step = -(-_SHARED_ELEMENTS * len(source) // (2 * source.size))
+    in_blocks(lambda start, stop: converted_into(source[start:stop], wide[start:stop]), len(source), step)
+    return (wide.T if is_turned else wide,)
 
 
 def terms_of(operand: Array, split: OperandSplit) -> Iterator[Array]:

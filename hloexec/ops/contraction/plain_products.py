@@ -20,7 +20,7 @@ from hloexec.ops.contraction.product_blocks import LEAST_SHARED, batch_blocks, b
 from hloexec.ops.threads import for_each, in_blocks
 from hloexec.values import Array
 
-__all__ = ["is_one_call", "plain_matrix_product", "products_plus"]
+__all__ = ["is_one_call", "multiply_block", "plain_matrix_product", "products_plus"]
 
 _FEW_ROWS = 32
 _TURNED_ELEMENTS = 1 << 16
@@ -57,11 +57,11 @@ def plain_matrix_product(lhs: Array, rhs: Array, out: Array | None = None) -> Ar
     else:
         blocks = blocks_of(len(lhs), len(rhs), rhs.shape[1])
         if not blocks.is_whole:
-            blocks.on_all_cores(lambda rows, columns: _multiply(lhs[rows], rhs[:, columns], result[rows, columns]))
+            blocks.on_all_cores(lambda rows, columns: multiply_block(lhs[rows], rhs[:, columns], result[rows, columns]))
         elif (slabs := _slabs(lhs, rhs)) > 1:
             _multiply_in_slabs(lhs, rhs, slabs, result)
         else:
-            _multiply(lhs, rhs, result)
+            multiply_block(lhs, rhs, result)
     return result
 
 
@@ -97,7 +97,7 @@ def products_plus(
         # Several sums are faster where rows of the block follow one another in memory.
         sums = target if len(products) == 1 else np.empty_like(part)
         for lhs, rhs in products:
-            _multiply(lhs[rows], rhs[:, columns], part)
+            multiply_block(lhs[rows], rhs[:, columns], part)
             total = combine(part, total, sums)
         if sums is not target:
             target[...] = sums
@@ -119,7 +119,7 @@ def _multiply_stacks(lhs: Array, rhs: Array, result: Array) -> None:
     for_each(lambda index: matmul(lhs[index], rhs[index], result[index]), parts)
 
 
-def _multiply(lhs: Array, rhs: Array, result: Array) -> None:
+def multiply_block(lhs: Array, rhs: Array, result: Array) -> None:
     """Fill a block by one call of BLAS.
 
     rhsᵀ · lhsᵀ takes OpenBLAS's AVX-512 kernels less time where rhs is transposed, and lhs has few rows.

@@ -247,3 +247,26 @@ def test_matrices_multiplied_by_what_shapes_decide_have_the_same_bits(
         for right in (rhs, np.asfortranarray(rhs), np.broadcast_to(rhs[:1], rhs.shape)):
             expected = entry.evaluate(left, right, attributes=root.attributes, shape=root.shape)
             assert function(left, right).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_narrow_product_is_widened_on_all_cores_and_multiplied_in_few_calls(monkeypatch, is_transposed):
+    """Whole numbers, whose sums no order rounds and of which bf16 holds every one up to 256."""
+    rng = np.random.default_rng(3)
+    lhs, rhs = rng.integers(0, 2, (512, 1024)), np.eye(1024, 256, dtype=np.int64)
+    given = np.asarray(rhs.astype(ml_dtypes.bfloat16), order="F" if is_transposed else "C")
+    shared, multiplied = [], []
+
+    def noted_blocks(function, count, block, **how):
+        shared.append(-(-count // block))
+        threads.in_blocks(function, count, block, **how)
+
+    def noted(lhs, rhs, out):
+        multiplied.append(len(lhs))
+        return matmul(lhs, rhs, out)
+
+    monkeypatch.setattr(matrix_product, "in_blocks", noted_blocks)
+    monkeypatch.setattr(plain_products, "matmul", noted)
+    value = dot(lhs.astype(ml_dtypes.bfloat16), given, "bf16")
+    np.testing.assert_array_equal(value.astype(np.int64), lhs @ rhs)
+    assert (shared, multiplied) == ([4, 2], [256, 256])
