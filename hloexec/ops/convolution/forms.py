@@ -38,6 +38,8 @@ _BLOCK_COLUMNS = 256
 """Columns that do, where there are too few rows for several blocks."""
 _FEW_BLOCKS = 4
 """So many keep cores busy that have more to do than to call for it."""
+_PHASE_PRODUCTS = 1 << 25
+"""Products of a phase of a dilated input that all cores share evenly; smaller phases take a core each."""
 _LARGE_KERNEL = 1 << 20
 """Kernels with this many elements are copied at negligible cost only if it is done for many outputs at once."""
 _STORAGE_BLOCK_BYTES = 32 << 20
@@ -52,8 +54,18 @@ def convolve(work: ConvolutionViews) -> None:
         work.result[...] = 0
         return
     with np.errstate(all="ignore"):
-        for phase in phases(work):
-            _convolve_undilated(phase)
+        # The largest first, so that no core is left with one that the others don't share.
+        parts = sorted(phases(work), key=_products, reverse=True)
+        if any(_products(part) >= _PHASE_PRODUCTS for part in parts):
+            for part in parts:
+                _convolve_undilated(part)
+        else:
+            for_each(_convolve_undilated, parts)
+
+
+def _products(work: ConvolutionViews) -> int:
+    """How many products make the result, of padding, too."""
+    return work.result.size * work.kernel[0, ..., 0].size
 
 
 def _convolve_undilated(work: ConvolutionViews) -> None:
@@ -141,7 +153,7 @@ def _by_patches(work: ConvolutionViews) -> None:
 
     least = _LARGE_BLOCK_ROWS if length * outputs >= _COPIED_ELEMENTS else _BLOCK_ROWS
     rows = batch * math.prod(work.sizes)
-    most = -(-rows // _FEW_BLOCKS) if rows * length * outputs >= LEAST_SHARED else rows
+    most = -(-rows // _FEW_BLOCKS) if rows * length * outputs >= LEAST_SHARED // 2 else rows
     for_each(multiply, _blocks(work, max(least, min(_BLOCK_BYTES // row_bytes, most))))
 
 

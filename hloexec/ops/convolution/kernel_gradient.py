@@ -88,7 +88,7 @@ class _Sums:
         per_line = math.prod(self.work.window[1:])
         term_bytes = self.work.inputs.shape[0] * self.rows * self.work.accumulation_type.storage.itemsize
         terms = max(_BLOCK_TERMS, _BLOCK_BYTES // term_bytes)
-        if per_line * lines * features * self.rows * self.work.kernel.shape[-1] >= LEAST_SHARED:
+        if per_line * lines * features * self.rows * self.work.kernel.shape[-1] >= LEAST_SHARED // 2:
             terms = min(terms, -(-per_line * lines * features // 2))
         if self._has_features_outside:
             line_step = min(lines, max(1, terms // per_line))

@@ -436,6 +436,26 @@ def test_small_convolutions_are_shared_by_two_cores(
     assert max(multiplied) == min(multiplied)
 
 
+@needs_xla
+def test_phases_of_a_dilated_input_take_a_core_each_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of 3 × 3 meets 1, 2, 2 and 4 elements of an input that is dilated by 2 × 2."""
+    shared: list[list[int]] = []
+
+    def noted(function: Any, items: Any) -> None:
+        if items and isinstance(items[0], convolution_views.ConvolutionViews):
+            shared.append([item.kernel.shape[1] * item.kernel.shape[2] for item in items])
+        threads.for_each(function, items)
+
+    monkeypatch.setattr(convolution_forms, "for_each", noted)
+    text = (
+        "HloModule m\nENTRY e {\n  a = f32[2,4,4,3] parameter(0)\n  b = f32[3,3,3,5] parameter(1)\n"
+        "  ROOT r = f32[2,8,8,5] convolution(a, b), window={size=3x3 pad=1_2x1_2 lhs_dilate=2x2}, "
+        "dim_labels=b01f_01io->b01f\n}\n"
+    )
+    compare("f32", text, 27)
+    assert shared == [[4, 2, 2, 1]]
+
+
 LAYOUTS = ("b0f_0io->b0f", "0bf_oi0->0bf", "b0f_0io->0bf", "bf0_oi0->b0f", "fb0_io0->bf0")
 """Those of a dump from a TPU among them; in some, input and result lie in the same order, in others not."""
 
