@@ -75,6 +75,13 @@ class _Pass:
     """Whether there is anything in a plan that it could work on."""
 
 
+def _share_copies(plan: Plan, options: Options) -> Plan:
+    from hloexec.plan.passes.share import with_copies_shared
+
+    # Observers want each value as it is written.
+    return plan if options.is_observed or options.numerics.overrides else with_copies_shared(plan)
+
+
 def _unroll(plan: Plan, options: Options) -> Plan:
     from hloexec.plan.passes.unroll import unrolled
 
@@ -144,6 +151,7 @@ def _watch_for_cycles(plan: Plan, _: Options) -> Plan:
 
 
 _PASSES = (
+    _Pass("share", _share_copies, _has_several),
     _Pass("unroll", _unroll, _has_loops),
     _Pass("hoist", _hoist, _has_loops),
     _Pass("accumulate", _accumulate, lambda plan: _has_products(plan) and _has_large_values(plan)),

@@ -81,7 +81,7 @@ def test_values_die_with_their_last_user():
 def test_unscheduled_modules_run_in_the_order_that_needs_less_memory():
     big = "\n".join(f"  i{k} = f32[40000] iota(), iota_dimension=0\n  b{k} = f32[40000] add(i{k}, x)" for k in range(8))
     small = "\n".join(
-        f"  cut{k} = f32[1] slice(b{k}), slice={{[0:1]}}\n  t{k} = f32[1] add(cut{k}, cut{k})" for k in range(8)
+        f"  cut{k} = f32[1] slice(b{k}), slice={{[{k}:{k + 1}]}}\n  t{k} = f32[1] add(cut{k}, cut{k})" for k in range(8)
     )
     sums = "  sum0 = f32[1] add(t0, t0)\n" + "\n".join(f"  sum{k} = f32[1] add(sum{k - 1}, t{k})" for k in range(1, 8))
     text = f"HloModule m\nENTRY e {{\n  x = f32[40000] parameter(0)\n{big}\n{small}\n{sums}\n  ROOT r = f32[1] copy(sum7)\n}}\n"

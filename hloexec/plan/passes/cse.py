@@ -18,9 +18,10 @@ from hloexec.plan.kernels import InstructionKernel, Kernel, View
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import map_tree
 
-__all__ = ["Numbering", "with_values_shared"]
+__all__ = ["SHARED_BYTES", "Numbering", "with_values_shared"]
 
-_SHARED_BYTES = 1 << 17
+SHARED_BYTES = 1 << 17
+"""What takes no more than this may live on without a look at what else does."""
 _LITTLE_BYTES = 1 << 12
 """Constants of so few bytes are compared by value."""
 
@@ -53,7 +54,9 @@ def with_values_shared(plan: Plan) -> Plan:
 class Numbering:
     """Numbers for values: equal ones are known to be equal."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int | None = SHARED_BYTES) -> None:
+        """`most_bytes` is what a value takes at most that has a number; None: all have one."""
+        self._most_bytes = most_bytes
         self._numbers: dict[Hashable, int] = {}
 
     def number(self, key: Hashable) -> int:
@@ -68,7 +71,7 @@ class Numbering:
         """The number of what a step computes from operands with these numbers; those without get some of their own.
         None where it may differ from time to time, or is large."""
         shape = plan.slot_shapes[step.result] if isinstance(step.tree, int) else None
-        if not isinstance(shape, ArrayShape) or shape.byte_size > _SHARED_BYTES:
+        if not isinstance(shape, ArrayShape) or (self._most_bytes is not None and shape.byte_size > self._most_bytes):
             return None
         what = _kernel_key(step.kernel)
         if what is None:

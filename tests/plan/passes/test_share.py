@@ -1,0 +1,122 @@
+"""What several fusions compute alike is computed once, if that takes no memory at the peak; no bit changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.exec.plans import plan_of
+from hloexec.plan.regions.region import RegionKernel
+from tests.plan.ways import bits, require_same_bits
+
+EXPONENTIALS = """HloModule m, is_scheduled=true
+
+{computations}
+
+ENTRY e {{
+  x = f32[256,256] parameter(0)
+  y = f32[256,256] parameter(1)
+  w = f32[256,256] parameter(2)
+{instructions}
+}}
+"""
+FUSED = """
+f {
+  x = f32[256,256] parameter(0)
+  y = f32[256,256] parameter(1)
+  less = f32[256,256] subtract(x, y)
+  e = f32[256,256] exponential(less)
+  ROOT a = f32[256,256] add(e, x)
+}
+g {
+  y = f32[256,256] parameter(0)
+  x = f32[256,256] parameter(1)
+  less = f32[256,256] subtract(x, y)
+  e = f32[256,256] exponential(less)
+  ROOT m = f32[256,256] multiply(e, x)
+}
+h {
+  x = f32[256,256] parameter(0)
+  s = f32[256,256] sine(x)
+  c = f32[256,256] cosine(x)
+  ROOT t = (f32[256,256], f32[256,256]) tuple(s, c)
+}"""
+
+
+def module_of(instructions: str, computations: str = FUSED) -> hloexec.Module:
+    return hloexec.parse(EXPONENTIALS.format(computations=computations, instructions=instructions))
+
+
+def opcodes(module: hloexec.Module) -> list[str]:
+    """The opcodes of the instructions that a module's plan computes."""
+    found = []
+    for step in plan_of(module).steps:
+        if isinstance(step.kernel, RegionKernel):
+            found += [part.step.instruction.opcode for part in step.kernel.region.parts]
+        else:
+            found.append(step.instruction.opcode)
+    return found
+
+
+def same_bits(module: hloexec.Module) -> None:
+    require_same_bits(module, *hloexec.random_inputs(module, seed=1))
+
+
+PEAK = """  four = f32[1024,256] concatenate(p, p, p, p), dimensions={0}
+  part = f32[256,256] slice(four), slice={[128:384],[0:256]}
+"""
+"""What takes more than all the rest."""
+
+
+@pytest.mark.parametrize("is_between", [False, True])
+def test_what_two_fusions_compute_alike_is_computed_once_if_it_is_not_kept_through_the_peak(is_between: bool) -> None:
+    before, behind = (PEAK, "") if is_between else ("", PEAK)
+    module = module_of(
+        f"""  a = f32[256,256] fusion(x, y), kind=kLoop, calls=f
+  p = f32[256,256] dot(a, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+{before}  b = f32[256,256] fusion(y, x), kind=kLoop, calls=g
+{behind}  ROOT r = f32[256,256] add(part, b)"""
+    )
+    assert opcodes(module).count("exponential") == 1 + is_between
+    same_bits(module)
+
+
+def test_observers_see_each_copy() -> None:
+    module = module_of(
+        """  a = f32[256,256] fusion(x, y), kind=kLoop, calls=f
+  b = f32[256,256] fusion(y, x), kind=kLoop, calls=g
+  ROOT r = f32[256,256] add(a, b)"""
+    )
+    seen: dict[str, object] = {}
+
+    class Watch:
+        def on_instruction(self, event: hloexec.Event) -> None:
+            seen[event.name] = bits(event.value)
+
+    inputs = hloexec.random_inputs(module, seed=1)
+    found = hloexec.run(module, *inputs, observers=[Watch()])
+    assert seen["a/e"] == seen["b/e"]
+    assert bits(found) == bits(hloexec.run(module, *inputs))
+
+
+def test_what_is_computed_again_outside_of_fusions_is_meant_to_save_memory() -> None:
+    module = module_of(
+        """  e1 = f32[256,256] exponential(x)
+  p = f32[256,256] dot(e1, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  q = f32[256,256] dot(p, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  e2 = f32[256,256] exponential(x)
+  ROOT r = f32[256,256] dot(e2, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}""",
+        "",
+    )
+    assert opcodes(module).count("exponential") == 2
+
+
+def test_results_of_fusions_that_nothing_needs_are_not_computed() -> None:
+    module = module_of(
+        """  both = (f32[256,256], f32[256,256]) fusion(x), kind=kLoop, calls=h
+  ROOT c = f32[256,256] get-tuple-element(both), index=1"""
+    )
+    assert opcodes(module) == ["cosine"]
+    x = np.linspace(0, 1, 1 << 16, dtype=np.float32).reshape(256, 256)
+    require_same_bits(module, x, x, x)
