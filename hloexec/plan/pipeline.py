@@ -110,7 +110,7 @@ def _crop(plan: Plan, options: Options) -> Plan:
 def _fuse(plan: Plan, options: Options) -> Plan:
     from hloexec.plan.passes.fuse import with_regions
 
-    return with_regions(plan, options.numerics)
+    return with_regions(plan, options.numerics, may_share=not (options.is_observed or options.numerics.overrides))
 
 
 def _fold(plan: Plan, options: Options) -> Plan:

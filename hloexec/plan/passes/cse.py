@@ -18,7 +18,7 @@ from hloexec.plan.kernels import InstructionKernel, Kernel, View
 from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import map_tree
 
-__all__ = ["SHARED_BYTES", "Numbering", "with_values_shared"]
+__all__ = ["SHARED_BYTES", "Numbering", "moved", "with_values_shared"]
 
 SHARED_BYTES = 1 << 17
 """What takes no more than this may live on without a look at what else does."""
@@ -32,23 +32,29 @@ def with_values_shared(plan: Plan) -> Plan:
     numbers = numbering.of_constants(plan)
     kept: dict[int, int] = {}
     """By value number, the slot that holds it."""
-    moved: dict[int, int] = {}
+    copies: dict[int, int] = {}
     steps: list[Step] = []
     for step in plan.steps:
-        if not moved.keys().isdisjoint(step.operands):
-            trees = tuple(map_tree(tree, lambda slot: moved.get(slot, slot)) for tree in step.operand_trees)
-            step = attrs.evolve(step, operand_trees=trees)
+        step = moved(step, copies)
         number = numbering.of_step(plan, step, numbers)
         if number is not None:
             numbers[step.result] = number
             # What loops carry is recognised by the step that makes it.
             is_carried = step.result in plan.results or kept.get(number) in plan.results
             if number in kept and not is_carried:
-                moved[step.result] = kept[number]
+                copies[step.result] = kept[number]
                 continue
             kept.setdefault(number, step.result)
         steps.append(step)
-    return attrs.evolve(plan, steps=steps) if moved else plan
+    return attrs.evolve(plan, steps=steps) if copies else plan
+
+
+def moved(step: Step, others: Mapping[int, int]) -> Step:
+    """A step that reads other slots in the place of some."""
+    if others.keys().isdisjoint(step.operands):
+        return step
+    trees = tuple(map_tree(tree, lambda slot: others.get(slot, slot)) for tree in step.operand_trees)
+    return attrs.evolve(step, operand_trees=trees)
 
 
 class Numbering:

@@ -19,6 +19,7 @@ import attrs
 from hloexec.ir import ArrayShape, Instruction, TupleShape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.rows import RowForm, prefixes
+from hloexec.plan.passes.cse import Numbering, moved
 from hloexec.plan.regions import LEAST_BYTES
 from hloexec.plan.regions.block_program import Part
 from hloexec.plan.regions.recompute import let_regions_recompute
@@ -52,18 +53,49 @@ class _Open:
     """By position."""
 
 
-def with_regions(plan: Plan, numerics: NumericsPolicy) -> Plan:
-    """The plan, those of its steps that can be taken by rows together made one."""
+def with_regions(plan: Plan, numerics: NumericsPolicy, *, may_share: bool) -> Plan:
+    """The plan, those of its steps that can be taken by rows together made one.
+
+    `may_share`: whether steps of a region that compute the same may become one.
+    """
     if not numerics.computes_by_rows:
         return plan
     finder = _Finder(plan.steps, plan.slot_shapes)
     regions = finder.regions()
+    while may_share and (copies := _copies(plan, regions.values())):
+        # Regions of fewer steps may become one.
+        plan = attrs.evolve(plan, steps=[moved(step, copies) for step in plan.steps if step.result not in copies])
+        finder = _Finder(plan.steps, plan.slot_shapes)
+        regions = finder.regions()
     if not regions:
         return plan
     homes = {position: region for region in regions.values() for position in region.parts}
     order = finder.graph.in_order()
     let_regions_recompute(plan, regions, order, finder.graph.find)
     return attrs.evolve(plan, steps=_Assembly(plan, regions, homes).steps(order, finder.members()))
+
+
+def _copies(plan: Plan, regions: Iterable[_Open]) -> dict[int, int]:
+    """The slots of what a region computes again, and those of what it has computed before: that is an array only where
+    others need it."""
+    region_of = {position: region for region in regions for position in region.parts}
+    if not region_of:
+        return {}
+    numbering = Numbering(None)
+    numbers = numbering.of_constants(plan)
+    first: dict[tuple[int, int], int] = {}
+    found: dict[int, int] = {}
+    results = {*plan.results}
+    for position, step in enumerate(plan.steps):
+        number = numbering.of_step(plan, step, numbers)
+        if number is None:
+            continue
+        numbers[step.result] = number
+        if position in region_of and step.result not in results:
+            original = first.setdefault((region_of[position].unit, number), step.result)
+            if original != step.result:
+                found[step.result] = original
+    return found
 
 
 class _Finder:

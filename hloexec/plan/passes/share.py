@@ -8,16 +8,15 @@ Two large ones outside of fusions stay: what an optimizer computes there again, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import attrs
 import numpy as np
 
 from hloexec.operations import is_elementwise, traits_of
-from hloexec.plan.passes.cse import SHARED_BYTES, Numbering
+from hloexec.plan.passes.cse import SHARED_BYTES, Numbering, moved
 from hloexec.plan.steps import Plan, Scope, Step, inner_plans
-from hloexec.plan.trees import map_tree
 
 __all__ = ["with_copies_shared"]
 
@@ -27,21 +26,21 @@ def with_copies_shared(plan: Plan) -> Plan:
     originals = _originals(plan)
     memory = _Memory(plan) if originals else None
     needed = {*plan.results}
-    moved: dict[int, int] = {}
+    copies: dict[int, int] = {}
     kept: list[Step] = []
     for step in reversed(plan.steps):
         if step.is_pure and needed.isdisjoint(step.results):
             continue
         original = originals.get(step.result)
         if memory is not None and original is not None and memory.keeps(original, step.result):
-            moved[step.result] = original
+            copies[step.result] = original
             needed.add(original)
         else:
             needed.update(step.operands)
             kept.append(step)
     if len(kept) == len(plan.steps):
         return plan
-    return attrs.evolve(plan, steps=[_with_moved(step, moved) for step in reversed(kept)])
+    return attrs.evolve(plan, steps=[moved(step, copies) for step in reversed(kept)])
 
 
 def _originals(plan: Plan) -> dict[int, int]:
@@ -77,13 +76,6 @@ def _is_fused(scope: Scope) -> bool:
             return True
         current = current.parent
     return False
-
-
-def _with_moved(step: Step, moved: Mapping[int, int]) -> Step:
-    if moved.keys().isdisjoint(step.operands):
-        return step
-    trees = tuple(map_tree(tree, lambda slot: moved.get(slot, slot)) for tree in step.operand_trees)
-    return attrs.evolve(step, operand_trees=trees)
 
 
 class _Memory:

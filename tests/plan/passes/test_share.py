@@ -120,3 +120,36 @@ def test_results_of_fusions_that_nothing_needs_are_not_computed() -> None:
     assert opcodes(module) == ["cosine"]
     x = np.linspace(0, 1, 1 << 16, dtype=np.float32).reshape(256, 256)
     require_same_bits(module, x, x, x)
+
+
+def test_a_region_computes_nothing_twice_even_at_the_peak() -> None:
+    """A softmax as XLA divides it: the fusion of the sum and that of the quotients both compute the weights."""
+    module = hloexec.parse("""HloModule m, is_scheduled=true
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+total_of {
+  x = f32[512,256] parameter(0)
+  most = f32[512] parameter(1)
+  zero = f32[] constant(0)
+  each = f32[512,256] broadcast(most), dimensions={0}
+  below = f32[512,256] subtract(x, each)
+  weights = f32[512,256] exponential(below)
+  ROOT total = f32[512] reduce(weights, zero), dimensions={1}, to_apply=sum }
+shares {
+  x = f32[512,256] parameter(0)
+  most = f32[512] parameter(1)
+  total = f32[512] parameter(2)
+  each = f32[512,256] broadcast(most), dimensions={0}
+  below = f32[512,256] subtract(x, each)
+  weights = f32[512,256] exponential(below)
+  totals = f32[512,256] broadcast(total), dimensions={0}
+  ROOT share = f32[512,256] divide(weights, totals) }
+ENTRY e {
+  x = f32[512,256] parameter(0)
+  most = f32[512] parameter(1)
+  total = f32[512] fusion(x, most), kind=kInput, calls=total_of
+  ROOT share = f32[512,256] fusion(x, most, total), kind=kLoop, calls=shares }
+""")
+    assert opcodes(module).count("exponential") == 1
+    same_bits(module)
