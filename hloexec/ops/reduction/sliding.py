@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
 
 from hloexec.dtypes import DType
@@ -30,6 +31,9 @@ Combination: TypeAlias = Callable[..., object]
 
 _LITTLE_BYTES = 1 << 12
 """In arrays of so few bytes, all taps together take less time than a call for each."""
+
+_SHORT_LOOP, _DEEP, _MUCH_BYTES = 64, 8, 1 << 15
+"""Loops of so few elements, for so many operations, of so much: to copy the array twice takes less."""
 
 
 class _Form(enum.Enum):
@@ -79,12 +83,21 @@ class Along:
         """The array with one element per place along the axis."""
         if self.form is _Form.TRIVIAL:
             return array
+        if isinstance(combine, np.ufunc) and self._has_short_loops(array):
+            rows = attrs.evolve(self, axis=0)
+            found = rows.reduced(np.ascontiguousarray(np.moveaxis(array, self.axis, 0)), combine, identity)
+            return np.moveaxis(found, 0, self.axis)
         if self.form in (_Form.CUMULATIVE, _Form.CUMULATIVE_REVERSED):
             return self._accumulated(array, combine)
         neutral = identity(array.dtype)
         if self.form is _Form.TAPS:
             return self._by_taps(array, combine, neutral)
         return self._doubled(self.laid_out(array, neutral), combine)
+
+    def _has_short_loops(self, array: Array) -> bool:
+        """Whether NumPy's innermost loops would go through a few elements each, of many."""
+        is_last = 0 < self.axis == array.ndim - 1
+        return is_last and self.extent <= _SHORT_LOOP and self.depth >= _DEEP and array.nbytes > _MUCH_BYTES
 
     def _by_taps(self, array: Array, combine: Combination, neutral: object) -> Array:
         if isinstance(combine, np.ufunc) and array.nbytes <= _LITTLE_BYTES:

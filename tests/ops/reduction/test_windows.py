@@ -194,3 +194,35 @@ def test_windows_that_become_rows_see_the_elements_of_the_definition(
 def test_windows_that_overlap_or_are_short_do_not_become_rows():
     for dimension in (WindowDimension(8, stride=4), WindowDimension(8), WindowDimension(4, stride=4)):
         assert rows_of_windows((64,), Window((dimension,)), KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"]) is None
+
+
+@pytest.mark.parametrize("name", ["s32", "f32", "f64"])
+@pytest.mark.parametrize(
+    "dimension",
+    [
+        WindowDimension(16, padding_low=15),
+        WindowDimension(16, padding_high=15),
+        WindowDimension(12, padding_low=3),
+        WindowDimension(9, 2, window_dilation=1),
+    ],
+)
+def test_windows_along_short_rows_have_the_bits_of_windows_along_columns(monkeypatch, name, dimension):
+    """XLA makes such of cumulative sums; each order of dimensions has loops of its own."""
+    seen = []
+    moveaxis = np.moveaxis
+
+    def watched(*given):
+        seen.append(given)
+        return moveaxis(*given)
+
+    monkeypatch.setattr(sliding.np, "moveaxis", watched)
+    entry = ELEMENT_TYPES[name]
+    array = random_array(6, (3000, 16), entry.storage)
+    found = []
+    one = WindowDimension(1)
+    for operand, window in ((array, (one, dimension)), (array.T.copy(), (dimension, one))):
+        arguments = np.zeros((), entry.storage), Window(window), KNOWN_REDUCERS["add"], entry
+        found.append(reduce_windows_known(operand, *arguments))
+        assert bool(seen) is (operand is array)
+        seen.clear()
+    assert found[0].tobytes() == np.ascontiguousarray(found[1].T).tobytes()
