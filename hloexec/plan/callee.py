@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class PlanCallee:
         self._types = [entry for shape in shapes for entry in float_types(shape)]
         self._ranks = [shape.array_shape.rank for shape in shapes]
         self._programs = {id(inner): _Program(inner) for inner in _all_plans(plan)}
+        self._calls = _direct_calls(plan)
 
     @property
     def computation(self) -> Computation:
@@ -50,10 +51,17 @@ class PlanCallee:
                 f"computation {self.computation.name} takes {len(plan.parameters)} arrays, but a kernel gave it "
                 f"{len(arguments)}"
             )
+        given = [converted(argument, wanted) for argument, wanted in zip(arguments, self._types, strict=True)]
+        if self._calls is not None and all(argument.shape == given[0].shape for argument in given):
+            slots: dict[int, Any] = dict(zip(plan.parameters, given, strict=True))
+            for function, operands, result, dead in self._calls:
+                slots[result] = function(*[slots[slot] for slot in operands])
+                for slot in dead:
+                    del slots[slot]
+            return unflatten(plan.result_tree, slots)
         batch = np.broadcast_shapes(
             *(array.shape[: array.ndim - rank] for array, rank in zip(arguments, self._ranks, strict=True))
         )
-        given = [converted(argument, wanted) for argument, wanted in zip(arguments, self._types, strict=True)]
         results = self._run(plan, given, batch)
         shapes = [plan.slot_shapes[slot] for slot in plan.results]
         by_slot = {
@@ -158,6 +166,25 @@ class _Scattered:
 
     def reshaped(self, batch: tuple[int, ...]) -> list[Any]:
         return [leaf.reshape(batch + leaf.shape[1:]) for leaf in self._leaves or ()]
+
+
+_Call: TypeAlias = tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]]
+"""A function, the slots of its operands, that of its result, and those of what dies with it."""
+
+
+def _direct_calls(plan: Plan) -> list[_Call] | None:
+    """The calls of a plan that computes element by element from scalars that depend on its parameters, and from nothing
+    else; None of others."""
+    known = {slot for slot in plan.parameters if not plan.slot_shapes[slot].array_shape.rank}
+    calls: list[_Call] = []
+    for step, rule, dead in _Program(plan).steps:
+        is_elementwise = isinstance(rule, partial) and rule.func is _elementwise
+        if not is_elementwise or not step.operands or not known.issuperset(step.operands) or step.result == NO_SLOT:
+            return None
+        known.add(step.result)
+        assert step.function is not None
+        calls.append((step.function, step.operands, step.result, dead))
+    return calls if known.issuperset(plan.results) else None
 
 
 # How a step runs on a batch

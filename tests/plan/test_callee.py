@@ -49,6 +49,22 @@ def test_scalars_and_arrays_may_be_mixed():
     np.testing.assert_array_equal(callee(ADD)(x, np.array(1, np.float32)), x + 1)
 
 
+ROUNDED = """f {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  s = f32[] add(x, y)
+  n = bf16[] convert(s)
+  ROOT r = f32[] convert(n)
+}"""
+
+
+def test_arrays_of_one_shape_are_not_broadcast(monkeypatch: pytest.MonkeyPatch):
+    """XLA:CPU makes such reducers of sums in bf16, which are called for each term."""
+    rounded, x = callee(ROUNDED), np.array([256, 1, 3], np.float32)
+    monkeypatch.delattr(np, "broadcast_shapes")
+    np.testing.assert_array_equal(rounded(x, np.ones(3, np.float32)), [256, 2, 4])
+
+
 def test_without_arrays_the_result_is_a_scalar():
     result = callee(ADD)(np.array(1, np.float32), np.array(2, np.float32))
     assert result.shape == ()
