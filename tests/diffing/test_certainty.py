@@ -326,3 +326,64 @@ def test_operands_that_are_rounded_and_widened_again_are_named_as_such(before, a
     (finding,) = _found(*modules, _floats(16, 32), _floats(32, 16)).findings
     assert (finding.reason, finding.is_certain) == ("after rounds it to bf16, and before does not", is_certain)
     assert sorted({finding.after.instruction, *(run.instruction for run in finding.region)}) == sorted(named)
+
+
+_CHOSEN = """HloModule m
+ENTRY main {
+  x = f32[6] parameter(0)
+  y = f32[6] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  zero = s32[] constant(0)
+  REST
+  ROOT r = f32[6] select(chosen, x, y)
+}
+"""
+
+
+def test_one_number_that_is_computed_otherwise_is_no_right_operand() -> None:
+    """17 mod 8 is 1, and so is 9 − 8; what compares the one need not be what should compare the other."""
+    before, after = (
+        f"eight = s32[] constant({number})\n  rest = s32[] {opcode}({operand}, eight)\n  {chosen}"
+        for opcode, operand, number, chosen in (
+            ("remainder", "i", 8, "chosen = pred[] compare(rest, zero), direction=NE"),
+            ("add", "j", -8, "chosen = pred[] compare(rest, zero), direction=LT"),
+        )
+    )
+    texts = (_CHOSEN.replace("REST", text) for text in (before, after))
+    first = _found(*texts, _floats(6), _floats(6), np.int32(17), np.int32(9)).findings[0]
+    assert (first.after.instruction, first.is_certain) == ("chosen", False)
+
+
+_DEVIATION = """HloModule m
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[10,12] parameter(0)
+  zero = f32[] constant(0)
+  twelve = f32[] constant(12)
+  n = f32[10] broadcast(twelve), dimensions={}
+  sum = f32[10] reduce(x, zero), dimensions={1}, to_apply=add
+  mean = f32[10] divide(sum, n)
+  means = f32[10,12] broadcast(mean), dimensions={0}
+  off = f32[10,12] subtract(x, means)
+  SQUARE
+  total = f32[10] reduce(square, zero), dimensions={1}, to_apply=add
+  variance = f32[10] divide(total, n)
+  ROOT r = f32[10] sqrt(variance)
+}
+"""
+
+
+def test_what_is_another_value_by_an_identity_is_not_taken_for_it_for_certain() -> None:
+    """The mean of x − m (x − m) is that of x, but nothing takes the mean in the place of the variance."""
+    before = _DEVIATION.replace("SQUARE", "square = f32[10,12] multiply(off, off)")
+    after = _DEVIATION.replace(
+        "SQUARE", "scaled = f32[10,12] multiply(means, off)\n  square = f32[10,12] subtract(x, scaled)"
+    )
+    after = after.replace("constant(12)", "constant(0.0833333358)").replace("divide", "multiply")
+    first = _found(before, after, np.abs(_floats(10, 12)) + 3).findings[0]
+    assert first.after.instruction in ("scaled", "square") or not first.is_certain

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
+import numpy as np
 
 from hloexec.diffing.agreement import arranged, is_near
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.patches import Patch
-from hloexec.diffing.localization.regions import Regions
+from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
 from hloexec.diffing.localization.repairs import Repairs, tells_something
 from hloexec.diffing.localization.suspects import Suspect
@@ -79,11 +80,21 @@ class Guilt:
         found = self._by_itself(suspect, patch)
         if not found.is_certain or patch is None or patch.pair.ours is not suspect.pair.ours:
             return found
+        if self._harms(patch):
+            # Rather, what uses it for the wrong results takes the wrong value.
+            return attrs.evolve(found, is_certain=False)
         twins = [node for node in self._twins(patch.pair.ours) if corrects(NodePair(node, patch.pair.theirs))]
         if not twins:
             return found
         region = sorted([suspect.pair.ours, *twins], key=lambda node: node.number)
         return attrs.evolve(found, is_certain=False, region=tuple(region[: LIMITS.largest_region]))
+
+    def _harms(self, patch: Patch) -> bool:
+        """Whether a replacement makes a value wrong that was right, and no accident."""
+        before, after = self._relations.state, patch.after
+        changed = np.flatnonzero(np.frombuffer(after.changed, np.uint8)).tolist()
+        nodes = (self._replay.graph.node(number) for number in changed if number != patch.pair.ours.number)
+        return any(before.has(node) and not after.has(node) and self._relations.is_evidence(node) for node in nodes)
 
     def _twins(self, node: Node) -> list[Node]:
         """What gave the same numbers on its device, and is neither computed from it nor the other way round: it may be
@@ -145,7 +156,18 @@ class Guilt:
             return True
         operands = self._relations.operand_pairs(pair.ours, pair.theirs) or []
         different = [each for each in operands if self._relations.of(each.ours, each.theirs) is not Relation.EQUAL]
-        return len(different) <= 1
+        return len(different) <= 1 and all(self._is_sound(each.ours) for each in different)
+
+    def _is_sound(self, node: Node) -> bool:
+        """Whether a value that is another one of `before` is computed from values of `before`, too: else it may be so
+        by accident, and be the one that is wrong."""
+        pending = [transparent_chain(node)[-1]]
+        for _ in range(LIMITS.operands_deep):
+            if not all(map(self._relations.state.matches.is_any, (entry.number for entry in pending))):
+                return False
+            inputs = [transparent_chain(entry)[-1] for current in pending for entry in current.instance.inputs]
+            pending = [entry for entry in inputs if not (entry.instance.is_source or is_filled(entry))]
+        return True
 
     def _movements(self, pair: NodePair) -> tuple[Node, ...]:
         """A node, and what moves its operands that may lie otherwise than it takes them."""
@@ -171,10 +193,15 @@ class Guilt:
             operands is not None
             and self._knows_operands(pair)
             and all(
-                (is_filled(each.ours) and is_filled(each.theirs))
-                or self._relations.of(each.ours, each.theirs) is Relation.EQUAL
-                for each in operands
+                (is_filled(each.ours) and is_filled(each.theirs)) or self._is_no_accident(each) for each in operands
             )
+        )
+
+    def _is_no_accident(self, pair: NodePair) -> bool:
+        """Whether two values are the same and, where equal numbers are little evidence, computed alike."""
+        is_equal = self._relations.of(pair.ours, pair.theirs) is Relation.EQUAL
+        return is_equal and (
+            self._relations.is_evidence(pair.ours) or self._relations.corresponds(pair.ours, pair.theirs)
         )
 
     def _is_right_already(self, entry: Node, theirs: Node) -> bool:
@@ -188,6 +215,14 @@ class Guilt:
         if _takes_a_part(pair):
             return False
         pairs = self._relations.operand_pairs(pair.ours, pair.theirs) or []
+        filled = [each for each in pairs if is_filled(each.ours) and is_filled(each.theirs)]
+        if not all(could_be(each.ours, each.theirs) for each in pairs) or any(
+            self._relations.of(each.ours, each.theirs) is Relation.EQUAL and not self._is_no_accident(each)
+            for each in pairs
+            if each not in filled
+        ):
+            # One opcode computes both, but perhaps not from the same.
+            return False
         is_ordered = all(self._relations.of(each.ours, each.theirs) is not Relation.SHUFFLED for each in pairs)
         return is_ordered and not self._relations.unknown_operands(pair.ours, pair.theirs)
 
