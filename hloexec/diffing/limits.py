@@ -67,6 +67,17 @@ class Limits:
     chain_steps: int = 500
     """Chains of more elementwise steps than this are not followed for their roundings."""
 
+    # Decisions that rounding lets go either way.
+
+    jump: float = 2.0**-10
+    """By so much of the larger one, two floats are further apart than by rounding errors that were carried on."""
+    tie_runs: int = 4
+    """So often `after` is run again with decisions of `before`, if these lead to further ones."""
+    tie_tries: int = 256
+    """So many pairs of instructions that decide, and that do not match, are compared for it."""
+    notes_on_ties: int = 5
+    """So many instructions that decide are named."""
+
     # The search for what corresponds.
 
     candidates: int = 16
@@ -92,7 +103,7 @@ class Limits:
     tries: int = 20
     """More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
     fewest_pairs: int = 64
-    """So many pairs are looked at even if a replay has left no time for them."""
+    """So many pairs are looked at even if a replay has left no work for them."""
     known_runs: int = 1 << 14
     """So many runs are kept in memory, and those of two instructions more."""
     patience: int = 60
@@ -113,7 +124,7 @@ class Limits:
     more_iterations: int = 2
     """Loops may go round so many times as often then as they did."""
     reserve: float = 0.15
-    """This part of the budget is kept for that."""
+    """This part of the work is kept for that."""
     rewired_steps: int = 64
     """They are looked for on the ways to the operands of so many instructions that differ, the first ones."""
     twins: int = 4
@@ -127,6 +138,9 @@ class Limits:
 
     notes_on_precision: int = 5
     """So many values that are not rounded as before are named."""
+
+    cost_of_module: float = 20.0
+    """What it costs to make a module of one instruction ready to run, in runs of an instruction."""
 
     # Regions.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -32,7 +31,9 @@ from hloexec.diffing.recording.recorder import GraphRecorder, arrays_of
 from hloexec.diffing.replaying.evaluation import Evaluator
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
-from hloexec.diffing.searching import search
+from hloexec.diffing.replaying.ties import Decided, explained_by_ties, ties_of
+from hloexec.diffing.searching import Search, search
+from hloexec.diffing.work import BYTES, RUNS, Work
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.observers import Observer, Stages
@@ -74,6 +75,52 @@ class _Side:
         return {"replicas": topology.replicas, "partitions": topology.partitions, "numerics": self.policy}
 
 
+@frozen(eq=False)
+class _Run:
+    """A run of `after`, compared with `before` and replayed on its values."""
+
+    graph: Graph
+    decisions: Decisions
+    comparison: Comparison
+    replay: Replay
+    state: State
+    """That of the replay without overrides."""
+
+
+@frozen(eq=False)
+class _Pair:
+    """What any run of `after` is compared with, and by what."""
+
+    sides: Sequence[_Side]
+    theirs: Graph
+    pairing: Correspondence
+    evaluators: Sequence[Evaluator]
+    tiles: Tiles | None
+    sampled: Callable[[], Iterator[Sampled]]
+    """What rounding does to the results of `before`, by more and more runs."""
+    work: Work
+    stages: Stages
+
+    def replayed(self, graph: Graph, decisions: Decisions) -> _Run:
+        """A run, from what was recorded of it."""
+        judge = partial(_outputs, graph, self.theirs, self.pairing, self.sides[0].policy, self.tiles)
+        comparison = settled(self.sampled(), judge)
+        replay = _replay(self.sides, (self.theirs, graph), self.evaluators, self.tiles)
+        self.stages.begin("replay", len(graph.instances))
+        return _Run(graph, decisions, comparison, replay, replay.start(self.work.is_over))
+
+    def decided(self, run: _Run, again: Callable[[Decided], tuple[Graph, Decisions]]) -> tuple[_Run, Decided]:
+        """A run, repeated with decisions of `before` where rounding lets them go either way, and which these are; the
+        run itself where there are none."""
+        decided = Decided()
+        for _ in range(LIMITS.tie_runs if self.sides[1].policy.rounds_every_value else 0):
+            is_open = run.replay.is_complete and not run.comparison.agrees
+            if not is_open or not decided.take(ties_of(run.replay, run.state)):
+                break
+            run = self.replayed(*again(decided))
+        return run, decided
+
+
 def diff(
     before: Module,
     after: Module,
@@ -92,7 +139,8 @@ def diff(
     planner: bool = True,
     observers: Sequence[Observer] = (),
     top: int = 20,
-    budget: float | None = 30.0,
+    runs: int | None = RUNS,
+    budget: float | None = None,
 ) -> Diff:
     """Run two modules on the same inputs, and find the instruction that makes their results differ.
 
@@ -114,20 +162,16 @@ def diff(
     default 80 % of the free memory). The other options are those of `run_devices`, for both modules; `max_iterations`
     and `timeout` apply to each of the two runs.
 
-    The search for what is to blame ends `budget` seconds after the runs (None: never), or at Ctrl-C; the result is then
-    the best that was found, and a note says so. Observers that also have a method `on_stage(stage)` are told which
-    stage has begun, and how far it is.
+    The search for what is to blame ends after the work of `runs` runs of an instruction (of large arrays, a run counts
+    as several; None: never), or at Ctrl-C; the result is then the best that was found, and a note says so. As work is
+    counted, the result is the same on every machine, unless `budget` ends the search after so many seconds. Observers
+    that also have a method `on_stage(stage)` are told which stage has begun, and how far it is.
 
     Raises InputError if parameters or results do not correspond, ResourceError if the values take more than the limit,
     and whatever `run_devices` raises.
     """
-    require_module(before, "before")
-    require_module(after, "after")
+    _require_arguments(before, after, top, runs, budget, seed)
     policies = _policies(numerics)
-    require_integer("top", top, 1)
-    if budget is not None:
-        require_number("budget", budget)
-    require_seed(seed)
     watchers = listed("observers", observers, "observers")
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     pairing, topologies = _paired(before, after, replicas, partitions)
@@ -139,28 +183,42 @@ def diff(
     sides = list(map(_Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
-    (theirs, ours), decisions = _recorded(sides, watchers, room, options | limits, again, stages)
+    record = partial(_recorded, Arrays(), room, watchers, options | limits, again, stages)
+    theirs, their_decisions = record("before", sides[0])
+    ours, our_decisions = record("after", sides[1])
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
-    evaluators = _evaluators(sides, {**again, "memory_limit": room})
+    work = Work(runs, budget, stages.tick)
+    evaluators = _evaluators(sides, {**again, "memory_limit": room}, work)
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     is_equal = _is_equal(ours, theirs)
-    sampled = iter(()) if is_equal else _sampled(sides[0], {**options, "memory_limit": limit}, stages)
-    comparison = settled(sampled, partial(_outputs, ours, theirs, pairing, policies[0], tiles))
-    start = time.monotonic()
-    replay = _replay(sides, (theirs, ours), evaluators, tiles)
-    different = _different(ours, theirs, pairing, comparison)
-    judge = _judge(sides, theirs, pairing, decisions, again | limits)
-    blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick, judge)
-    found = search(replay, blame, comparison, top, stages)
-    is_different = found.findings or not comparison.agrees
+    sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], {**options, "memory_limit": limit}, stages)
+    pair = _Pair(sides, theirs, pairing, evaluators, tiles, sampled, work, stages)
+    work.begin()
+    as_it_ran = pair.replayed(ours, our_decisions)
+    run, decided = pair.decided(as_it_ran, partial(record, "after", sides[1]))
+    judge = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
+    different = _different(run.graph, theirs, pairing, run.comparison)
+    blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
+    found = search(run.replay, run.state, blame, run.comparison, top, stages)
+    is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
-    counted = [node.number for node in ours.nodes if _tells_something(node)]
-    matched = sum(map(found.state.matches.is_any, counted))
-    pairs, picture = _pairs(ours, theirs, found.state), _picture(ours, counted, found.state, found.blamed)
+    pairs, count, matched, picture = _matched(run.graph, theirs, found)
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
-    notes = (*pairing.notes, *found.notes, *hidden)
+    notes = (*pairing.notes, *decided.notes, *found.notes, *hidden)
+    comparison = explained_by_ties(as_it_ran.comparison, run.comparison, decided)
     part = found.extracted((before, after), policies, topologies[1])
-    return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes, part)
+    return Diff(before, after, verdict, found.findings, comparison, pairs, count, matched, picture, notes, part)
+
+
+def _require_arguments(before: object, after: object, top: object, runs: object, budget: object, seed: object) -> None:
+    require_module(before, "before")
+    require_module(after, "after")
+    require_integer("top", top, 1)
+    if runs is not None:
+        require_integer("runs", runs, 1)
+    if budget is not None:
+        require_number("budget", budget)
+    require_seed(seed)
 
 
 def _judge(
@@ -169,6 +227,8 @@ def _judge(
     pairing: Correspondence,
     decisions: Sequence[Decisions],
     options: dict[str, Any],
+    work: Work,
+    decided: Decided,
 ) -> Callable[[Module], bool] | None:
     """What says whether a module, run in place of `after`, gives the results of `before`; its loops may never end. None
     where results are parts of `before`'s."""
@@ -176,13 +236,16 @@ def _judge(
         return None
     most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
     limited = {"verify": False, "max_iterations": min(most, options["max_iterations"] or most)}
-    return partial(_comes_right, sides, theirs, pairing, options | limited)
+    limited |= {"observers": [decided]} if decided.notes else {}
+    return partial(_comes_right, sides, theirs, pairing, options | limited, work)
 
 
 def _comes_right(
-    sides: Sequence[_Side], theirs: Graph, pairing: Correspondence, options: dict[str, Any], module: Module
+    sides: Sequence[_Side], theirs: Graph, pairing: Correspondence, options: dict[str, Any], work: Work, module: Module
 ) -> bool:
     """Whether a module, run in place of `after`, gives the results of `before`."""
+    # It does about what `before` does.
+    work.add(len(theirs.instances) + theirs.arrays.byte_size / BYTES)
     try:
         results = run_devices(module, sides[1].inputs, **sides[1].options, **options)
     except HloError:
@@ -218,26 +281,24 @@ def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
 
 
 def _recorded(
-    sides: Sequence[_Side],
-    watchers: Sequence[Observer],
+    arrays: Arrays,
     room: int | None,
+    watchers: Sequence[Observer],
     options: dict[str, Any],
     alone: dict[str, Any],
     stages: Stages,
-) -> tuple[list[Graph], list[Decisions]]:
-    """What either side computes, in `room` bytes together, and which way it goes."""
-    graphs: list[Graph] = []
-    decisions: list[Decisions] = []
-    arrays = Arrays()
-    for name, side in zip(("before", "after"), sides, strict=True):
-        stages.begin(f"recording {name}")
-        recorder = GraphRecorder(side.module, arrays, room)
-        controls = ControlRecorder(side.module, recorder.held)
-        observers = [recorder, controls, *watchers]
-        found = run_devices(side.module, side.inputs, observers=observers, **side.options, **options)
-        graphs.append(recorder.finish(found))
-        decisions.append(Decisions(controls, side.module, recorder.graph, alone | {"numerics": side.policy}))
-    return graphs, decisions
+    name: str,
+    side: _Side,
+    *controllers: Observer,
+) -> tuple[Graph, Decisions]:
+    """What a side computes, in `room` bytes together with what else is in `arrays`, and which way it goes."""
+    stages.begin(f"recording {name}")
+    recorder = GraphRecorder(side.module, arrays, room)
+    controls = ControlRecorder(side.module, recorder.held)
+    observers = [*controllers, recorder, controls, *watchers]
+    found = run_devices(side.module, side.inputs, observers=observers, **side.options, **options)
+    graph = recorder.finish(found)
+    return graph, Decisions(controls, side.module, graph, alone | {"numerics": side.policy})
 
 
 def _sampled(before: _Side, options: dict[str, Any], stages: Stages) -> Iterator[Sampled]:
@@ -246,8 +307,8 @@ def _sampled(before: _Side, options: dict[str, Any], stages: Stages) -> Iterator
     return sampled_in_stages(before.module, before.inputs, **before.options, **options)
 
 
-def _evaluators(sides: Sequence[_Side], options: dict[str, object]) -> list[Evaluator]:
-    return [TileEvaluator(side.module, side.topology, {**options, "numerics": side.policy}) for side in sides]
+def _evaluators(sides: Sequence[_Side], options: dict[str, object], work: Work) -> list[Evaluator]:
+    return [TileEvaluator(side.module, side.topology, {**options, "numerics": side.policy}, work) for side in sides]
 
 
 def _replay(
@@ -311,6 +372,14 @@ def _compared(
     # The module itself may be silent about how many devices there are.
     module = attrs.evolve(pairing.before, replica_count=len(actual), num_partitions=1)
     return compare(actual, expected, module=module, numerics=policy, spreads=spreads)
+
+
+def _matched(ours: Graph, theirs: Graph, found: Search) -> tuple[Pairs, int, int, str]:
+    """Which values match, of how many that say something how many do, and a picture of them."""
+    counted = [node.number for node in ours.nodes if _tells_something(node)]
+    matched = sum(map(found.state.matches.is_any, counted))
+    picture = _picture(ours, counted, found.state, found.blamed)
+    return _pairs(ours, theirs, found.state), len(counted), matched, picture
 
 
 def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:

@@ -59,10 +59,11 @@ class Search:
             return InputError("it was interrupted")
 
 
-def search(replay: Replay, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> Search:
-    """What is to blame, at most `top` findings; where rounding explains the results, only what it does not explain."""
-    stages.begin("replay", len(replay.graph.instances))
-    state = replay.start(blame.is_over)
+def search(replay: Replay, state: State, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> Search:
+    """What is to blame, at most `top` findings; where rounding explains the results, only what it does not explain.
+
+    `state` is that of the replay without overrides.
+    """
     stages.begin("search")
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     is_settled = len(blamed) == 1 and blamed[0].is_certain

@@ -30,7 +30,8 @@ __all__ = [
     "without_unused_parameters",
 ]
 
-_BUDGET_SECONDS = 60.0
+_RUNS = 1_000_000
+"""Runs of an instruction that a search for what is to blame takes at most."""
 _MOST_FINDINGS = 8
 Cut = tuple[str, str]
 """Instructions of both entry computations that have one value."""
@@ -42,7 +43,7 @@ def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
     kept = {name: value for name, value in options.items() if name not in ("timeout", "max_iterations")}
     try:
         with warnings.catch_warnings(action="ignore", category=HloWarning):
-            return diff(case.other, case.module, case.inputs, budget=_BUDGET_SECONDS, **kept)
+            return diff(case.other, case.module, case.inputs, runs=_RUNS, **kept)
     except HloError:
         return None
 

@@ -121,6 +121,9 @@ class Traits:
     """The operands whose elements decide where others go, and are not in the result."""
     flushes_denormals: bool = False
     """Whether denormal operands and results are zeros under `ftz`; `hloexec.ops.policies.flushing` says why."""
+    jumps: bool = False
+    """Whether numbers near operands may have a result far from theirs: beside a tie, or where it wraps around. All do
+    whose results are integers or preds."""
     reads_bits: bool = False
     """Whether the result depends on the operand's bits, so that it says nothing of a number near the operand."""
     commutes: bool = False

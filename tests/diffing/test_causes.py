@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.localization import blaming, trials
+from hloexec.diffing import work
+from hloexec.diffing.localization import trials
 
 _X = np.linspace(-1.5, 2.0, 24, dtype=np.float32).reshape(4, 6)
 
@@ -177,10 +179,30 @@ def test_a_value_that_is_used_before_it_is_rounded_is_named_where_results_do_not
 
 def test_the_search_ends_with_its_budget_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 5.0)
-    monkeypatch.setattr(blaming.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
     found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X, budget=1.0)
     assert found.verdict == "differ"
     assert found.notes == ("the search ended after 1 s, its budget; this is the best that it had found",)
+
+
+def test_the_search_ends_after_so_much_work_and_says_so() -> None:
+    found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X, runs=3)
+    assert (found.verdict, [each.is_certain for each in found.findings]) == ("differ", [False])
+    end = "the search ended after the work of 3 runs of an instruction; this is the best that it had found"
+    assert end in found.notes
+
+
+def test_no_clock_decides_about_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But that of a budget that is given."""
+    found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X)
+    clock = itertools.count(0.0, 1000.0)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: next(clock))
+    late = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X)
+    assert found.findings[0].is_certain
+    assert (late.verdict, late.notes, late.picture) == (found.verdict, found.notes, found.picture)
+    places = [[(each.after, each.is_certain, each.reason) for each in side.findings] for side in (found, late)]
+    assert places[0] == places[1]
 
 
 def test_what_was_not_replayed_is_no_evidence_against_results_that_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +211,7 @@ def test_what_was_not_replayed_is_no_evidence_against_results_that_agree(monkeyp
         "multiply(y, y)", "exponential(d)"
     )
     clock = itertools.count(0.0, 5.0)
-    monkeypatch.setattr(blaming.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
     found = hloexec.diff(
         hloexec.parse(before), hloexec.parse(after), [np.linspace(0.1, 1, 64, dtype=np.float32)], budget=1
     )

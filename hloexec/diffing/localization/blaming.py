@@ -7,8 +7,6 @@ from there: several instructions may be wrong.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Collection, Sequence
 
 import attrs
@@ -25,12 +23,15 @@ from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
+from hloexec.diffing.work import Work
 from hloexec.ir import Module
 from hloexec.ops.common import wide
 from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
+
+_INTERRUPTED = "the search was interrupted; this is the best that it had found"
 
 
 @frozen(eq=False)
@@ -70,37 +71,32 @@ class Blame:
         replay: Replay,
         decisions: tuple[Decisions, Decisions],
         different: Collection[tuple[int, int]],
-        start: float,
-        budget: float | None,
-        tick: Callable[[], None] = lambda: None,
+        work: Work,
         comes_right: Callable[[Module], bool] | None = None,
     ) -> None:
-        """`tick` is called whenever the time is looked at, which is once per instruction of a replay. `comes_right`
-        runs a module in place of `after`, and says whether its results are right; None where none is to run."""
+        """`comes_right` runs a module in place of `after`, and says whether its results are right; None where none is
+        to run."""
         self._replay = replay
         self._different = different
         self._decisions = decisions
-        self._end = math.inf if budget is None else start + budget
-        self._budget = budget
-        self._reserve = 0.0 if budget is None or comes_right is None else LIMITS.reserve * budget
+        self._work = work
+        work.kept = 0.0 if comes_right is None else LIMITS.reserve
         self._comes_right = comes_right
-        self._tick = tick
         self._is_interrupted = False
-        self.end = ""
-        """Why the search ended before it was done; empty where it was."""
         self.without_roundings: State | None = None
         """The state in which roundings to fewer bits were taken back to find what else differs; None where that was not
         needed."""
         self.is_rounding_all = False
         """Whether nothing else does."""
 
+    @property
+    def end(self) -> str:
+        """Why the search ended before it was done; empty where it was."""
+        return _INTERRUPTED if self._is_interrupted else self._work.end
+
     def is_over(self) -> bool:
-        """Whether the time for the search is over."""
-        self._tick()
-        if time.monotonic() < self._end - self._reserve:
-            return False
-        self.end = f"the search ended after {self._budget:g} s, its budget; this is the best that it had found"
-        return True
+        """Whether no more work is to be done."""
+        return self._work.is_over()
 
     def find(self, state: State, top: int) -> list[Blamed]:
         """What is to blame, in data-flow order; at most `top`."""
@@ -114,16 +110,15 @@ class Blame:
                 for entry, is_doubted in zip(found, doubted, strict=True)
             ]
         except KeyboardInterrupt:
-            self._interrupt()
+            self._is_interrupted = True
+        if self.end and len(found) > 1:
+            # Whether one of them puts all right alone has not been tried.
+            found = [attrs.evolve(entry, is_certain=False) for entry in found]
         # Beside roundings, something else comes first if that is proven.
         has_roundings = any(entry.is_rounding for entry in found)
         return sorted(
             found, key=lambda entry: (has_roundings and (entry.is_rounding or not entry.is_proven), entry.node.number)
         )
-
-    def _interrupt(self) -> None:
-        self._is_interrupted = True
-        self.end = "the search was interrupted; this is the best that it had found"
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> list[bool]:
         """Add what is to blame to `found`; whether each of it may be so because of what else was found or is wrong."""
@@ -140,7 +135,8 @@ class Blame:
                 found.append(self._blamed(state, suspect, patch, wrong))
                 start = suspect.trial or suspect.pair
                 behind.append(self._between(state, [start]) - {start.ours.number})
-                doubted.append(is_assumed)
+                # What was not looked at for want of work may be meant as well.
+                doubted.append(is_assumed or self.is_over())
             if suspect.is_rounding and not suspect.is_certain and self.without_roundings is None and len(found) == 1:
                 # It is one of several, and what else is wrong shows only without them.
                 self.without_roundings = self._replay.without_roundings(self.is_over)
@@ -191,11 +187,11 @@ class Blame:
         try:
             return self._rewired(state, self._comes_right, known)
         except KeyboardInterrupt:
-            self._interrupt()
+            self._is_interrupted = True
             return []
 
     def _rewired(self, state: State, comes_right: Callable[[Module], bool], known: Sequence[Blamed]) -> list[Blamed]:
-        self._reserve = 0.0
+        self._work.kept = 0.0
         self._replay.adopt(state)
         wrong = self._wrong(state)
         between = self._between(state, wrong)

@@ -7,12 +7,15 @@ from typing import Any, Protocol
 
 import attrs
 
+from hloexec.costs import contraction_of
 from hloexec.devices.topology import Topology
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.arrays import Window
 from hloexec.diffing.recording.held import Holding
 from hloexec.diffing.recording.recorder import arrays_of
+from hloexec.diffing.work import Work, cost_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.exec.running import repeated_run
@@ -53,10 +56,12 @@ class Evaluator:
     """Runs instances of a graph again; but for random numbers from a state, what comes from a host, and halves of
     asynchronous pairs that start no collective."""
 
-    def __init__(self, module: Module, topology: Topology, options: dict[str, Any]) -> None:
+    def __init__(self, module: Module, topology: Topology, options: dict[str, Any], work: Work | None = None) -> None:
         self._module = module
         self._topology = topology
         self._options = options
+        self._work = Work() if work is None else work
+        self._known_flops: dict[tuple[str, str], int] = {}
         self._runs: dict[tuple[tuple[str, str], tuple[Any, ...], bool], _Run | None] = {}
 
     def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
@@ -91,14 +96,26 @@ class Evaluator:
         return self._outputs(run, instance, self._operands(instance), values)
 
     def _run_of(self, module: Module, topology: Topology) -> _Run:
+        self._work.add(LIMITS.cost_of_module)
         return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **self._options)
 
     def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
+        given = [_arguments(instance, each, values) for each in operands]
         try:
-            outputs = run([_arguments(instance, given, values) for given in operands])
+            outputs = run(given)
         except HloError:
             return None
-        return arrays_of(outputs[instance.device if instance.others else 0])
+        found = arrays_of(outputs[instance.device if instance.others else 0])
+        self._work.add(len(operands) * cost_of((*arrays_of(tuple(given[0])), *found), self._flops(instance)))
+        return found
+
+    def _flops(self, instance: Instance) -> int:
+        """Of a contraction."""
+        if instance.static not in self._known_flops:
+            shapes = [operand.shape for operand in instance.computation.operands_of(instance.instruction)]
+            found = contraction_of(instance.instruction, shapes)
+            self._known_flops[instance.static] = 0 if found is None else found.flops
+        return self._known_flops[instance.static]
 
     def _operands(self, instance: Instance) -> _Operands:
         """Of what exchanges values, those of every device."""

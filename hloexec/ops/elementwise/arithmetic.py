@@ -164,6 +164,7 @@ _of_two(
     demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
     invalid="remainder of a division by zero",
     keeps_unit=True,
+    jumps=True,
 )
 _of_two(
     "power",
@@ -187,6 +188,7 @@ _of_two(
     "(XLA: Atan2).",
     kinds=FLOAT_OR_COMPLEX,
     rounding=Rounding.FUNCTION,
+    jumps=True,
 )
 _extreme = partial(
     _of_two,

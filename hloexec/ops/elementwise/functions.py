@@ -263,6 +263,7 @@ _rounding = partial(
     kinds=FLOAT,
     rounding=Rounding.NONE,
     demands_for=ranges.same_demands,
+    jumps=True,
     flushes_denormals=True,
 )
 _rounding("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", bounds=lambda _, x: Bounds(x.low, x.high + 1))
@@ -315,6 +316,7 @@ elementwise(
     operands=1,
     kinds=SIGNED_NUMBER,
     bounds=always(-1, 1),
+    jumps=True,
     flushes_denormals=True,
 )
 elementwise(

@@ -35,7 +35,8 @@ class DiffOptions:
     policies: tuple[NumericsPolicy, NumericsPolicy]
     """Of `before` and `after`."""
     top: int
-    budget: float
+    runs: int
+    budget: float | None
     html: str | None
     as_json: bool
     given: RunOptions
@@ -58,12 +59,19 @@ class DiffOptions:
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of findings.")
 @click.option(
+    "--runs",
+    metavar="N",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    help="End the search of a pair of modules after the work of N runs of an instruction (a large one counts as "
+    "several), and show the best that was found; so does Ctrl-C.",
+)
+@click.option(
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="End the search of a pair of modules after this time, and show the best that was found; so does Ctrl-C.",
+    help="End it after this time, too: what is found then depends on the machine.",
 )
 @click.option(
     "--extract",
@@ -81,7 +89,8 @@ def command(
     numerics_after: str | None,
     select: tuple[str, ...],
     top: int,
-    budget: float,
+    runs: int,
+    budget: float | None,
     folder: str | None,
     html: str | None,
     as_json: bool,
@@ -106,7 +115,7 @@ def command(
         named_policy(numerics_before or given.numerics, "--numerics-before" if numerics_before else "--numerics"),
         named_policy(numerics_after or given.numerics, "--numerics-after" if numerics_after else "--numerics"),
     )
-    chosen = DiffOptions(policies, top, budget, html, as_json, given)
+    chosen = DiffOptions(policies, top, runs, budget, html, as_json, given)
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(
@@ -148,13 +157,13 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
             run.inputs,
             numerics=policies,
             top=chosen.top,
+            runs=chosen.runs,
             budget=chosen.budget,
             observers=[progress],
             **options,
         )
-        saved = (
-            None if folder is None or not found.findings else _saved(found, folder, options, chosen.budget, progress)
-        )
+        limits = {"runs": chosen.runs, "budget": chosen.budget}
+        saved = None if folder is None or not found.findings else _saved(found, folder, {**options, **limits}, progress)
     on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
     view = partial(diff_view, found, command=on_after.command, saved=saved)
 
@@ -170,9 +179,7 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
     return 0 if found.agrees else 1
 
 
-def _saved(
-    found: Diff, folder: str, options: Mapping[str, Any], budget: float, progress: ProgressBar
-) -> SavedPair | None:
+def _saved(found: Diff, folder: str, options: Mapping[str, Any], progress: ProgressBar) -> SavedPair | None:
     """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
     from hloexec.diffing import diff
     from hloexec.report.numerics.pairs import SavedPair
@@ -189,7 +196,7 @@ def _saved(
     if isinstance(kept.get("elided"), Mapping):
         # Values by name may be for constants that are not in the new modules.
         del kept["elided"]
-    kept |= {"numerics": pair.numerics, "budget": budget, "observers": [progress]}
+    kept |= {"numerics": pair.numerics, "observers": [progress]}
     try:
         return SavedPair(pair, folder, diff(pair.before, pair.after, pair.inputs, **kept))
     except (HloError, KeyboardInterrupt) as error:

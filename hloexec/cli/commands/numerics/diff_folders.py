@@ -47,6 +47,7 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
             inputs,
             select=select,
             top=chosen.top,
+            runs=chosen.runs,
             budget=chosen.budget,
             observers=[progress],
             replicas=given.replicas,
