@@ -112,12 +112,13 @@ class _Pair:
     def decided(self, run: _Run, again: Callable[[Decided], tuple[Graph, Decisions]]) -> tuple[_Run, Decided]:
         """A run, repeated with decisions of `before` where rounding lets them go either way, and which these are; the
         run itself where there are none."""
-        decided = Decided()
+        decided, as_it_ran = Decided(), run.comparison
         for _ in range(LIMITS.tie_runs if self.sides[1].policy.rounds_every_value else 0):
             is_open = run.replay.is_complete and not run.comparison.agrees
             if not is_open or not decided.take(ties_of(run.replay, run.state)):
                 break
             run = self.replayed(*again(decided))
+            run = attrs.evolve(run, comparison=explained_by_ties(as_it_ran, run.comparison))
         return run, decided
 
 
@@ -194,8 +195,7 @@ def diff(
     sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], {**options, "memory_limit": limit}, stages)
     pair = _Pair(sides, theirs, pairing, evaluators, tiles, sampled, work, stages)
     work.begin()
-    as_it_ran = pair.replayed(ours, our_decisions)
-    run, decided = pair.decided(as_it_ran, partial(record, "after", sides[1]))
+    run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
     judge = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
     different = _different(run.graph, theirs, pairing, run.comparison)
     blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
@@ -205,9 +205,8 @@ def diff(
     pairs, count, matched, picture = _matched(run.graph, theirs, found)
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
     notes = (*pairing.notes, *decided.notes, *found.notes, *hidden)
-    comparison = explained_by_ties(as_it_ran.comparison, run.comparison, decided)
     part = found.extracted((before, after), policies, topologies[1])
-    return Diff(before, after, verdict, found.findings, comparison, pairs, count, matched, picture, notes, part)
+    return Diff(before, after, verdict, found.findings, run.comparison, pairs, count, matched, picture, notes, part)
 
 
 def _require_arguments(before: object, after: object, top: object, runs: object, budget: object, seed: object) -> None:

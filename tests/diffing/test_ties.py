@@ -36,6 +36,12 @@ below {
   ROOT lt = pred[] compare(p, q), direction=LT
 }
 
+larger_one {
+  c = f32[] parameter(0)
+  d = f32[] parameter(1)
+  ROOT most = f32[] maximum(c, d)
+}
+
 add {
   a = f32[] parameter(0)
   b = f32[] parameter(1)
@@ -63,6 +69,15 @@ _DECISIONS = {
   halves = f32[64] broadcast(half), dimensions={}
   shifted = f32[64] multiply(y, halves)
   ROOT r = f32[64] round-nearest-even(shifted)""",
+    "what is left": """half = f32[] constant(0.5)
+  halves = f32[64] broadcast(half), dimensions={}
+  shifted = f32[64] multiply(y, halves)
+  level = f32[64] round-nearest-even(shifted)
+  left = f32[64] subtract(shifted, level)
+  size = f32[64] abs(left)
+  most = f32[] reduce(size, zero), dimensions={0}, to_apply=larger_one
+  whole = s32[64] convert(level)
+  ROOT r = (s32[64], f32[]) tuple(whole, most)""",
     "to integers": "ROOT r = s32[64] convert(y)",
     "quantized": """half = f32[] constant(0.5)
   halves = f32[64] broadcast(half), dimensions={}

@@ -263,16 +263,17 @@ class Decided:
         """Called by the run."""
 
 
-def explained_by_ties(as_it_ran: Comparison, as_decided: Comparison, decided: Decided) -> Comparison:
-    """The comparison of a run's results, with the verdict of those of the run in which elements go as in `before`."""
-    if not decided.notes:
-        return as_it_ran
+def explained_by_ties(as_it_ran: Comparison, as_decided: Comparison) -> Comparison:
+    """The comparison of a run's results, of which those agree, too, that do in the run with decisions of `before`."""
     return Comparison(tuple(starmap(_explained, zip(as_it_ran.leaves, as_decided.leaves, strict=True))))
 
 
 def _explained(leaf: LeafComparison, as_decided: LeafComparison) -> LeafComparison:
-    if leaf.verdict.agrees or not as_decided.verdict.agrees:
-        return leaf if leaf.verdict.agrees else as_decided
-    measured = None if leaf.measured is None else attrs.evolve(leaf.measured, mismatches=0, first=())
-    note = f"{leaf.mismatches} elements are others as rounding lets what they depend on go either way"
+    if leaf.verdict.agrees:
+        return leaf
+    if not as_decided.verdict.agrees or leaf.measured is None:
+        return as_decided
+    measured = attrs.evolve(leaf.measured, mismatches=0, first=())
+    many = f"{leaf.mismatches} element{' is another' if leaf.mismatches == 1 else 's are others'}"
+    note = f"{many}, as rounding lets what decides about them go either way"
     return attrs.evolve(leaf, verdict=Outcome.ROUNDING, measured=measured, note=note)
