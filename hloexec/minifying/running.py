@@ -26,7 +26,7 @@ from hloexec.arguments import (
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.arguments import device_arguments, inputs_by_device
-from hloexec.exec.observers import Observer, Stages
+from hloexec.exec.observers import Event, Observer, Stages
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
 from hloexec.extraction import extract
@@ -49,8 +49,8 @@ from hloexec.verifier import verify
 __all__ = ["minify"]
 
 _MOST_ROUNDS = 12
-_LEAST_SECONDS, _TIMES = 10.0, 20.0
-"""What a run of a candidate may take: so many seconds, or so many times what the given module took."""
+_TIMES = 4
+"""So many times as often as in the given modules, loops of a candidate may go round."""
 _SMALL = 5
 """Instructions of a module that needs no other means."""
 _OF_THE_GIVEN_MODULE = ("replicas", "partitions", "computation", "statistics")
@@ -121,9 +121,8 @@ def minify(
         if outcome != "pass" or says:
             raise InputError("outcome and says are about a command; give command, too")
     case = _first_case(module, inputs, differs_from, options, watchers, needs_values=oracle.needs_values)
-    began = time.perf_counter()
     oracle.begin(case)
-    _limit(given, time.perf_counter() - began)
+    _limit(given, case)
     deadline = None if budget is None else start + budget
     search = Search(case, oracle, jobs, deadline, Stages(watchers))
     is_complete = False
@@ -217,10 +216,29 @@ def _with_constants(module: Module, elided: Any) -> Module:
     return attrs.evolve(module, computations=computations, source=None)
 
 
-def _limit(options: dict[str, Any], seconds: float) -> None:
-    """A candidate may go round a loop for ever, which the given module did not."""
-    if options.get("timeout") is None:
-        options["timeout"] = max(_LEAST_SECONDS, _TIMES * seconds)
+def _limit(options: dict[str, Any], case: Case) -> None:
+    """A candidate may go round a loop for ever, which the given modules did not: that ends it, on every machine at the
+    same iteration."""
+    modules = [each for each in (case.module, case.other) if each is not None]
+    loops = [each for each in modules if any(role_of(part) is Role.WHILE for body in each for part in body)]
+    if not loops or options.get("max_iterations") is not None:
+        return
+    iterations = _Iterations()
+    with suppress(HloError):
+        for module in loops:
+            run_devices(module, case.inputs, observers=[iterations], **options)
+    options["max_iterations"] = _TIMES * (1 + iterations.most)
+
+
+class _Iterations:
+    """The observer that sees how often loops go round."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        self.most = max([self.most, *(entry.iteration or 0 for entry in event.path)])
 
 
 def _minify(search: Search, options: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import hloexec
 from hloexec.exec.observers import Stage
+from hloexec.minifying import oracles
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import Check
 from hloexec.minifying.pairs import is_entangled
@@ -115,6 +118,60 @@ def test_a_nan_out_of_a_loop_is_one_instruction_on_finite_inputs() -> None:
     assert np.isfinite(found.inputs[0][0]).all()  # type: ignore[arg-type]
     assert np.isnan(hloexec.run(found.module, *found.inputs[0])).any()  # type: ignore[arg-type]
     assert found.is_confirmed and found.is_complete
+
+
+def test_no_clock_decides_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = hloexec.minify(hloexec.parse(LOGARITHM), _loss_inputs(), nan=True)
+    clock = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    late = hloexec.minify(hloexec.parse(LOGARITHM), _loss_inputs(), nan=True)
+    assert (hloexec.format(late.module), late.trial_count) == (hloexec.format(found.module), found.trial_count)
+
+
+_COUNTS = """HloModule m
+body {
+  state = (s32[], s32[], f32[2]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] get-tuple-element(state), index=1
+  v = f32[2] get-tuple-element(state), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  w = f32[2] sqrt(v)
+  ROOT t = (s32[], s32[], f32[2]) tuple(next, n, w)
+}
+condition {
+  state = (s32[], s32[], f32[2]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] get-tuple-element(state), index=1
+  ROOT unlike = pred[] compare(i, n), direction=NE
+}
+ENTRY e {
+  x = f32[2] parameter(0)
+  n = s32[] parameter(1)
+  zero = s32[] constant(0)
+  start = (s32[], s32[], f32[2]) tuple(zero, n, x)
+  loop = (s32[], s32[], f32[2]) while(start), condition=condition, body=body
+  last = f32[2] get-tuple-element(loop), index=2
+  y = f32[2] negate(x)
+  z = f32[2] add(last, y)
+  ROOT r = f32[2] log(z)
+}
+"""
+
+
+def test_a_candidate_whose_loop_would_not_end_is_left_after_some_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    most: list[int | None] = []
+    run_devices = oracles.run_devices
+
+    def noted(*given: Any, **options: Any) -> Any:
+        most.append(options.get("max_iterations"))
+        return run_devices(*given, **options)
+
+    monkeypatch.setattr(oracles, "run_devices", noted)
+    inputs = [np.array([3, 4], np.float32), np.int32(3)]
+    found = hloexec.minify(hloexec.parse(_COUNTS), inputs, expected=np.zeros(2, np.float32))
+    assert found.is_complete
+    assert {entry for entry in most if entry is not None} == {16}
 
 
 def test_a_nan_stays_that_of_the_same_opcode_although_zeros_would_make_another() -> None:
