@@ -73,7 +73,7 @@ class Limits:
     """By so much of the larger one, two floats are further apart than by rounding errors that were carried on."""
     tie_runs: int = 4
     """So often `after` is run again with decisions of `before`, if these lead to further ones."""
-    tie_tries: int = 256
+    tie_tries: int = 64
     """So many pairs of instructions that decide, and that do not match, are compared for it."""
     notes_on_ties: int = 5
     """So many instructions that decide are named."""

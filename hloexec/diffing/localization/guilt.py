@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
-import numpy as np
 
 from hloexec.diffing.agreement import arranged, is_near
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.patches import Patch
 from hloexec.diffing.localization.regions import Regions, could_be
-from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
+from hloexec.diffing.localization.relations import (
+    NodePair,
+    Relation,
+    Relations,
+    is_filled,
+    is_varied,
+    transparent_chain,
+)
 from hloexec.diffing.localization.repairs import Repairs, tells_something
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.evaluation import Overlay
@@ -80,21 +86,11 @@ class Guilt:
         found = self._by_itself(suspect, patch)
         if not found.is_certain or patch is None or patch.pair.ours is not suspect.pair.ours:
             return found
-        if self._harms(patch):
-            # Rather, what uses it for the wrong results takes the wrong value.
-            return attrs.evolve(found, is_certain=False)
         twins = [node for node in self._twins(patch.pair.ours) if corrects(NodePair(node, patch.pair.theirs))]
         if not twins:
             return found
         region = sorted([suspect.pair.ours, *twins], key=lambda node: node.number)
         return attrs.evolve(found, is_certain=False, region=tuple(region[: LIMITS.largest_region]))
-
-    def _harms(self, patch: Patch) -> bool:
-        """Whether a replacement makes a value wrong that was right, and no accident."""
-        before, after = self._relations.state, patch.after
-        changed = np.flatnonzero(np.frombuffer(after.changed, np.uint8)).tolist()
-        nodes = (self._replay.graph.node(number) for number in changed if number != patch.pair.ours.number)
-        return any(before.has(node) and not after.has(node) and self._relations.is_evidence(node) for node in nodes)
 
     def _twins(self, node: Node) -> list[Node]:
         """What gave the same numbers on its device, and is neither computed from it nor the other way round: it may be
@@ -200,9 +196,7 @@ class Guilt:
     def _is_no_accident(self, pair: NodePair) -> bool:
         """Whether two values are the same and, where equal numbers are little evidence, computed alike."""
         is_equal = self._relations.of(pair.ours, pair.theirs) is Relation.EQUAL
-        return is_equal and (
-            self._relations.is_evidence(pair.ours) or self._relations.corresponds(pair.ours, pair.theirs)
-        )
+        return is_equal and (is_varied(pair.ours) or self._relations.corresponds(pair.ours, pair.theirs))
 
     def _is_right_already(self, entry: Node, theirs: Node) -> bool:
         """Whether an operand is computed as a value of `before` is, and nothing has disordered its elements since."""

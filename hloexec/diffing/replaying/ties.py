@@ -120,7 +120,8 @@ class _Search:
     def _from_counterpart(self, node: Node) -> Tie | None:
         """What is another value than the one of `before` that one opcode computes from the same operands but for
         roundings, where it gives that on these: its own operands may be other values of `before`, to the bit."""
-        if self._state.matches.is_any(node.number):
+        floats = [entry for entry in node.instance.inputs if element_type_of(entry.dtype).is_inexact]
+        if self._state.matches.is_any(node.number) or not all(map(self._state.has, floats)):
             return None
         key = _kind_of(node)
         for theirs in self._counterparts.get(key, ())[: LIMITS.candidates]:
