@@ -162,6 +162,9 @@ class GoldenFixture:
                 return
             if not is_updating:
                 pytest.fail(others if found.passed else _failure_text(found), pytrace=False)
+            if not _is_own(folder):
+                kept = f"{folder} has its result from elsewhere, and is not replaced by hloexec's own"
+                pytest.fail(f"{kept}; {others or found.message}", pytrace=False)
         record_golden(module, inputs, folder, replace=found is not None, **given)
         verb = "recorded" if found is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
@@ -184,6 +187,17 @@ def _is_of(folder: Path, module: Module) -> bool:
         return False
 
 
+def _is_own(folder: Path) -> bool:
+    """Whether hloexec computed a golden's result, or cannot read whose it is."""
+    from hloexec.errors import HloError
+    from hloexec.golden.folder import OURS, read_golden
+
+    try:
+        return read_golden(folder).expected_source == OURS
+    except HloError:
+        return True
+
+
 def _other_options(golden: Golden, given: dict[str, Any]) -> str:
     """What a golden was recorded with that a test gives otherwise, as a sentence; empty where there is nothing."""
     from hloexec.ops.policies.policy import numerics_policy
@@ -201,5 +215,6 @@ def _failure_text(found: GoldenCheck) -> str:
     parts = [f"{found.folder}: {found.message}"]
     if found.comparison is not None:
         parts += ["", comparison_text(found.comparison)]
-        parts += ["", "if the change is intended: pytest --hlo-update"]
+        if _is_own(found.folder):
+            parts += ["", "if the change is intended: pytest --hlo-update"]
     return "\n".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -12,7 +12,7 @@ import click
 from hloexec.cli.options import ByteCount, KeyValue, named_policy
 from hloexec.structs import frozen
 
-__all__ = ["RunOptions", "run_options"]
+__all__ = ["RunOptions", "custom_call_option", "register_custom_calls", "run_options"]
 
 
 def _option(name: str, *, default: object = None, **settings: object) -> Any:
@@ -115,15 +115,6 @@ class RunOptions:
         help="Stop the run if it takes longer, and say where it was.",
     )
 
-    def register_custom_calls(self) -> None:
-        """Register the functions of --custom-call."""
-        if self.custom_calls:
-            from hloexec.cli.inputs.scripts import imported_function
-            from hloexec.custom_calls.user_calls import register_custom_call
-
-            for target, where in self.custom_calls:
-                register_custom_call(target, imported_function(where))
-
     def settings(self) -> dict[str, Any]:
         """The arguments of `run_devices` that do not depend on the module.
 
@@ -162,6 +153,24 @@ class RunOptions:
         return words + flags
 
 
+def register_custom_calls(calls: Iterable[tuple[str, str]]) -> None:
+    """Register the functions of --custom-call."""
+    if calls:
+        from hloexec.cli.inputs.scripts import imported_function
+        from hloexec.custom_calls.user_calls import register_custom_call
+
+        for target, where in calls:
+            register_custom_call(target, imported_function(where))
+
+
+def custom_call_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --custom-call alone, whose values the command receives as `custom_calls`."""
+    field = attrs.fields(RunOptions).custom_calls
+    option = click.option(field.metadata["name"], field.name, **field.metadata["settings"])
+    command: Callable[..., Any] = option(function)
+    return command
+
+
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add these options to a command, which receives their values as the argument `given`, a RunOptions."""
     fields = attrs.fields(RunOptions)
@@ -169,7 +178,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(**values: Any) -> Any:
         given = RunOptions(**{field.name: values.pop(field.name) for field in fields})
-        given.register_custom_calls()
+        register_custom_calls(given.custom_calls)
         return function(given=given, **values)
 
     for field in reversed(fields):

@@ -92,7 +92,7 @@ _VIEWS: Mapping[type, Callable[[Any], RenderableType]] = {
     Diff: lambda found: diff_view(found, _TOP, _command),
     Explanation: lambda found: explanation_view(found, _TOP, _command),
     FolderDiff: lambda found: folder_view(found, _TOP, _command),
-    GoldenCheck: lambda found: checks_view([found], _TOP),
+    GoldenCheck: lambda found: checks_view([found], 1, _TOP),
     MemoryComparison: lambda found: memory_view(found.usage, found, None, _TOP),
     MemoryUsage: lambda found: memory_view(found, None, None, _TOP),
     Module: lambda found: summary_view(summarize(found)),

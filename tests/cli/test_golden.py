@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec import literals
 from hloexec.cli import main
 from tests.cli.test_run_values import _snapshot
@@ -99,6 +101,55 @@ def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None
     _record(capsys, "dot.hlo", "-o", "m.golden")
     assert main(["golden", "check", "m.golden", "--module", "dot.hlo"]) == 0
     assert main(["golden", "check", "m.golden", "--module", "negated.hlo"]) == 1
+
+
+def test_a_golden_that_cannot_be_updated_keeps_no_other_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("ones.npz", np.ones((4, 3), np.float32))
+    _record(capsys, "dot.hlo", "-o", "goldens", "--name", "elsewhere", "--expected", "ones.npz")
+    _record(capsys, "dot.hlo", "-o", "goldens", "--name", "own")
+    literals.save("goldens/own.golden/expected.npz", np.zeros((4, 3), np.float32))
+    assert main(["golden", "check", "goldens", "--update"]) == 2
+    out = capsys.readouterr().out
+    assert "elsewhere.golden: its result comes from ones.npz, and is not replaced" in out
+    assert "own.golden        updated; it was different" in out
+    assert main(["golden", "check", "goldens/own.golden"]) == 0
+
+
+def test_ctrl_c_shows_what_has_been_checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "c"]
+    for name in names:
+        _record(capsys, "dot.hlo", "-o", "goldens", "--name", name)
+    check = hloexec.check_golden
+
+    def interrupted(folder: Path, **more: Any) -> Any:
+        if folder.name == f"{names[-1]}.golden":
+            raise KeyboardInterrupt
+        return check(folder, **more)
+
+    monkeypatch.setattr(hloexec, "check_golden", interrupted)
+    assert main(["golden", "check", "goldens"]) == 130
+    out = capsys.readouterr().out
+    assert out.startswith("all agree  2 of 3 goldens\n\nok     a.golden") and "interrupted after 2 of 3 goldens" in out
+    assert main(["golden", "check", "goldens", "--json"]) == 130
+    record = read_record(capsys.readouterr().out)
+    assert [len(record["checks"]), record["is_complete"]] == [2, False]
+    names[-1] = "a"
+    assert main(["golden", "check", "goldens"]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_library_calls_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("twice.py").write_text("def twice(x):\n    return x + x\n")
+    Path("call.hlo").write_text(op('f32[3] custom-call(x), custom_call_target="golden_twice"', x="f32[3]"))
+    calls = ["--custom-call", "golden_twice=twice:twice"]
+    out = _record(capsys, "call.hlo", "-o", "m.golden", *calls)
+    assert out.endswith(f"\n  hloexec golden check m.golden {' '.join(calls)}\n")
+    hloexec.unregister_custom_call("golden_twice")
+    assert main(["golden", "check", "m.golden"]) == 2
+    assert "golden_twice" in capsys.readouterr().out
+    assert main(["golden", "check", "m.golden", *calls]) == 0
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,19 @@ def test_a_golden_that_was_recorded_otherwise_than_the_test_says_fails_it(tmp_pa
     assert (record["numerics"], record["rtol"]) == ("exact", 1e-6)
 
 
+def test_a_result_from_elsewhere_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_one.py").write_text(TEST)
+    folder = tmp_path / "goldens" / "test_one" / "test_add.golden"
+    result = np.full(3, 7, np.float32)
+    hloexec.record_golden(
+        hloexec.parse(ADD), None, folder, expected=result, expected_source="tpu.npz", numerics="exact"
+    )
+    assert "if the change is intended" not in _pytest(tmp_path, code=1)
+    assert f"{folder} has its result from elsewhere, and is not replaced" in _pytest(tmp_path, "--hlo-update", code=1)
+    assert np.array_equal(literals.load(folder / "expected.npz"), result)
+
+
 @pytest.mark.slow
 def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
     """Six processes of pytest; docs/golden.md has four, which run every time."""

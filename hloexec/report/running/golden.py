@@ -19,9 +19,9 @@ __all__ = ["check_record", "checks_view"]
 _STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.BROKEN: "bold yellow"}
 
 
-def checks_view(checks: Sequence[GoldenCheck], top: int) -> RenderableType:
-    """The overall verdict, a line per golden, and details of those that failed."""
-    parts: list[RenderableType] = [_headline(checks), Text("")]
+def checks_view(checks: Sequence[GoldenCheck], count: int, top: int) -> RenderableType:
+    """The overall verdict, a line per golden, and details of those that failed; `count` are to be checked."""
+    parts: list[RenderableType] = [_headline(checks, count), Text("")]
     width = max(len(check.folder.name) for check in checks)
     parts += [_line(check, width) for check in checks]
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
@@ -30,16 +30,19 @@ def checks_view(checks: Sequence[GoldenCheck], top: int) -> RenderableType:
             parts += [Text(""), Text(str(check.folder), style="bold"), comparison_view(check.comparison, top)]
     if 0 < top < len(failed):
         parts.append(rest_text(len(failed) - top))
+    if len(checks) < count:
+        parts.append(Text(f"\ninterrupted after {len(checks)} of {plural(count, 'golden')}", "yellow"))
     if failed and failed[0].golden is not None and failed[0].golden.expected_source == "hloexec":
         hint = f"\nif the new result is meant:\n  hloexec golden check --update {failed[0].folder}"
         parts.append(Text(hint, style="dim"))
     return Group(*parts)
 
 
-def _headline(checks: Sequence[GoldenCheck]) -> Text:
+def _headline(checks: Sequence[GoldenCheck], count: int) -> Text:
     counts = {outcome: sum(check.outcome is outcome for check in checks) for outcome in Outcome}
     if counts[Outcome.PASSED] == len(checks):
-        return Text.assemble(("all agree", "bold green"), (f"  {plural(len(checks), 'golden')}", "dim"))
+        checked = f"{len(checks)} of " if len(checks) < count else ""
+        return Text.assemble(("all agree", "bold green"), (f"  {checked}{plural(count, 'golden')}", "dim"))
     said = [f"{counts[Outcome.FAILED]} different"] if counts[Outcome.FAILED] else []
     said += [f"{counts[Outcome.BROKEN]} broken"] if counts[Outcome.BROKEN] else []
     return Text.assemble((", ".join(said), "bold red"), (f"  of {plural(len(checks), 'golden')}", "dim"))

@@ -14,7 +14,7 @@ from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option
 from hloexec.cli.problems import as_options
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import RunOptions, custom_call_option, register_custom_calls, run_options
 
 if TYPE_CHECKING:
     from hloexec.golden import GoldenCheck
@@ -106,7 +106,8 @@ def record(
     }
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\nto check it:\n"
-    said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}\n"
+    calls = [word for call in given.custom_calls for word in ("--custom-call", "=".join(call))]
+    said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder), *calls])}\n"
     show_report("golden-record", as_json, lambda: recorded, lambda: said)
 
 
@@ -114,18 +115,26 @@ def record(
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
 @click.option("--module", "module_file", metavar="FILE", help="Run this module instead of the golden's own.")
 @click.option("--update", is_flag=True, help="If the result has changed, record it as the expected result.")
+@custom_call_option
 @click.option(
     "--top", type=click.IntRange(min=0), default=3, help="Number of failures to show in detail, 0 for all (default 3)."
 )
 @json_option
-def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: int, as_json: bool) -> int:
+def check(
+    folders: tuple[str, ...],
+    module_file: str | None,
+    update: bool,
+    custom_calls: tuple[tuple[str, str], ...],
+    top: int,
+    as_json: bool,
+) -> int:
     """Check goldens: each DIR is a golden, or a folder that contains some at any depth.
 
     Runs each golden's module on its inputs, and compares the results. Exits with 0 if all agree, 1 if one differs, 2 if
-    one cannot be checked.
+    one cannot be checked. Ctrl-C shows what came of those that have been checked.
     """
     import hloexec
-    from hloexec.golden import find_goldens, update_golden
+    from hloexec.golden import find_goldens
     from hloexec.golden.checking import Outcome
     from hloexec.report.running.golden import check_record, checks_view
 
@@ -133,15 +142,38 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     module = None if module_file is None else hloexec.load(module_file)
     if module is not None and (len(found) > 1 or update):
         raise click.UsageError("--module takes exactly one golden, and cannot be combined with --update")
-    checks: list[GoldenCheck] = [
-        update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
-    ]
-    checks = [attrs.evolve(entry, message=as_options(entry.message)) for entry in checks]
+    register_custom_calls(custom_calls)
+    checks: list[GoldenCheck] = []
+    try:
+        for path in found:
+            checks.append(_checked(path, module, is_updated=update))
+    except KeyboardInterrupt:
+        if not checks:
+            raise
     show_report(
-        "golden-check", as_json, lambda: {"checks": [*map(check_record, checks)]}, lambda: checks_view(checks, top)
+        "golden-check",
+        as_json,
+        lambda: {"checks": [*map(check_record, checks)], "is_complete": len(checks) == len(found)},
+        lambda: checks_view(checks, len(found), top),
     )
+    if len(checks) < len(found):
+        return 130
     outcomes = {entry.outcome for entry in checks}
     return 2 if Outcome.BROKEN in outcomes else 1 if Outcome.FAILED in outcomes else 0
+
+
+def _checked(path: Path, module: Module | None, *, is_updated: bool) -> GoldenCheck:
+    """What came of a golden; one that cannot be updated does not keep others from it."""
+    import hloexec
+    from hloexec.errors import HloError
+    from hloexec.golden import GoldenCheck, update_golden
+    from hloexec.golden.checking import Outcome
+
+    try:
+        found = update_golden(path) if is_updated else hloexec.check_golden(path, module=module)
+    except HloError as error:
+        found = GoldenCheck(path, Outcome.BROKEN, str(error))
+    return attrs.evolve(found, message=as_options(found.message))
 
 
 def _stem(file: str, module: Module) -> str:
