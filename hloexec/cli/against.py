@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.values import Array, Value
 
-__all__ = ["XLA", "compared", "with_inputs_of"]
+    Expectation: TypeAlias = Callable[[list[list[Value]]], tuple[Value | dict[str, Array], dict[str, Any]]]
+
+__all__ = ["XLA", "compared", "expectation", "with_inputs_of"]
 
 XLA = "xla-cpu"
 """XLA:CPU through jaxlib; the policy of that name is called `policy:xla-cpu` here."""
@@ -46,15 +48,47 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
     return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), numerics=numerics)
 
 
+def expectation(against: str, module: Module, options: dict[str, Any]) -> Expectation:
+    """What gives the expected result, and its tolerances, for the inputs of each device.
+
+    `against` is XLA:CPU, a policy, a module, a golden, or a file; files are read at once, before anything runs.
+    `options` are the keyword arguments of `hloexec.run_devices` that give the result.
+    """
+    import hloexec
+    from hloexec import literals
+    from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
+    from hloexec.results import read_result, result_shapes
+
+    module, options = _as_run(module, options), {**options, "computation": None}
+    if against == XLA:
+        from hloexec.minifying.oracles import on_xla_cpu
+
+        return lambda values: (on_xla_cpu(module, values[0]), {})
+    policy = _policy_of(against)
+    if policy is not None:
+        return lambda values: (_run(module, values, {**options, "numerics": policy}), {})
+    if against.rstrip(os.sep).endswith(SUFFIX):
+        golden = read_golden(against)
+        tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
+        recorded = literals.load(os.path.join(against, EXPECTED))
+        return lambda _: (recorded, tolerances)
+    if against.lower().endswith((".npz", ".npy")):
+        result = read_result(against, result_shapes(module))
+        return lambda _: (result, {})
+    constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
+    other = hloexec.load(against)
+    return lambda values: (_run(other, values, {**options, "elided": constants}), {})
+
+
 def compared(
-    against: str,
+    expected_for: Expectation,
     module: Module,
     values: list[list[Value]],
     results: Sequence[Value],
     options: dict[str, Any],
     divided: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
 ) -> Comparison:
-    """The results of a run, compared with what `against` says: XLA:CPU, a policy, a module, a golden, or a file.
+    """The results of a run, compared with what is expected for its inputs.
 
     `options` are the keyword arguments of `hloexec.run_devices` that gave them. `divided` makes of the arrays of a
     whole result those of each device. What rounding explains is measured on the module that was run, under its policy.
@@ -64,12 +98,8 @@ def compared(
     from hloexec.results import labelled_arrays
     from hloexec.values import label_of
 
-    # Which computation runs, and on how many devices, is said by the module from here on.
-    entry = options["computation"]
-    if entry is not None:
-        module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
-    module = attrs.evolve(module, replica_count=options["replicas"], num_partitions=options["partitions"])
-    expected, tolerances = _expected(against, module, values, {**options, "computation": None})
+    module = _as_run(module, options)
+    expected, tolerances = expected_for(values)
     if divided is not None and isinstance(expected, dict) and len(results) > 1:
         whole = [label_of(index) for index, _ in leaf_shapes(module.entry.result_shape)]
         if len(whole) == len(expected) == 1:
@@ -87,30 +117,12 @@ def compared(
     )
 
 
-def _expected(
-    against: str, module: Module, values: list[list[Value]], options: dict[str, Any]
-) -> tuple[Value | dict[str, Array], dict[str, Any]]:
-    """The expected result and its tolerances."""
-    import hloexec
-    from hloexec import literals
-    from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
-    from hloexec.results import read_result, result_shapes
-
-    if against == XLA:
-        from hloexec.minifying.oracles import on_xla_cpu
-
-        return on_xla_cpu(module, values[0]), {}
-    policy = _policy_of(against)
-    if policy is not None:
-        return _run(module, values, {**options, "numerics": policy}), {}
-    if against.rstrip(os.sep).endswith(SUFFIX):
-        golden = read_golden(against)
-        tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
-        return literals.load(os.path.join(against, EXPECTED)), tolerances
-    if against.lower().endswith((".npz", ".npy")):
-        return read_result(against, result_shapes(module)), {}
-    constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
-    return _run(hloexec.load(against), values, {**options, "elided": constants}), {}
+def _as_run(module: Module, options: Mapping[str, Any]) -> Module:
+    """The module, which itself says which computation is run, and on how many devices."""
+    entry = options["computation"]
+    if entry is not None:
+        module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
+    return attrs.evolve(module, replica_count=options["replicas"], num_partitions=options["partitions"])
 
 
 def _policy_of(against: str) -> NumericsPolicy | None:

@@ -36,6 +36,8 @@ class Execution:
     """Of each further run."""
     events: tuple[Event, ...] = ()
     """The first run of each printed instruction, once per distinct value on the devices."""
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the further runs."""
 
     def printed(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         """The printed values, as pairs of label and HLO literal."""
@@ -59,7 +61,7 @@ def execute(
     iterations: int = 0,
     names: Sequence[str] = (),
 ) -> Execution:
-    """Run a module on the inputs of each device, then `iterations` more times without progress.
+    """Run a module on the inputs of each device, then `iterations` more times without progress, or until Ctrl-C.
 
     `options` are keyword arguments of `hloexec.run_devices`.
     """
@@ -78,8 +80,14 @@ def execute(
     with ProgressBar() as progress:
         observers = [progress, recorder] if wanted else [progress]
         results, seconds = run(observers=observers, statistics=taken)
-    warm = tuple(run()[1] for _ in range(iterations))
-    return Execution(results, taken, seconds, warm, tuple(recorder.events))
+    warm = list[float]()
+    try:
+        for _ in range(iterations):
+            warm.append(run()[1])
+    except KeyboardInterrupt:
+        pass
+    is_interrupted = len(warm) < iterations
+    return Execution(results, taken, seconds, tuple(warm), tuple(recorder.events), is_interrupted)
 
 
 def require_instructions(module: Module, names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec import literals
 from hloexec.cli import main
 from hloexec.errors import UnsupportedError
 from hloexec.interop.xla_cpu import run_on_xla_cpu
@@ -133,6 +134,41 @@ def test_every_device_is_compared_and_so_is_one_computation(capsys: pytest.Captu
     assert record["verdict"] in ("equal", "rounding only") and len(record["leaves"]) == 2
     name = hloexec.load("dot.hlo").entry_name
     assert against(capsys, "dot.hlo", "--against", "exact", "--computation", name)["verdict"] != "different"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("what", ["two.hlo", "interrupt"])
+def test_a_result_that_cannot_be_compared_is_not_lost(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("two.hlo").write_text(op("f32[2] negate(x)", x="f32[2]"))
+    if what == "interrupt":
+
+        def interrupted(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(hloexec, "compare", interrupted)
+    other = "exact" if what == "interrupt" else what
+    assert main(["run", "dot.hlo", "--save", "kept.npz", "--against", other]) == (130 if what == "interrupt" else 2)
+    assert "\nvalue  f32[8,8]" in capsys.readouterr().out
+    module = hloexec.load("dot.hlo")
+    np.testing.assert_array_equal(literals.load("kept.npz"), hloexec.run(module, hloexec.random_inputs(module)))
+    Path("kept.npz").unlink()
+    assert main(["run", "dot.hlo", "--save", "kept.npz", "--against", other, "--json"]) != 0
+    assert "error" in read_record(capsys.readouterr().out) and Path("kept.npz").exists()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("other", ["bad.hlo", "bad.npz", "bad.golden"])
+def test_a_file_is_read_before_anything_runs(
+    other: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["golden", "record", "dot.hlo", "-o", "bad.golden"]) == 0
+    for path in ("bad.hlo", "bad.npz", "bad.golden/expected.npz"):
+        Path(path).write_text("nothing")
+    monkeypatch.setattr("hloexec.cli.execution.execute", lambda *_: pytest.fail("it has run"))
+    assert main(["run", "dot.hlo", "--against", other]) == 2
+    assert "bad." in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")

@@ -125,6 +125,25 @@ def test_further_runs_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_ctrl_c_in_further_runs_shows_what_has_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = hloexec.run_devices, []
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return run(*given, **options)
+
+    monkeypatch.setattr(hloexec, "run_devices", interrupted)
+    assert main(["run", "add.hlo", "--iterations", "9", "--save", "kept.npz", "--against", "exact"]) == 130
+    out, err = capsys.readouterr()
+    assert "\nvalue  f32[3]" in out and "\nthen 2 times in " in out and "compared" not in out
+    assert "interrupted" in err and Path("kept.npz").exists()
+
+
+@pytest.mark.usefixtures("folder")
 def test_info_shows_what_lies_beside_modules(capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("v.npz", a=np.arange(4, dtype=np.float32), b=np.zeros((), np.int32))
     assert main(["info", "v.npz", "--json"]) == 0

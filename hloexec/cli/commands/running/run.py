@@ -13,17 +13,19 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import Prepared, given_values, required_topology, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError
 from hloexec.structs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from hloexec.cli.against import Expectation
     from hloexec.cli.inputs.host_values import HostValues
     from hloexec.devices.topology import Topology
     from hloexec.interop import Snapshot
     from hloexec.ir import Computation, Module
-    from hloexec.values import Value
+    from hloexec.numerics.comparison import Comparison
+    from hloexec.values import Array, Value
 
 __all__ = ["command"]
 
@@ -108,7 +110,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     """
     import hloexec
     from hloexec import literals
-    from hloexec.cli.against import compared, with_inputs_of
+    from hloexec.cli.against import expectation, with_inputs_of
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.execution import execute
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
@@ -116,13 +118,11 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
 
     own = _Options(**more)
     if own.against is not None:
-        if own.infeed or own.outfeed or own.received or own.sent:
-            raise click.UsageError(
-                "--against compares results only; it cannot be combined with --infeed, --outfeed, --recv or --send"
-            )
+        own.require_results_only()
         given = with_inputs_of(own.against, given)
     loaded = _load_inputs(file, given, own, strict=strict)
     run, module = loaded.run, loaded.run.module
+    expected_for = None if own.against is None else expectation(own.against, module, loaded.options)
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
         views.append(PageView(html))
@@ -141,11 +141,13 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         devices = {name: run.options[name] for name in ("replicas", "partitions")}
         results = [hloexec.unshard_outputs(module, results, before=loaded.before, **devices)]
         divided = partial(shards_of_result, module=module, outputs=ran.results, before=loaded.before, **devices)
-    comparison = None
-    if own.against is not None:
-        comparison = compared(own.against, module, run.inputs, ran.results, loaded.options, divided)
-    elif run.recorded_result is not None:
-        comparison = hloexec.compare(results[0], run.recorded_result, module=module, numerics=given.numerics)
+    comparison: Comparison | None = None
+    failure: BaseException | None = KeyboardInterrupt() if ran.is_interrupted else None
+    if failure is None:
+        try:
+            comparison = _comparison(loaded, ran.results, results, expected_for, divided)
+        except (HloError, KeyboardInterrupt) as error:
+            failure = error
     rows = labelled_leaves(results, label_of)
     outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
@@ -153,9 +155,30 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     if own.save is not None:
         literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
     loaded.host.save()
+    if failure is not None:
+        raise failure
     for view in views:
         view.close()
     return 1 if own.against is not None and comparison is not None and not comparison.agrees else 0
+
+
+def _comparison(
+    loaded: _Loaded,
+    results: Sequence[Value],
+    whole: Sequence[Value],
+    expected_for: Expectation | None,
+    divided: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None,
+) -> Comparison | None:
+    """The results with what --against names, or else with those of a snapshot, which are `whole`."""
+    import hloexec
+    from hloexec.cli.against import compared
+
+    run, options = loaded.run, loaded.options
+    if expected_for is not None:
+        return compared(expected_for, run.module, run.inputs, results, options, divided)
+    if run.recorded_result is None:
+        return None
+    return hloexec.compare(whole[0], run.recorded_result, module=run.module, numerics=options["numerics"])
 
 
 @frozen
@@ -178,6 +201,13 @@ class _Options:
     computation: str | None
     no_plan: bool
     no_verify: bool
+
+    def require_results_only(self) -> None:
+        """click.UsageError where the host takes part in the run, of which nothing would be compared."""
+        if self.infeed or self.outfeed or self.received or self.sent:
+            raise click.UsageError(
+                "--against compares results only; it cannot be combined with --infeed, --outfeed, --recv or --send"
+            )
 
     def require_destinations(self) -> None:
         """LiteralError where a file cannot be written; click.UsageError where two of them are the same."""
