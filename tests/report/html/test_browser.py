@@ -84,6 +84,17 @@ def test_axe_finds_nothing_serious(open_page: Any, name: str, theme: str) -> Non
     assert told == []
 
 
+@pytest.mark.parametrize("name", ["shadow", "memory"])
+def test_the_text_of_a_graph_lies_within_its_nodes(open_page: Any, name: str) -> None:
+    """Graphviz rounds widths and the browser hints glyphs: a pixel at either side is allowed."""
+    widest = """Math.max(...[...document.querySelectorAll('.graph .node')].map(node => {
+      const [box, ...texts] = ['path, polygon', 'text'].flatMap(kind => [...node.querySelectorAll(kind)])
+        .map(each => each.getBoundingClientRect());
+      return Math.max(...texts.map(text => Math.max(box.left - text.left, text.right - box.right)));
+    }))"""
+    assert -100 < _value(open_page(name), widest) < 1
+
+
 def test_the_search_filters_and_the_count_says_so(open_page: Any) -> None:
     browser = open_page("shadow")
     search = browser.find_element("id", "search")
