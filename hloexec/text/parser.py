@@ -69,6 +69,8 @@ def _parse_surrounded(text: str, refused: _ModuleParser, error: ParseError, *, s
     hint = advice(text)
     reduced = None if strict or hint is not None else without_surroundings(text)
     if reduced is None:
+        if hint is None and _is_cut_off(text, error):
+            hint = "this is the last line of the text, which may have been cut off"
         if hint is None:
             raise error
         place = {name: getattr(error, name) for name in ("line", "column", "source_line", "filename")}
@@ -76,6 +78,13 @@ def _parse_surrounded(text: str, refused: _ModuleParser, error: ParseError, *, s
     for removed in reduced[1]:
         warn(f"{error.filename}: {removed}")
     return _ModuleParser(reduced[0], error.filename, strict=False, warned=refused.warned).run()
+
+
+def _is_cut_off(text: str, error: ParseError) -> bool:
+    """Whether an error that does not say so is in the last line of a text whose braces stay open, or without entry."""
+    is_last = text.rstrip().count("\n") == error.line - 1
+    is_open = text.count("{") > text.count("}") or (text.lstrip().startswith("HloModule") and "ENTRY" not in text)
+    return is_last and is_open and "cut off" not in error.message
 
 
 def _is_path(text: str) -> bool:

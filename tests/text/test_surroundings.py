@@ -168,6 +168,7 @@ def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None
         ("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }", "jaxpr"),
         (_MODULE.replace("  %a = f32[<=4]{0} parameter(0)\n", "  ...\n"), "left out"),
         (_MODULE.rpartition("}")[0], "cut off"),
+        *((_MODULE[: _MODULE.index(part) + 4], "cut off") for part in ("num_partitions", "parameter", "metadata")),
         (_difference(_MODULE, "@@ -7,12 +7,12 @@\n"), "a diff of parts of a file"),
         (_difference(_MODULE) + "@@ -70,2 +70,2 @@\n-a\n+b\n", "a diff of parts of a file"),
     ],
