@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
-from hloexec.wording import listing, natural_number, quoted
+from hloexec.wording import listing, natural_number, quoted, suggestion
 
 __all__ = [
     "byte_count",
@@ -96,8 +96,8 @@ def named_computation(module: Module, name: str) -> Computation:
     require_text("computation", name, "the name of a computation")
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:
-        names = listing(module.by_name, 20)
-        raise InputError(f"module {module.name} has no computation {name}; there are {names}")
+        near = suggestion(name, module.by_name, 3) or f"; there are {listing(module.by_name, 20)}"
+        raise InputError(f"module {module.name} has no computation {name}{near}")
     return found
 
 

@@ -28,7 +28,8 @@ def test_devices_are_listed_up_to_a_number_and_none_where_there_are_none() -> No
 def test_only_names_that_come_near_are_suggested() -> None:
     assert suggestion("dot.4", ["dot.3", "add"]) == "; did you mean dot.3?"
     assert suggestion("dot.4", ["dot.3", "dot.2", "add"], 2, repr) == "; did you mean 'dot.3' or 'dot.2'?"
-    assert suggestion("x", ["dot.3"]) == suggestion("x", []) == ""
+    assert suggestion("dot", ["add", "dot_general.4", "dot_general.5"]) == "; did you mean dot_general.4?"
+    assert suggestion("x", ["dot.3"]) == suggestion("x", []) == suggestion("", ["dot.3"]) == ""
 
 
 def test_natural_numbers_are_decimal_digits_that_64_bits_hold() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloexec.errors import InputError
 from hloexec.structs import frozen
-from hloexec.wording import quoted
+from hloexec.wording import quoted, suggestion
 
 if TYPE_CHECKING:
     from hloexec.exec.observers import Event
@@ -95,7 +95,8 @@ def require_instructions(module: Module, names: Sequence[str]) -> None:
     wanted = {name.removeprefix("%") for name in names} - {RESULT}
     known = {instruction.name for computation in module for instruction in computation} if wanted else set()
     for name in sorted(wanted - known):
-        raise InputError(f"--print: module {module.name} has no instruction {quoted(name)}")
+        near = suggestion(name, sorted(known), 3)
+        raise InputError(f"--print: module {module.name} has no instruction {quoted(name)}{near}")
 
 
 class _Recorder:

@@ -87,6 +87,7 @@ def test_a_function_of_a_script_gives_inputs(capsys: pytest.CaptureFixture[str])
         (["--range", "q=1:2"], "has no parameter 'q', but"),
         (["--range", "x=1:2", "--range", "0=1:2"], "parameter 0 is given twice"),
         (["--print", "absent"], "module m has no instruction 'absent'"),
+        (["--print", "rot"], "module m has no instruction 'rot'; did you mean root?"),
     ],
 )
 def test_wrong_uses_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

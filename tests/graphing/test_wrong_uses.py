@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("no.hlo", "cannot read no.hlo: No such file"),
         ("broken.hlo", "broken.hlo:3:1: expected an instruction"),
         ("wrong.hlo", "nobody"),
-        ("m.hlo --computation nobody", "module loop has no computation nobody; there are fused, body, condition, main"),
+        ("m.hlo --computation nobody", "module loop has no computation nobody; did you mean body?"),
         ("m.hlo --around prodct", "has no instruction 'prodct'; did you mean product"),
         ("m.hlo --around x", "2 computations have an instruction 'x': body, main"),
         ("m.hlo --around given --computation body", "computation body and what it calls have no instruction 'given'"),
