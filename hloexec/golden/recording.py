@@ -26,7 +26,7 @@ from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.plans import plan_of
-from hloexec.files import open_atomically, whole_folder
+from hloexec.files import open_atomically, require_new_folder, whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
@@ -247,6 +247,8 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
             raise InputError(f"{str(target)!r} is there already; replace=True records it again")
         if not (target / RECORD).is_file():
             raise InputError(f"{str(target)!r} exists already, and is not a golden: it has no {RECORD}")
+    else:
+        require_new_folder(target)
     return target
 
 

@@ -266,6 +266,16 @@ def test_what_cannot_be_recorded_is_refused(text: str, name: str, options: Any, 
     assert list(tmp_path.rglob("*.npz")) == []
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hloexec.golden.recording.run_golden", lambda *_, **__: pytest.fail("it has run"))
+    (tmp_path / "file").touch()
+    module = hloexec.parse(op("f32[2] negate(x)", x="f32[2]"))
+    with pytest.raises(hloexec.InputError, match="file' cannot be written to"):
+        hloexec.record_golden(module, None, tmp_path / "file" / "a" / "m.golden")
+
+
 def test_limits_end_a_run_that_is_to_be_recorded(tmp_path: Path) -> None:
     with pytest.raises(hloexec.ResourceError, match="max_iterations=3 ends the loop"):
         _recorded(tmp_path, COUNTING_LOOP, max_iterations=3)
