@@ -73,10 +73,11 @@ class Warnings(list[str]):
     """The words of the command line."""
 
     def show(self, message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        """Takes the place of `warnings.showwarning`."""
-        if issubclass(category, HloWarning):
-            self.append(as_options(str(message)))
-            show_problem("warning", self[-1], "yellow")
+        """Takes the place of `warnings.showwarning`; what several runs warn of is said once."""
+        text = as_options(str(message))
+        if issubclass(category, HloWarning) and text not in self:
+            self.append(text)
+            show_problem("warning", text, "yellow")
 
 
 def show_problem(label: str, message: str, color: str) -> None:

@@ -112,6 +112,12 @@ def test_messages_speak_of_options(line: str, message: str, capsys: pytest.Captu
     assert not re.search(r"\b[a-z_]+=[a-zA-Z{[…]", err.replace("TARGET=MODULE:FUNCTION", "")), err
 
 
+def test_what_several_runs_warn_of_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.hlo").write_text(Path("elided.hlo").read_text().replace("add(x, c)", "subtract(x, c)"))
+    assert main(["diff", "elided.hlo", "other.hlo", "--inputs", "x.npz", "--numerics-after", "exact"]) in (0, 1)
+    assert capsys.readouterr().err == "warning: constants that the text elides are taken as zeros: c\n"
+
+
 def test_reasons_in_tables_speak_of_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "callback.hlo"]) == 0
     assert "with --custom-call TARGET=MODULE:FUNCTION" in capsys.readouterr().out

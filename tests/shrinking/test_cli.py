@@ -39,6 +39,7 @@ def test_the_smaller_module_is_printed_or_written(capsys: pytest.CaptureFixture[
 def test_a_report_alone_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     report = run(capsys, "shrink module.hlo --max-bytes 1M --report")
     assert "inputs" in report and "HloModule" not in report
+    assert "every size stays; --max-bytes and --dim ask" in run(capsys, "shrink module.hlo --report")
     assert [path.name for path in Path().iterdir()] == ["module.hlo"]
 
 

@@ -50,7 +50,7 @@ def _headline(found: Shrinkage, output: str | None) -> RenderableType:
 
 def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
     if not changes:
-        return Text("\nevery size stays", style="dim")
+        return Text("\nevery size stays; --max-bytes and --dim ask for smaller ones", style="dim")
     table = plain_table("inputs", "operations", figures=("size", "becomes", "arrays"))
     for change in changes[: top or None]:
         table.add_row(
