@@ -11,6 +11,7 @@ they reached none. Ctrl-C exits with 130, SIGTERM with 143, and a closed output 
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -151,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if arguments is None:
                 _handle_signals()
+                _encode_everything()
             if sys.stdout is None:
                 raise OSError("standard output is closed")
             return _execute(given, name, said)
@@ -220,6 +222,13 @@ def _handle_signals() -> None:
     signal.signal(signal.SIGTERM, end)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _encode_everything() -> None:
+    """Bytes of file names that are no text are printed as they are, and `?` for what the terminal's encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape" if "utf" in stream.encoding.lower() else "replace")
 
 
 def _discard_output() -> None:

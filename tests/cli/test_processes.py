@@ -89,6 +89,27 @@ def test_errors_that_cannot_be_shown_still_count(wide: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", b"1 replica ? 1 partition"), ("latin-1", b"1 replica \xd7 1 partition")]
+)
+def test_what_an_encoding_lacks_becomes_a_question_mark(encoding: str, shown: bytes, wide: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    words = [sys.executable, "-m", "hloexec", "info", str(wide)]
+    assert shown in subprocess.run(words, env=environment, capture_output=True, check=True, timeout=120).stdout
+
+
+def test_names_of_files_that_are_no_text_are_printed_as_they_are(tmp_path: Path) -> None:
+    name = b"caf\xe9.hlo"
+    try:
+        (tmp_path / os.fsdecode(name)).write_text(op("f32[2] sqrt(x)", x="f32[2]"))
+    except (OSError, UnicodeError):
+        pytest.skip("file names are text here")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"}
+    words = [sys.executable.encode(), b"-m", b"hloexec", b"golden", b"record", name, b"-o", b"."]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=True, timeout=120)
+    assert b"recorded  caf\xe9.golden" in done.stdout and done.stderr == b""
+
+
+@pytest.mark.parametrize(
     ("number", "code", "words"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")]
 )
 def test_signals_end_a_run_without_a_traceback(number: int, code: int, words: str, tmp_path: Path) -> None:
