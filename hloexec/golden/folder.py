@@ -106,7 +106,9 @@ class Golden(Described):
     def text(self) -> str:
         """The content of `golden.json`."""
         record = attrs.asdict(self, filter=lambda field, _: field.name != "folder")
-        return json.dumps({"format": _FORMAT, **record}, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps({"format": _FORMAT, **record}, indent=2, ensure_ascii=False) + "\n"
+        # The name of a file may hold bytes that are no UTF-8; as escapes, they are JSON.
+        return text.encode(errors="backslashreplace").decode()
 
 
 def module_text(module: Module) -> bytes:

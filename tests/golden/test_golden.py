@@ -266,6 +266,12 @@ def test_what_cannot_be_recorded_is_refused(text: str, name: str, options: Any, 
     assert list(tmp_path.rglob("*.npz")) == []
 
 
+def test_names_of_files_that_are_no_text_are_recorded(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9/\xc3\xa9.npz")
+    hloexec.record_golden(hloexec.parse(ADD), None, tmp_path / "m.golden", inputs_source=name)
+    assert read_golden(tmp_path / "m.golden").inputs_source == name
+
+
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
