@@ -105,7 +105,7 @@ def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) 
         if sharding is None and topology.partitions > 1:
             raise InputError(
                 f"{what} is {shape} on each device, and nothing says how the array {list(value.shape)} that was given "
-                "is divided; give the module before partitioning, too"
+                "is divided; give the module before partitioning, with a sharding of it"
             )
         return [value] if sharding is None else _shards(value, shape, sharding, what, topology)
 
@@ -241,7 +241,11 @@ def _whole(
                 f"{what} is {list(first.shape)} on each device and {list(shape)} as a whole, but nothing says how it "
                 "is divided; give its sharding"
             )
-        return _agreed(values, everyone, f"nothing says how {what} is divided (give its sharding)")
+        return _agreed(
+            values,
+            everyone,
+            f"nothing says how {what} is divided (give its sharding)",
+        )
     if isinstance(sharding, TileSharding) and sharding.type is ShardingType.MAXIMAL:
         holder = sharding.devices[0] if sharding.device is None else sharding.device
         return _agreed(values, [_existing(holder, what, topology)], what)

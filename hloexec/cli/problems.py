@@ -26,6 +26,7 @@ _OTHERS = {
     ),
     r"\(run_devices\)": "(--replicas, --partitions)",
     r"\breplace=True\b": "--force",
+    r"\bgive its sharding\b": "give the module before partitioning, with a sharding of it",
     r"\bstatistics_only=True\b": "--stats-only",
     r"\bselect=(?=PATTERN)": "--select ",
     r"; give against(?= to compare)": "; give --against",

@@ -150,6 +150,22 @@ def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_pa
     assert "give these, too" in call("run", after, "--before", before, code=2)
 
 
+def test_a_result_that_nothing_puts_together_is_that_of_each_device(tmp_path: Path, call: Call) -> None:
+    after, inputs, saved = (str(tmp_path / name) for name in ("after.hlo", "in.npz", "out.npz"))
+    sharding = "sharding={devices=[2,1]<=[2]}"
+    Path(after).write_text(
+        f"HloModule m, num_partitions=2\n\nENTRY e_spmd {{\n  p = f32[2,4] parameter(0), {sharding}\n"
+        "  ROOT r = f32[2,4] negate(p)\n}\n"
+    )
+    whole = np.arange(16, dtype=np.float32).reshape(4, 4)
+    np.savez(inputs, whole)
+    found = call("run", after, "--global-inputs", inputs, "--save", saved, code=2)
+    assert "(give the module before partitioning, with a sharding of it)" in found
+    devices = literals.load(saved)
+    assert isinstance(devices, tuple) and len(devices) == 2
+    np.testing.assert_array_equal(np.concatenate([np.asarray(value) for value in devices]), -whole)
+
+
 def test_a_whole_result_to_compare_with_is_divided_as_that_of_the_run_is(tmp_path: Path, call: Call) -> None:
     """The last shard ends in padding, where the devices hold what the whole lacks."""
     after, before, inputs, expected = (

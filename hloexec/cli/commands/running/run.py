@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import click
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hloexec.ir import Computation, Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.values import Array, Value
+
+    _Division: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 __all__ = ["command"]
 
@@ -108,7 +110,6 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     If the devices' values differ, the rows name the devices that hold each value, and in files the keys of a value
     begin with the number of its device.
     """
-    import hloexec
     from hloexec import literals
     from hloexec.cli.against import expectation, with_inputs_of
     from hloexec.cli.devices import labelled_leaves
@@ -133,21 +134,16 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     for view in views:
         view.inputs(rows)
     ran = execute(module, run.inputs, loaded.options, own.iterations, own.printed)
-    results = ran.results
-    divided = None
-    if own.global_inputs is not None:
-        from hloexec.sharding import shards_of_result
-
-        devices = {name: run.options[name] for name in ("replicas", "partitions")}
-        results = [hloexec.unshard_outputs(module, results, before=loaded.before, **devices)]
-        divided = partial(shards_of_result, module=module, outputs=ran.results, before=loaded.before, **devices)
-    comparison: Comparison | None = None
-    failure: BaseException | None = KeyboardInterrupt() if ran.is_interrupted else None
-    if failure is None:
-        try:
-            comparison = _comparison(loaded, ran.results, results, expected_for, divided)
-        except (HloError, KeyboardInterrupt) as error:
-            failure = error
+    results, divided, comparison = ran.results, None, None
+    failure: BaseException | None = None
+    try:
+        if own.global_inputs is not None:
+            results, divided = _reassembled(loaded, ran.results)
+        if ran.is_interrupted:
+            raise KeyboardInterrupt
+        comparison = _comparison(loaded, ran.results, results, expected_for, divided)
+    except (HloError, KeyboardInterrupt) as error:
+        failure = error
     rows = labelled_leaves(results, label_of)
     outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
@@ -162,12 +158,23 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     return 1 if own.against is not None and comparison is not None and not comparison.agrees else 0
 
 
+def _reassembled(loaded: _Loaded, results: list[Value]) -> tuple[list[Value], _Division]:
+    """The whole result, and what divides others like it."""
+    import hloexec
+    from hloexec.sharding import shards_of_result
+
+    run = loaded.run
+    devices = {name: run.options[name] for name in ("replicas", "partitions")}
+    whole = hloexec.unshard_outputs(run.module, results, before=loaded.before, **devices)
+    return [whole], partial(shards_of_result, module=run.module, outputs=results, before=loaded.before, **devices)
+
+
 def _comparison(
     loaded: _Loaded,
     results: Sequence[Value],
     whole: Sequence[Value],
     expected_for: Expectation | None,
-    divided: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None,
+    divided: _Division | None,
 ) -> Comparison | None:
     """The results with what --against names, or else with those of a snapshot, which are `whole`."""
     import hloexec
