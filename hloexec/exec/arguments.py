@@ -91,10 +91,13 @@ def inputs_by_device(computation: Computation, inputs: object) -> list[Sequence[
 
 def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
     """What `run` was given, as `inputs_by_device` takes it: values one by one, or all of them in one object."""
-    if len(inputs) != 1 or not isinstance(inputs[0], (tuple, list, Mapping)):
-        return [inputs]
-    (given,) = inputs
     shapes = computation.parameter_shapes
+    if len(inputs) != 1 or not isinstance(inputs[0], (tuple, list, Mapping)):
+        if not shapes or not isinstance(shapes[0], TupleShape):
+            return [inputs]
+        require_inputs(computation, inputs)
+        return dict(enumerate(inputs))
+    (given,) = inputs
     if isinstance(given, Mapping) or len(shapes) != 1:
         return given
     is_tuple = isinstance(shapes[0], TupleShape)

@@ -95,6 +95,20 @@ def test_the_place_within_a_tuple_is_named(given, message):
         run_text(TUPLES, given)
 
 
+def test_values_one_by_one_are_no_tuples_of_values():
+    text = """HloModule m
+ENTRY e { p = (f32[], s32[]) parameter(0)
+  q = (f32[], s32[]) parameter(1)
+  n = s32[] get-tuple-element(q), index=1
+  ROOT r = s32[] negate(n) }
+"""
+    assert run_text(text, (1.0, 2), (3.0, 4)) == run_text(text, [(1.0, 2), (3.0, 4)]) == -4
+    with pytest.raises(InputError, match=r"takes 2 inputs .*, but 3 were given"):
+        run_text(text, 1.0, 2, 3)
+    with pytest.raises(InputError, match=r"parameter 1 \(q\) must be a tuple of 2 values, but the Python int 4"):
+        run_text(text, (1.0, 2), 4)
+
+
 def test_a_dynamic_parameter_takes_sizes_up_to_its_bound():
     text = "HloModule m\nENTRY e { p = f32[<=4] parameter(0)\n ROOT r = f32[<=4] copy(p) }"
     assert run_text(text, np.zeros(3, np.float32)).shape == (3,)
