@@ -63,8 +63,8 @@ def _format_of(filename: str) -> str:
     return suffix
 
 
-def save(path: str | os.PathLike[str], value: Value) -> None:
-    """Write a value to a `.npz` file, or an array to a `.npy` file.
+def save(path: str | os.PathLike[str], value: Value | list[Any]) -> None:
+    """Write a value to a `.npz` file, or an array to a `.npy` file. Lists, such as those of inputs, are taken as tuples.
 
     It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot
     be written, or the value is not one.
@@ -271,13 +271,13 @@ def _assemble(leaves: Mapping[Path, Value], filename: str) -> Value:
     return by_depth.get(0, {}).get((), ())
 
 
-def _entries_of(value: Value) -> Iterator[tuple[str, Array]]:
+def _entries_of(value: Value | list[Any]) -> Iterator[tuple[str, Array]]:
     """Keys and stored arrays of a value, depth first."""
-    stack: list[tuple[Path, Value]] = [((), value)]
+    stack: list[tuple[Path, Any]] = [((), value)]
     while stack:
         index, current = stack.pop()
         key = label_of(index)
-        if isinstance(current, tuple):
+        if isinstance(current, (tuple, list)):
             if not current:
                 yield f"{key}:tuple", _NOTHING
             stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))

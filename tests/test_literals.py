@@ -124,6 +124,12 @@ def test_strided_and_broadcast_arrays_are_stored_in_logical_order(tmp_path: Path
     assert isinstance(loaded, np.ndarray) and loaded.tolist() == array.tolist()
 
 
+def test_a_list_of_inputs_is_written_as_a_tuple(tmp_path: Path) -> None:
+    literals.save(tmp_path / "x.npz", [np.arange(3), [np.arange(2), []]])
+    first, (second, empty) = literals.load(tmp_path / "x.npz")  # type: ignore[misc]
+    assert (first.tolist(), second.tolist(), empty) == ([0, 1, 2], [0, 1], ())
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     literals.save(tmp_path / "x.npz", np.arange(3))
     before = (tmp_path / "x.npz").read_bytes()
