@@ -64,7 +64,7 @@ def _format_of(filename: str) -> str:
 
 
 def save(path: str | os.PathLike[str], value: Value | list[Any]) -> None:
-    """Write a value to a `.npz` file, or an array to a `.npy` file. Lists, such as those of inputs, are taken as tuples.
+    """Write a value to a `.npz` file, or an array to a `.npy` file; a list, as of inputs, is taken as a tuple.
 
     It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot
     be written, or the value is not one.

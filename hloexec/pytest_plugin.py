@@ -144,6 +144,7 @@ class GoldenFixture:
         `hloexec.Inputs`), or on random ones by `seed`.
         """
         __tracebackhide__ = True
+        from hloexec.errors import HloError
         from hloexec.golden import check_golden, record_golden
 
         folder = self.folder(name)
@@ -165,7 +166,10 @@ class GoldenFixture:
             if not _is_own(folder):
                 kept = f"{folder} has its result from elsewhere, and is not replaced by hloexec's own"
                 pytest.fail(f"{kept}; {others or found.message}", pytrace=False)
-        record_golden(module, inputs, folder, replace=found is not None, **given)
+        try:
+            record_golden(module, inputs, folder, replace=found is not None, **given)
+        except HloError as error:
+            pytest.fail(f"cannot record {folder}: {error}", pytrace=False)
         verb = "recorded" if found is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
 

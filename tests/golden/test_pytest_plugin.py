@@ -98,6 +98,13 @@ def test_a_result_from_elsewhere_is_never_replaced(tmp_path: Path) -> None:
     assert np.array_equal(literals.load(folder / "expected.npz"), result)
 
 
+def test_what_cannot_be_recorded_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_one.py").write_text(TEST.replace('"exact"', '"exact", inputs=[1, 2]'))
+    out = _pytest(tmp_path, "--hlo-update", code=1)
+    assert "test_add.golden: parameter 0 (x) must be f32[3]" in out and "arguments.py" not in out
+
+
 @pytest.mark.slow
 def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
     """Six processes of pytest; docs/golden.md has four, which run every time."""

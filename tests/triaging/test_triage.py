@@ -11,12 +11,14 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from rich.console import Console
 
 import hloexec
 from hloexec import literals
 from hloexec.cli import main
 from hloexec.exec.observers import Stage
 from hloexec.interop.xla_cpu import run_on_xla_cpu
+from hloexec.report.numerics.triages import triage_view
 from hloexec.triaging import Blamed, PolicyFound, TriagedModule, working
 from hloexec.triaging.blaming import blamed_on_xla
 from hloexec.triaging.grouping import groups_of
@@ -144,6 +146,14 @@ def test_ctrl_c_keeps_what_is_known_and_the_next_call_goes_on(tmp_path: Path) ->
     assert [module.outcome for module in second.modules] == ["differ", "agree", "differ"]
     third = hloexec.triage(tmp_path / "modules", minify=False, select=["a"])
     assert _plain(third) == _plain(second)[:1]
+
+
+def test_of_no_module_there_is_nothing_to_say() -> None:
+    found = hloexec.Triage("night", None, None, (), (), 2, 0.1, is_complete=False)
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(triage_view(found, 5))
+    assert capture.get() == "night  0 modules\n\ninterrupted after 0 of 2 modules\n"
 
 
 def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

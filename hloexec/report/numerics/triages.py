@@ -67,9 +67,9 @@ def _group(group: CauseGroup) -> RenderableType:
 
 
 def _verdict(found: Triage) -> Text:
-    text = Text.assemble((found.folder, "bold"), f"  {plural(len(found.modules), 'module')}: ")
+    text = Text.assemble((found.folder, "bold"), f"  {plural(len(found.modules), 'module')}")
     for number, (outcome, count) in enumerate(found.counts.items()):
-        text.append(", " if number else "")
+        text.append(", " if number else ": ")
         text.append(f"{count} {outcome}", _style(outcome))
     causes = sum(group.outcome == "differ" for group in found.groups)
     if causes:
