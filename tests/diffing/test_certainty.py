@@ -387,3 +387,36 @@ def test_what_is_another_value_by_an_identity_is_not_taken_for_it_for_certain() 
     after = after.replace("constant(12)", "constant(0.0833333358)").replace("divide", "multiply")
     first = _found(before, after, np.abs(_floats(10, 12)) + 3).findings[0]
     assert first.after.instruction in ("scaled", "square") or not first.is_certain
+
+
+def test_a_quotient_as_a_product_with_a_narrow_reciprocal_is_rounding() -> None:
+    """A softmax in f16 as XLA:CPU has it: 1 / n is nowhere in `before`, and what is assumed in its place proves nothing."""
+    text = """HloModule softmax
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e {
+  x = f16[8,16] parameter(0)
+  e = f16[8,16] exponential(x)
+  w = f32[8,16] convert(e)
+  z = f32[] constant(0)
+  s = f32[8] reduce(w, z), dimensions={1}, to_apply=add
+  %s
+}"""
+    before = (
+        text
+        % """t = f32[8,1] reshape(s)
+  n = f16[8,1] convert(t)
+  m = f16[8] reshape(n)
+  b = f16[8,16] broadcast(m), dimensions={0}
+  ROOT d = f16[8,16] divide(e, b)"""
+    )
+    after = (
+        text
+        % """o = f16[] constant(1)
+  os = f16[8] broadcast(o), dimensions={}
+  n = f16[8] convert(s)
+  r = f16[8] divide(os, n)
+  b = f16[8,16] broadcast(r), dimensions={0}
+  ROOT d = f16[8,16] multiply(e, b)"""
+    )
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    assert (found.verdict, found.findings) == ("rounding only", ())

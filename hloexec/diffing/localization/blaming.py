@@ -125,14 +125,16 @@ class Blame:
         corrected: set[tuple[int, int]] = set()
         behind: list[frozenset[int]] = []
         doubted: list[bool] = []
-        is_assumed = is_decided = False
+        is_assumed = is_guessed = is_decided = False
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state, bool(found))):
             known = {entry.node.instance.static for entry in found}
             suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
             if suspect is None:
                 break
             if suspect.pair.ours.instance.static not in known:
-                found.append(self._blamed(state, suspect, patch, wrong))
+                blamed = self._blamed(state, suspect, patch, wrong)
+                # What is wrong with values that nothing has proven to be right may be wrong because of these.
+                found.append(attrs.evolve(blamed, is_proven=blamed.is_proven and not is_guessed))
                 start = suspect.trial or suspect.pair
                 behind.append(self._between(state, [start]) - {start.ours.number})
                 # What was not looked at for want of work may be meant as well.
@@ -150,7 +152,8 @@ class Blame:
             if is_decided or patch is None or patch.pair.numbers in corrected:
                 break
             corrected.add(patch.pair.numbers)
-            is_assumed |= not patch.is_proof
+            is_guessed |= not patch.is_proof
+            is_assumed |= is_guessed
             state = self._replay.adopt(patch.after)
         left = frozenset[int]() if is_decided else self._between(state, self._wrong(state, bool(found)))
         for place, own in enumerate(behind):
@@ -167,8 +170,11 @@ class Blame:
         for entry in sorted(found, key=lambda entry: entry.node.number):
             counterpart = None if entry.counterpart is None else NodePair(entry.node, entry.counterpart)
             if (pair := entry.compared or counterpart) is not None and not self.is_over():
-                operands = relations.operand_pairs(pair.ours, pair.theirs) or []
-                if any(relations.differ(operand.ours, operand.theirs) for operand in operands):
+                operands = relations.operand_pairs(pair.ours, pair.theirs)
+                if any(relations.differ(operand.ours, operand.theirs) for operand in operands or []):
+                    continue
+                if operands is None and relations.unknown_operands(pair.ours, pair.theirs):
+                    # Another instruction than its counterpart may be right for other operands.
                     continue
                 patch = patched(self._replay, start, pair, wrong, self.is_over)
                 if patch is not None and not self._wrong(self._replay.adopt(patch.after)):
