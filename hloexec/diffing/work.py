@@ -8,9 +8,10 @@ some 60 µs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from hloexec.values import Array
+from hloexec.costs import contraction_of
+from hloexec.ir import ArrayShape, Computation, Instruction, leaf_shapes
 
 __all__ = ["BYTES", "RUNS", "Work", "cost_of"]
 
@@ -25,9 +26,13 @@ _FLOPS = 1 << 19
 """A contraction does so many operations in it."""
 
 
-def cost_of(arrays: Iterable[Array], flops: int = 0) -> float:
-    """What a run of an instruction costs that reads and writes some arrays, of a contraction with so many FLOPs."""
-    return 1 + sum(array.size for array in arrays) / _ELEMENTS + flops / _FLOPS
+def cost_of(instruction: Instruction, computation: Computation) -> float:
+    """What a run of an instruction costs, by the elements that it reads and writes and, of a contraction, by FLOPs."""
+    operands = [operand.shape for operand in computation.operands_of(instruction)]
+    leaves = (leaf for shape in (*operands, instruction.shape) for _, leaf in leaf_shapes(shape))
+    elements = sum(leaf.element_count for leaf in leaves if isinstance(leaf, ArrayShape))
+    contraction = contraction_of(instruction, operands)
+    return 1 + elements / _ELEMENTS + (0 if contraction is None else contraction.flops / _FLOPS)
 
 
 class Work:

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from hloexec.costs import contraction_of
 from hloexec.devices.topology import Topology
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.graph import Instance, Node
@@ -61,7 +60,7 @@ class Evaluator:
         self._topology = topology
         self._options = options
         self._work = Work() if work is None else work
-        self._known_flops: dict[tuple[str, str], int] = {}
+        self._costs: dict[tuple[str, str], float] = {}
         self._runs: dict[tuple[tuple[str, str], tuple[Any, ...], bool], _Run | None] = {}
 
     def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
@@ -100,22 +99,18 @@ class Evaluator:
         return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **self._options)
 
     def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
-        given = [_arguments(instance, each, values) for each in operands]
+        self._work.add(len(operands) * self._cost_of(instance))
         try:
-            outputs = run(given)
+            outputs = run([_arguments(instance, given, values) for given in operands])
         except HloError:
             return None
-        found = arrays_of(outputs[instance.device if instance.others else 0])
-        self._work.add(len(operands) * cost_of((*arrays_of(tuple(given[0])), *found), self._flops(instance)))
-        return found
+        return arrays_of(outputs[instance.device if instance.others else 0])
 
-    def _flops(self, instance: Instance) -> int:
-        """Of a contraction."""
-        if instance.static not in self._known_flops:
-            shapes = [operand.shape for operand in instance.computation.operands_of(instance.instruction)]
-            found = contraction_of(instance.instruction, shapes)
-            self._known_flops[instance.static] = 0 if found is None else found.flops
-        return self._known_flops[instance.static]
+    def _cost_of(self, instance: Instance) -> float:
+        """What a run of an instance costs."""
+        if instance.static not in self._costs:
+            self._costs[instance.static] = cost_of(instance.instruction, instance.computation)
+        return self._costs[instance.static]
 
     def _operands(self, instance: Instance) -> _Operands:
         """Of what exchanges values, those of every device."""
