@@ -113,12 +113,17 @@ class _Pair:
         """A run, repeated with decisions of `before` where rounding lets them go either way, and which these are; the
         run itself where there are none."""
         decided, as_it_ran = Decided(), run.comparison
-        for _ in range(LIMITS.tie_runs if self.sides[1].policy.rounds_every_value else 0):
-            is_open = run.replay.is_complete and not run.comparison.agrees
-            if not is_open or not decided.take(ties_of(run.replay, run.state)):
-                break
-            run = self.replayed(*again(decided))
-            run = attrs.evolve(run, comparison=explained_by_ties(as_it_ran, run.comparison))
+        try:
+            for _ in range(LIMITS.tie_runs if self.sides[1].policy.rounds_every_value else 0):
+                is_open = run.replay.is_complete and not run.comparison.agrees
+                further = decided.with_further(ties_of(run.replay, run.state)) if is_open else None
+                if further is None:
+                    break
+                repeated = self.replayed(*again(further))
+                comparison = explained_by_ties(as_it_ran, repeated.comparison)
+                run, decided = attrs.evolve(repeated, comparison=comparison), further
+        except KeyboardInterrupt:
+            run.replay.was_interrupted = True
         return run, decided
 
 

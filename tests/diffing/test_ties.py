@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.diffing import running
 
 _TEXT = """HloModule m
 
@@ -216,3 +217,13 @@ def test_how_often_a_loop_goes_round_may_be_such_a_decision() -> None:
     found = hloexec.diff(*map(hloexec.parse, texts), [np.linspace(1, 2, 8, dtype=np.float32)])
     assert found.outputs.leaves[0].unequal == 1
     assert (found.verdict, found.findings) == ("rounding only", ())
+
+
+def test_ctrl_c_while_it_runs_again_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "ties_of", interrupted)
+    found = _found(_DECISIONS["to integers"])
+    assert found.verdict == "differ"
+    assert found.notes == ("the search was interrupted; this is the best that it had found",)

@@ -10,7 +10,7 @@ the decisions of `before`: what differs still is not to be explained so.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import starmap
 
@@ -216,16 +216,17 @@ def _jumped(first: Array, second: Array) -> Array:
 class Decided:
     """The controller of a run in which elements go the way that they do in `before`."""
 
-    def __init__(self) -> None:
-        self._ties: dict[tuple[str, int, int], Tie] = {}
+    def __init__(self, ties: Mapping[tuple[str, int, int], Tie] | None = None) -> None:
+        self._ties = {} if ties is None else ties
 
-    def take(self, ties: Iterable[Tie]) -> bool:
-        """Let the elements of further ties go that way; whether there are any."""
-        before = self._count
+    def with_further(self, ties: Iterable[Tie]) -> Decided | None:
+        """One that lets the elements of further ties go that way, too; None where there are none."""
+        found = dict(self._ties)
         for tie in ties:
-            known = self._ties.get(tie.key)
-            self._ties[tie.key] = tie if known is None else known.joined(tie)
-        return self._count > before
+            known = found.get(tie.key)
+            found[tie.key] = tie if known is None else known.joined(tie)
+        further = Decided(found)
+        return further if further._count > self._count else None
 
     @property
     def _count(self) -> int:
