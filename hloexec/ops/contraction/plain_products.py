@@ -37,6 +37,11 @@ _SLAB_COLUMNS = 16
 _TILE_LENGTH, _TILE_COLUMNS = 256, 128
 _TILES = 4
 """Tiles that a thread multiplies at a time, side by side."""
+_TILE_ELEMENTS = _TILE_LENGTH * _TILE_COLUMNS
+_WIDE_LENGTH, _WIDE_COLUMNS, _WIDE_TILES = 32, 1024, 8
+"""The same of a matrix in row-major order, one below the other: its rows are read for as long as can be."""
+_WIDE_ELEMENTS = 1 << 21
+"""What such a matrix has that a core's own cache does not hold, at least."""
 _TILED_ELEMENTS = 1 << 20
 """Smaller matrices stay in the cache."""
 _SEVERAL = 8
@@ -174,20 +179,27 @@ def _multiply_in_slabs(lhs: Array, rhs: Array, count: int, result: Array) -> Non
 
 def _can_be_tiled(lhs: Array, rhs: Array) -> bool:
     length, columns = rhs.shape
-    return (
+    is_worth_it = (
         2 <= lhs.shape[0] <= _FEW_ROWS
         and rhs.size >= _TILED_ELEMENTS
         and rhs.dtype == np.float32
-        and not length % _TILE_LENGTH
-        and not columns % _TILE_COLUMNS
-        and (rhs.flags.c_contiguous or rhs.flags.f_contiguous)
-        and lhs.shape[0] * _TILE_LENGTH * _TILE_COLUMNS <= _COPYLESS_PRODUCTS
+        and lhs.shape[0] * _TILE_ELEMENTS <= _COPYLESS_PRODUCTS
         and openblas_kernels() in _COPYLESS_KERNELS
     )
+    is_dense = rhs.flags.c_contiguous or rhs.flags.f_contiguous
+    is_even = not (length % _TILE_LENGTH or columns % _TILE_COLUMNS)
+    return is_worth_it and ((is_dense and is_even) or _has_wide_tiles(rhs))
+
+
+def _has_wide_tiles(rhs: Array) -> bool:
+    return rhs.flags.c_contiguous and rhs.size >= _WIDE_ELEMENTS and rhs.shape[1] >= _WIDE_COLUMNS // 2
 
 
 def _multiply_in_tiles(lhs: Array, rhs: Array, result: Array) -> None:
     """Fill a product with sums of products of tiles of rhs, each so small that BLAS does not copy it."""
+    if _has_wide_tiles(rhs):
+        _multiply_in_wide_tiles(lhs, rhs, result)
+        return
     rows, (length, columns) = lhs.shape[0], rhs.shape
     down, across = length // _TILE_LENGTH, columns // _TILE_COLUMNS
     pieces = np.ascontiguousarray(lhs.T).reshape(down, 1, _TILE_LENGTH, rows)
@@ -202,3 +214,21 @@ def _multiply_in_tiles(lhs: Array, rhs: Array, result: Array) -> None:
         result[:, start * _TILE_COLUMNS : stop * _TILE_COLUMNS] = sums.T
 
     in_blocks(work, across, _TILES)
+
+
+def _multiply_in_wide_tiles(lhs: Array, rhs: Array, result: Array) -> None:
+    """The same where rows of rhs lie one after the other: tiles of few rows, which are read from memory as they lie."""
+    (rows, length), columns = lhs.shape, rhs.shape[1]
+    count, rest = divmod(length, _WIDE_LENGTH)
+    pieces = lhs[:, : length - rest].reshape(rows, count, _WIDE_LENGTH).transpose(1, 0, 2).copy()
+    tiles = rhs[: length - rest].reshape(count, _WIDE_LENGTH, columns)
+
+    def work(start: int, stop: int) -> None:
+        total = matmul(lhs[:, length - rest :], rhs[length - rest :, start:stop])
+        for first in range(0, count, _WIDE_TILES):
+            place = slice(first, first + _WIDE_TILES)
+            total += np.add.reduce(matmul(pieces[place], tiles[place, :, start:stop]), axis=0)
+        result[:, start:stop] = total
+
+    parts = 2 * -(-columns // (2 * _WIDE_COLUMNS))
+    in_blocks(work, columns, -(-columns // (parts * _SLAB_COLUMNS)) * _SLAB_COLUMNS)

@@ -165,6 +165,25 @@ def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_tra
         assert value.flags.c_contiguous
 
 
+@pytest.mark.parametrize(("length", "columns"), [(2048, 1024), (1003, 2100), (4100, 515)])
+def test_few_rows_times_a_matrix_in_row_major_order_are_exact_in_wide_tiles(monkeypatch, length, columns):
+    """Small whole numbers, whose sums no order rounds. Of the matrix, BLAS is given some rows at a time, as they lie."""
+    rng = np.random.default_rng(length)
+    lhs, rhs = rng.integers(-8, 9, (16, length)), rng.integers(-8, 9, (length, columns))
+    monkeypatch.setattr(plain_products, "openblas_kernels", lambda: "skylakex")
+    taken = []
+
+    def noted(lhs, rhs, out=None):
+        taken.append(rhs.shape[-2:])
+        return matmul(lhs, rhs, out)
+
+    monkeypatch.setattr(plain_products, "matmul", noted)
+    value = plain_products.plain_matrix_product(lhs.astype(np.float32), rhs.astype(np.float32))
+    np.testing.assert_array_equal(value, lhs @ rhs)
+    assert {rows for rows, _ in taken} == {32, length % 32}
+    assert max(across for _, across in taken) <= 1024
+
+
 @pytest.mark.parametrize(("length", "columns"), [(128, 512), (512, 128), (256, 320), (96, 1000), (89, 739)])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transposed, length, columns):
