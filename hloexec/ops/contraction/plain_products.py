@@ -34,9 +34,10 @@ _SLAB_PRODUCTS = 3 << 19
 """Two threads that copy are as fast with more as one that does not."""
 _SLAB_COLUMNS = 16
 
-_TILE_LENGTH, _TILE_COLUMNS = 256, 128
-_TILES = 4
-"""Tiles that a thread multiplies at a time, side by side."""
+_TILE_LENGTH, _TILE_COLUMNS, _TURNED_TILE_COLUMNS = 256, 128, 32
+"""Where columns of the matrix lie one after the other, few of them take half the time."""
+_TILED_COLUMNS = 512
+"""What a thread multiplies at a time, in tiles side by side."""
 _TILE_ELEMENTS = _TILE_LENGTH * _TILE_COLUMNS
 _WIDE_LENGTH, _WIDE_COLUMNS, _WIDE_TILES = 32, 1024, 8
 """The same of a matrix in row-major order, one below the other: its rows are read for as long as can be."""
@@ -201,19 +202,20 @@ def _multiply_in_tiles(lhs: Array, rhs: Array, result: Array) -> None:
         _multiply_in_wide_tiles(lhs, rhs, result)
         return
     rows, (length, columns) = lhs.shape[0], rhs.shape
-    down, across = length // _TILE_LENGTH, columns // _TILE_COLUMNS
+    width = _TILE_COLUMNS if rhs.flags.c_contiguous else _TURNED_TILE_COLUMNS
+    down, across = length // _TILE_LENGTH, columns // width
     pieces = np.ascontiguousarray(lhs.T).reshape(down, 1, _TILE_LENGTH, rows)
     if rhs.flags.c_contiguous:
-        tiles = rhs.reshape(down, _TILE_LENGTH, across, _TILE_COLUMNS).transpose(0, 2, 3, 1)
+        tiles = rhs.reshape(down, _TILE_LENGTH, across, width).transpose(0, 2, 3, 1)
     else:
-        tiles = rhs.T.reshape(across, _TILE_COLUMNS, down, _TILE_LENGTH).transpose(2, 0, 1, 3)
+        tiles = rhs.T.reshape(across, width, down, _TILE_LENGTH).transpose(2, 0, 1, 3)
 
     def work(start: int, stop: int) -> None:
         products = matmul(tiles[:, start:stop], pieces)
         sums = np.add.reduce(products, axis=0).reshape(-1, rows)
-        result[:, start * _TILE_COLUMNS : stop * _TILE_COLUMNS] = sums.T
+        result[:, start * width : stop * width] = sums.T
 
-    in_blocks(work, across, _TILES)
+    in_blocks(work, across, _TILED_COLUMNS // width)
 
 
 def _multiply_in_wide_tiles(lhs: Array, rhs: Array, result: Array) -> None:

@@ -165,6 +165,20 @@ def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_tra
         assert value.flags.c_contiguous
 
 
+def test_tiles_of_a_transposed_matrix_are_of_few_columns(monkeypatch):
+    monkeypatch.setattr(plain_products, "openblas_kernels", lambda: "skylakex")
+    taken = []
+
+    def noted(lhs, rhs, out=None):
+        taken.append(lhs.shape[-2:])
+        return matmul(lhs, rhs, out)
+
+    monkeypatch.setattr(plain_products, "matmul", noted)
+    lhs, rhs = np.ones((16, 1024), np.float32), np.ones((1024, 1280), np.float32, order="F")
+    assert (plain_products.plain_matrix_product(lhs, rhs) == 1024).all()
+    assert set(taken) == {(32, 256)}
+
+
 @pytest.mark.parametrize(("length", "columns"), [(2048, 1024), (1003, 2100), (4100, 515)])
 def test_few_rows_times_a_matrix_in_row_major_order_are_exact_in_wide_tiles(monkeypatch, length, columns):
     """Small whole numbers, whose sums no order rounds. Of the matrix, BLAS is given some rows at a time, as they lie."""
