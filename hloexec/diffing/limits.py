@@ -53,6 +53,9 @@ class Limits:
     more_roundings: float = 1.3
     """A chain of roundings has to be so many times longer to count as another one: four are told from three; of more,
     one less is not told."""
+    proof: float = 4.0
+    """Where rounding, as it was measured, explains the results, something has to be so many times beyond its own bound
+    to be to blame all the same: a bound counts the roundings on the way, not what an identity makes of them."""
     many_right: int = 20
     """If so many more values come right behind a suspect, it is to blame, though results do not."""
 

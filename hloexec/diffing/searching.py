@@ -25,6 +25,7 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.tolerances import Tolerance
+from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.structs import frozen
 from hloexec.wording import counted
@@ -111,7 +112,18 @@ def _listed(found: Sequence[tuple[Node, str]], others: str, end: str = "") -> li
 
 
 def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
-    return blamed.is_proven and (finding.comparison is None or not finding.comparison.agrees)
+    """Whether it is proven, and clearly not for want of room for rounding: a change that makes results right which
+    rounding explains anyway shows nothing."""
+    if not blamed.is_proven or blamed.is_repair:
+        return False
+    if finding.comparison is None:
+        return True
+    value, allowed = blamed.value, blamed.allowed
+    if value is None or allowed is None or not value.shape == allowed.shape == blamed.raw.shape:
+        return not finding.comparison.agrees
+    with np.errstate(all="ignore"):
+        are_within = np.abs(wide(blamed.raw) - wide(value)) <= LIMITS.proof * allowed
+    return not finding.comparison.agrees and not are_within.all()
 
 
 def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:

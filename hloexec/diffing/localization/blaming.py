@@ -61,6 +61,8 @@ class Blamed:
     """What was put right to see whether the results come right, where it is not the node itself."""
     is_rounding: bool = False
     """Whether it rounds to fewer bits than `before` has."""
+    is_repair: bool = False
+    """Whether all that is known is that a change of it makes a value right."""
 
 
 class Blame:
@@ -272,6 +274,7 @@ class Blame:
             suspect.is_more_precise,
             suspect.trial,
             suspect.is_rounding,
+            suspect.is_repair,
         )
 
     def _allowed(self, state: State, node: Node, theirs: Node) -> Array | None:
