@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +82,10 @@ def execute(
         observers = [progress, recorder] if wanted else [progress]
         results, seconds = run(observers=observers, statistics=taken)
     warm = list[float]()
-    try:
+    with suppress(KeyboardInterrupt):
         for _ in range(iterations):
             warm.append(run()[1])
-    except KeyboardInterrupt:
-        pass
-    is_interrupted = len(warm) < iterations
-    return Execution(results, taken, seconds, tuple(warm), tuple(recorder.events), is_interrupted)
+    return Execution(results, taken, seconds, tuple(warm), tuple(recorder.events), len(warm) < iterations)
 
 
 def require_instructions(module: Module, names: Sequence[str]) -> None:
