@@ -103,6 +103,8 @@ class Limits:
 
     # The search for the instruction.
 
+    runs: int = 500_000
+    """Runs of single instructions that it takes at most, if nothing else is asked for: half a minute."""
     tries: int = 20
     """More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
     fewest_pairs: int = 64

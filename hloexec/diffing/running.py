@@ -33,7 +33,7 @@ from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.diffing.replaying.ties import Decided, explained_by_ties, ties_of
 from hloexec.diffing.searching import Search, search
-from hloexec.diffing.work import BYTES, RUNS, Work
+from hloexec.diffing.work import BYTES, Work
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.observers import Observer, Stages
@@ -145,7 +145,7 @@ def diff(
     planner: bool = True,
     observers: Sequence[Observer] = (),
     top: int = 20,
-    runs: int | None = RUNS,
+    runs: int | None = LIMITS.runs,
     budget: float | None = None,
 ) -> Diff:
     """Run two modules on the same inputs, and find the instruction that makes their results differ.

@@ -116,14 +116,13 @@ def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
     rounding explains anyway shows nothing."""
     if not blamed.is_proven or blamed.is_repair:
         return False
-    if finding.comparison is None:
-        return True
+    if finding.comparison is None or finding.comparison.agrees:
+        return finding.comparison is None
     value, allowed = blamed.value, blamed.allowed
     if value is None or allowed is None or not value.shape == allowed.shape == blamed.raw.shape:
-        return not finding.comparison.agrees
+        return True
     with np.errstate(all="ignore"):
-        are_within = np.abs(wide(blamed.raw) - wide(value)) <= LIMITS.proof * allowed
-    return not finding.comparison.agrees and not are_within.all()
+        return not (np.abs(wide(blamed.raw) - wide(value)) <= LIMITS.proof * allowed).all()
 
 
 def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from hloexec.costs import contraction_of
 from hloexec.ir import ArrayShape, Computation, Instruction, leaf_shapes
 
-__all__ = ["BYTES", "RUNS", "Work", "cost_of"]
+__all__ = ["BYTES", "Work", "cost_of"]
 
-RUNS = 500_000
-"""Runs of single instructions that a search takes at most, if nothing else is asked for: half a minute."""
 _ELEMENTS = 1 << 14
 """So many elements are read or written in the time of a run on small arrays."""
 BYTES = 4 * _ELEMENTS
