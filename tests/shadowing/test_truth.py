@@ -141,6 +141,28 @@ def test_shadows_of_f64_sums_of_products_see_their_cancellation() -> None:
     assert abs(found[0] - exact) <= Fraction(2) ** -52 * exact
 
 
+def test_shadows_of_f64_sums_of_products_have_the_roundings_of_the_sum_itself() -> None:
+    """Most of what is added up cancels, in whichever order: 2⁻³⁰ of it is left, and has the errors of all of it."""
+    module = parsed(
+        """x = T[6,80] parameter(0)
+        y = T[80,5] parameter(1)
+        ROOT r = T[6,5] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}""",
+        "f64",
+    )
+    half, order = numbers("f64", 6, 40), np.random.default_rng(2).permutation(40)
+    x = np.concatenate([half, -half[:, order] * (1 + 2.0**-30)], axis=1)
+    column = numbers("f64", 40, 5, seed=1)
+    y = np.concatenate([column, column[order]])
+    exact = np.array(exact_numbers(x), object).reshape(x.shape) @ np.array(exact_numbers(y), object).reshape(y.shape)
+    values = exact_numbers(hloexec.run(module, x, y))
+    (found,) = shadows_of(module, [x, y]).values()
+    lost = 0
+    for shadow, number, value in zip(found, exact.ravel(), values, strict=True):
+        assert abs(shadow - number) <= Fraction(2) ** -52 * abs(number)
+        lost += abs(value - number) > Fraction(2) ** -40 * abs(number)
+    assert lost > 10
+
+
 def test_shadows_of_complex_numbers_are_complex() -> None:
     module = parsed("x = c64[8] parameter(0)\n p = c64[8] multiply(x, x)\n ROOT r = c64[8] multiply(p, x)", "c64")
     x = (numbers("f32", 8) + 1j * numbers("f32", 8, seed=1)).astype(np.complex64)

@@ -10,7 +10,6 @@ half an ULP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ops.policies.exact.doubled import two_product, two_sum
-from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
@@ -46,11 +44,15 @@ def evaluated(
     entry: Opcode | CustomCall,
     traits: Traits,
     kernel: Callable[..., Any],
+    exact: Callable[[], Callable[..., Any]],
     value: object,
     operands: Sequence[Any],
     shadows: Sequence[Shadow | None],
 ) -> Iterator[tuple[Array, Difference | None, Sample | None]] | None:
-    """The leaves of floats of a result, each with its difference, and what a sample shows of it."""
+    """The leaves of floats of a result, each with its difference, and what a sample shows of it.
+
+    `exact` gives the kernel under the `exact` policy, where it is needed.
+    """
     leaves = flat(value)
     given = [wide(operand) if isinstance(operand, np.ndarray) else operand for operand in operands]
     wrong = [number for number, shadow in enumerate(shadows) if shadow is not None]
@@ -59,7 +61,7 @@ def evaluated(
         inherited = _changes(kernel, given, {number: shadows[number] for number in wrong}, leaves)
     else:
         inherited = next(iter(parts.values()), [0.0] * len(leaves))
-    added = _added(entry, traits, kernel, given, leaves)
+    added = _added(entry, traits, kernel, exact, given, leaves)
     if len(added) != len(leaves):
         return None
     return _leaves(leaves, given, shadows, parts, inherited, added)
@@ -140,6 +142,7 @@ def _added(
     entry: Opcode | CustomCall,
     traits: Traits,
     kernel: Callable[..., Any],
+    exact: Callable[[], Callable[..., Any]],
     operands: Sequence[Any],
     leaves: Sequence[Any],
 ) -> list[Any]:
@@ -154,15 +157,11 @@ def _added(
             return [_left_over(kernel, operands, is_product=traits.is_product)]
         ufunc = kernel if isinstance(kernel, np.ufunc) else getattr(kernel, "func", None)
         if _HAS_WIDER and isinstance(ufunc, np.ufunc):
-            exact = ufunc(*(_wider(operand) for operand in operands))
-            return [np.asarray(_wider(value) - exact).astype(value.dtype)]
-    evaluate = getattr(kernel, "func", None)
-    exact_kernel = kernel
-    if isinstance(kernel, partial) and "numerics" in kernel.keywords and callable(evaluate):
-        exact_kernel = partial(evaluate, **{**kernel.keywords, "numerics": POLICIES["exact"]})
+            wider = ufunc(*(_wider(operand) for operand in operands))
+            return [np.asarray(_wider(value) - wider).astype(value.dtype)]
     return [
         np.subtract(wide(leaf), theirs) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc" else 0.0
-        for leaf, theirs in zip(leaves, flat(exact_kernel(*operands)), strict=True)
+        for leaf, theirs in zip(leaves, flat(exact()(*operands)), strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -296,7 +297,8 @@ class Evaluation:
         shadows: Sequence[Shadow | None],
     ) -> list[Evaluated] | None:
         assert self.entry is not None
-        found = doubled.evaluated(self.entry, self.traits, kernel, value, operands, shadows)
+        exact = partial(self._kernels.exact, self.computation, self.instruction)
+        found = doubled.evaluated(self.entry, self.traits, kernel, exact, value, operands, shadows)
         if found is None:
             return None
         return [

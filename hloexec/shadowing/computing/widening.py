@@ -18,7 +18,7 @@ from hloexec.custom_calls.registry import CUSTOM_CALLS, CustomCall, find_custom_
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import HloError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
-from hloexec.ops.policies.policy import REFERENCE
+from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Callee, Opcode, Role, find_opcode
 from hloexec.ops.remembering import remembered
 from hloexec.ops.rounding import Rounding
@@ -74,7 +74,7 @@ class _Context:
 
     kernels: Kernels
     floats: Floats
-    numerics: Any = REFERENCE
+    numerics: NumericsPolicy = REFERENCE
     plans: dict[str, Plan] = attrs.field(factory=dict)
 
     watch: Callable[[str], Callee] | None = None
@@ -109,6 +109,12 @@ class Kernels:
         except HloError:
             return None
 
+    def exact(self, computation: Computation, instruction: Instruction) -> Callable[..., Any]:
+        """The kernel of an instruction that has one for f64, under the `exact` policy: within half an ULP of f64."""
+        entry = library_entry(instruction) or find_opcode(instruction.opcode)
+        assert entry is not None
+        return self._of_entry(computation, instruction, entry, WIDE, POLICIES["exact"])
+
     def order(
         self, computation: Computation, instruction: Instruction, floats: Floats
     ) -> Callable[..., tuple[int, Array]]:
@@ -119,7 +125,12 @@ class Kernels:
         return partial(entry.order, **given)
 
     def _of_entry(
-        self, computation: Computation, instruction: Instruction, entry: Opcode | CustomCall, floats: Floats
+        self,
+        computation: Computation,
+        instruction: Instruction,
+        entry: Opcode | CustomCall,
+        floats: Floats,
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Callable[..., Any]:
         wide = _widened_instruction(instruction, floats)
         if isinstance(entry, CustomCall) and entry.wider is not None:
@@ -130,14 +141,14 @@ class Kernels:
             for operand in computation.operands_of(instruction)
         )
         around = _around(computation, wide, operands)
-        context = _Context(self, floats)
+        context = _Context(self, floats, numerics)
         if isinstance(entry, CustomCall):
             assert entry.evaluate is not None
             given = bound(context, around, wide, entry.evaluate_needs - {"config"})
             if entry.config is not None and "config" in entry.evaluate_needs:
                 given["config"] = entry.config(wide)
             return partial(entry.evaluate, **given)
-        if entry.bind is not None and not _is_dynamic((wide, *operands)):
+        if entry.bind is not None and numerics is REFERENCE and not _is_dynamic((wide, *operands)):
             found = entry.bind(**bound(context, around, wide, entry.bind.needs))
             if found is not None:
                 return found
