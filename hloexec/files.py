@@ -18,7 +18,15 @@ from typing import BinaryIO
 from hloexec.errors import InputError, ResourceError, os_errors_named
 from hloexec.wording import byte_text
 
-__all__ = ["free_bytes", "new_folder", "open_atomically", "require_new_folder", "require_room", "whole_folder"]
+__all__ = [
+    "free_bytes",
+    "new_folder",
+    "open_atomically",
+    "require_new_folder",
+    "require_room",
+    "require_writable",
+    "whole_folder",
+]
 
 _ABANDONED_SECONDS = 3600
 """What another machine writes to the same disk is younger."""
@@ -72,6 +80,20 @@ def _nameless_file(folder: str) -> int | None:
         return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
     except OSError:
         return None
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raise InputError if `open_atomically` could not write a file, before a long run instead of after it."""
+    name = os.fspath(path)
+    if not name:
+        raise InputError("the name of the file to write is empty")
+    folder = os.path.dirname(os.path.realpath(name) if os.path.islink(name) else name) or os.curdir
+    if os.path.isdir(name) or name.endswith(os.sep):
+        raise InputError(f"cannot write {name!r}: it is a folder; name a file in it")
+    if not os.path.isdir(folder):
+        raise InputError(f"cannot write {name!r}: there is no folder {folder!r}")
+    if not os.access(folder, os.W_OK) and not (os.path.exists(name) and not os.path.isfile(name)):
+        raise InputError(f"cannot write {name!r}: {folder!r} cannot be written to")
 
 
 def require_new_folder(path: str | os.PathLike[str]) -> None:

@@ -25,10 +25,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hloexec import files
 from hloexec.arguments import require_path
 from hloexec.dtypes import element_type_of
 from hloexec.errors import LiteralError
-from hloexec.files import open_atomically
 from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
 from hloexec.npz import Expected, encode, entries, write_npz
 from hloexec.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
@@ -46,14 +46,9 @@ def input_files(count: int) -> tuple[str, ...]:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise LiteralError if `save` could not write to `path`, before a long run instead of after it."""
-    filename = os.fspath(path)
-    _format_of(filename)
-    folder = os.path.dirname(os.path.realpath(filename))
-    if not os.path.isdir(folder):
-        raise LiteralError(f"cannot write {filename!r}: there is no folder {folder!r}")
-    if os.path.isdir(filename) or not os.access(folder, os.W_OK):
-        raise LiteralError(f"cannot write {filename!r}")
+    """Raise InputError if `save` could not write to `path`, before a long run instead of after it."""
+    _format_of(os.fspath(path))
+    files.require_writable(path)
 
 
 def _format_of(filename: str) -> str:
@@ -76,7 +71,7 @@ def save(path: str | os.PathLike[str], value: Value | list[Any]) -> None:
         what = "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"
         raise LiteralError(f"a .npy file cannot hold {what}; write a .npz file instead of {os.fspath(path)!r}")
     try:
-        with open_atomically(path) as file:
+        with files.open_atomically(path) as file:
             if suffix == ".npy":
                 np.lib.format.write_array(file, stored[0][1], allow_pickle=False)
             else:

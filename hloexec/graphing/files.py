@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hloexec.arguments import require_path
 from hloexec.errors import InputError, os_errors_named
-from hloexec.files import open_atomically
+from hloexec.files import open_atomically, require_writable
 from hloexec.graphing.dot import dot
 from hloexec.graphing.graphs import Graph
 from hloexec.graphing.model_explorer import graph_collection, node_data
@@ -31,10 +31,9 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 def require_savable(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Raise what `save` would raise for the graph and the file's name, before its colours take a long run."""
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise InputError(f"cannot write {os.fspath(path)!r}: there is no folder {os.fspath(folder)!r}")
-    if format_of(path) == ".svg":
+    suffix = format_of(path)
+    require_writable(path)
+    if suffix == ".svg":
         require_few(graph)
         require_dot()
 

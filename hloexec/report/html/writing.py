@@ -10,7 +10,7 @@ from hloexec.diffing import Diff
 from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.arguments import listed_inputs
 from hloexec.exec.options import RunOptions, require_run_options
-from hloexec.files import open_atomically
+from hloexec.files import open_atomically, require_writable
 from hloexec.ir import Module
 from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
@@ -82,14 +82,5 @@ def require_page(path: str | os.PathLike[str]) -> None:
     """Raise, before a long run instead of after it, where a page could not be written to `path`: InputError, or
     UnsupportedError without what pages are made with."""
     require_path("path", path)
-    name = os.fspath(path)
-    if not name:
-        raise InputError("the name of the file to write is empty")
-    folder = os.path.dirname(os.path.realpath(name))
-    if os.path.isdir(name) or name.endswith(os.sep):
-        raise InputError(f"cannot write {name!r}: it is a folder; name a file in it, such as report.html")
-    if not os.path.isdir(folder):
-        raise InputError(f"cannot write {name!r}: there is no folder {folder!r}")
-    if not os.access(folder, os.W_OK) and not os.path.exists(name):
-        raise InputError(f"cannot write {name!r}: {folder!r} cannot be written to")
+    require_writable(path)
     require_extra()
