@@ -30,12 +30,15 @@ from conformance.hlo_text import without_header_fields
 
 __all__ = [
     "COMPILED_SOONEST",
+    "LACKS_SYMBOLS",
     "CompiledModule",
     "XlaError",
     "available",
     "canonical_text",
     "compile_hlo",
+    "compiles_f16",
     "equivalent_module",
+    "fuses_multiply_add",
     "jaxlib_version",
     "knows_latest_opcodes",
     "parse_hlo",
@@ -66,6 +69,8 @@ COMPILED_SOONEST: Mapping[str, object] = {
 in one piece and, up to jaxlib 0.10, by XLA's older emitters, without MLIR. XLA's passes over HLO, but for those that
 prepare fusions for the emitters, stay as they are. LLVM contracts products and sums, so results may have other last
 bits than by default."""
+LACKS_SYMBOLS = "Failed to materialize symbols"
+"""How XLA:CPU says that it lacks functions which stand for instructions that the processor lacks."""
 COMPILATION_FLAGS: dict[str, object] = {}
 """Debug options of every compilation, which those that a caller gives go before."""
 
@@ -391,6 +396,35 @@ def run_hlo_isolated(
             tail = "\n".join(done.stderr.strip().splitlines()[-30:])
             raise XlaError(f"XLA's process ended with status {done.returncode}:\n{tail}")
         return _load_arrays(reply)
+
+
+@cache
+def fuses_multiply_add() -> bool:
+    """Whether XLA:CPU rounds x · y + z once on this processor, as it does where there is an instruction for that."""
+    text = """HloModule m
+
+ENTRY e {
+  x = f32[4] parameter(0)
+  z = f32[4] parameter(1)
+  product = f32[4] multiply(x, x)
+  ROOT sum = f32[4] add(product, z)
+}
+"""
+    # The last bit of the square is rounded away: once with the sum it stays.
+    x, z = np.full(4, 1 + 2.0**-12, np.float32), np.full(4, -1 - 2.0**-11, np.float32)
+    return bool(run_hlo(text, x, z)[0].all())
+
+
+@cache
+def compiles_f16() -> bool:
+    """Whether XLA:CPU compiles conversions of f16: it does not for processors without instructions for them (F16C)."""
+    try:
+        run_hlo("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f16[4] convert(x) }", np.ones(4, np.float32))
+    except XlaError as error:
+        if LACKS_SYMBOLS not in str(error):
+            raise
+        return False
+    return True
 
 
 def _save_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:

@@ -1,7 +1,7 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
 third of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
-slow, that tests which may take long come first, that those which need JAX are skipped where it is not installed, and
-that Python does not search for garbage while it collects the tests.
+slow, that tests which may take long come first, that those are skipped for which there is no XLA here, or none that can
+do what they ask of it, and that Python does not search for garbage while it collects the tests.
 """
 
 from __future__ import annotations
@@ -61,22 +61,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None, None, None]:
-    with _skipped_without_jax():
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    with _skipped_without_xla():
+        if item.get_closest_marker("fused_multiply_add") is not None:
+            from conformance.xla import fuses_multiply_add
+
+            if not fuses_multiply_add():
+                pytest.skip("XLA:CPU rounds sums of products twice on this processor, which has no fused multiply-add")
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    with _skipped_without_jax():
+    with _skipped_without_xla():
         yield
 
 
 @contextmanager
-def _skipped_without_jax() -> Iterator[None]:
+def _skipped_without_xla() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("jax", "jaxlib"):
             raise
         pytest.skip(f"{error.name} is not installed, and XLA is what the test compares with")
+    except RuntimeError as error:
+        from conformance.xla import LACKS_SYMBOLS, compiles_f16
+
+        if LACKS_SYMBOLS not in str(error) or compiles_f16():
+            raise
+        pytest.skip("XLA:CPU compiles no conversions of f16 for this processor, which has no instructions for them")

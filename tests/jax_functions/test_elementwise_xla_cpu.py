@@ -14,6 +14,8 @@ pytest.importorskip("conformance.xla")
 jax: Any = pytest.importorskip("jax")
 jnp = jax.numpy
 
+pytestmark = pytest.mark.fused_multiply_add
+
 _FUNCTIONS = {
     "adam_moment": lambda m, g: m * 0.9 + g * 0.1,
     "erf_inv": lambda x: jax.lax.erf_inv(jnp.tanh(x)),

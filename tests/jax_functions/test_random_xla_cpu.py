@@ -14,7 +14,10 @@ from tests.drawing import examples
 
 xla: Any = pytest.importorskip("conformance.xla")
 jax: Any = pytest.importorskip("jax")
+
 jnp, random = jax.numpy, jax.random
+
+pytestmark = pytest.mark.fused_multiply_add
 
 DRAWS = {
     "normal": lambda shape: lambda key: random.normal(key, shape),

@@ -491,6 +491,7 @@ def test_a_result_of_the_first_device_is_held_to_what_rounding_does_on_all_of_th
     assert hloexec.compare(moved, expected, module=module, inputs=inputs).leaves[0].mismatches == 1
 
 
+@pytest.mark.fused_multiply_add
 @pytest.mark.parametrize("negation", ["", "n = f32[99] negate(d)\n"])
 def test_what_multiply_adds_leave_of_products_that_cancel_is_rounding(negation):
     """XLA:CPU's a · a − b · b rounds one of the products only: for a = b the result is its rounding error, up to half a

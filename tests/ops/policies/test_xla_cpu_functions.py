@@ -17,6 +17,8 @@ from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
 
+pytestmark = pytest.mark.fused_multiply_add
+
 _F32 = np.float32
 
 

@@ -14,6 +14,8 @@ from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
 
+pytestmark = pytest.mark.fused_multiply_add
+
 _SIZE, _COUNT = 1003, 12
 _PARAMETERS = "".join(f"  p{number} = f32[{_SIZE}] parameter({number})\n" for number in range(_COUNT))
 
