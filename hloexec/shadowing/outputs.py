@@ -38,9 +38,10 @@ class LeafError:
     relative_error: float
     """The root of the sum of squared errors, relative to that of the exact values; but for elements that are lost."""
     digits: float | None
-    """Significant decimal digits of the median element; of zeros and integers there is nothing to tell: None."""
+    """Significant decimal digits of the median element, from 0 (the error is at least as large as the exact number) to
+    those of the type; of zeros and integers there is nothing to tell: None."""
     worst_digits: float | None
-    """Those of the worst element."""
+    """Those of the worst element: 0 where the error is at least as large as the number."""
     worst_index: tuple[int, ...] | None
     """Where that is."""
     worst_value: float | None

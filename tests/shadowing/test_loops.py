@@ -206,7 +206,9 @@ def test_most_iterations_run_together(name: str) -> None:
 
 
 def _step(size: int) -> Module:
-    """v ← v + (x − v)/10 in bf16, w ← w · cos(w) + v and a sum, of large arrays; of w all are kept."""
+    """v ← v + (x − v)/10 in bf16, w ← 8w/(1 + w²) + v and a sum, of large arrays; of w all are kept.
+
+    Nothing here is a function that other processors round otherwise."""
     return _loop(
         f"f32[40,{size}], bf16[{size}], f32[{size}], f32[{size}]",
         f"""ws = f32[40,{size}] get-tuple-element(p), index=1
@@ -220,8 +222,14 @@ def _step(size: int) -> Module:
         part = f32[{size}] multiply(distance, tenths)
         small = bf16[{size}] convert(part)
         next_v = bf16[{size}] add(v, small)
-        cosine = f32[{size}] cosine(w)
-        product = f32[{size}] multiply(w, cosine)
+        unit = f32[] constant(1)
+        ones = f32[{size}] broadcast(unit), dimensions={{}}
+        square = f32[{size}] multiply(w, w)
+        below = f32[{size}] add(ones, square)
+        eight = f32[] constant(8)
+        eights = f32[{size}] broadcast(eight), dimensions={{}}
+        scaled = f32[{size}] multiply(w, eights)
+        product = f32[{size}] divide(scaled, below)
         next_wide = f32[{size}] convert(next_v)
         is_less = pred[{size}] compare(w, x), direction=LT
         either = f32[{size}] select(is_less, next_wide, x)
@@ -364,7 +372,7 @@ def test_what_is_not_written_over_is_to_blame_for_its_part(length: int, slow: in
         state="wrong, x",
         root="new, next_x",
         entry="""ys = f32[20] parameter(0)
-        wrong = f32[20] exponential(ys)
+        wrong = f32[20] multiply(ys, ys)
         x = f32[3] parameter(1)""",
     )
     inputs = [_numbers(20), np.abs(_numbers(3))]

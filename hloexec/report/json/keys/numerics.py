@@ -189,7 +189,11 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
         "number",
         "The root of the sum of squared errors, relative to that of the exact values; but for lost elements.",
     ),
-    "digits": ("number", "Significant decimal digits of the median element; null where there is nothing to tell."),
+    "digits": (
+        "number",
+        "Significant decimal digits of the median element, from 0 (the error is at least as large as the exact number) to "
+        "those of the type; null where there is nothing to tell.",
+    ),
     "worst_digits": ("number", "Those of the worst element."),
     "worst_index": ("[integer]", "Where the worst element is."),
     "worst_value": ("number", "What the worst element is."),
