@@ -31,6 +31,15 @@ ENTRY e {
 """One number of two quadratic forms, whose second products are never in TF32."""
 
 
+_EMULATIONS = {"bf16x3", "bf16x6", "tf32x3"}
+"""Policies that come near f32: whether their effect on one number is larger than rounding's is a matter of last bits."""
+
+
+def _untold(found: hloexec.Explanation) -> list[Untold]:
+    """What the values are said not to tell, but for what the last bits of our own sums decide."""
+    return [untold for untold in found.untold if untold.policy not in _EMULATIONS]
+
+
 @pytest.fixture(scope="module")
 def module() -> hloexec.Module:
     return hloexec.parse(TEXT)
@@ -68,14 +77,14 @@ def test_one_of_two_products_of_a_single_number_is_named_alone(module: hloexec.M
     found = hloexec.explain(module, inputs, _expected(inputs, number))
     assert found.verdict is Explained.POLICY
     assert [found.best.name, *(trial.name for trial in found.alike)] == [f"reference,e/d{number}=tf32"]
-    assert not found.untold
+    assert not _untold(found)
 
 
 def test_both_products_are_named_where_both_show(module: hloexec.Module) -> None:
     inputs = _inputs()
     found = hloexec.explain(module, inputs, _expected(inputs, 1, 2))
     assert found.best.name == "tf32"
-    assert not found.untold
+    assert not _untold(found)
 
 
 @pytest.mark.parametrize("in_tf32", [(1,), (1, 2)])
@@ -85,7 +94,7 @@ def test_a_product_that_does_not_show_cannot_be_told(module: hloexec.Module, in_
     found = hloexec.explain(module, inputs, _expected(inputs, *in_tf32))
     assert found.best.name == "reference,e/d1=tf32"
     assert [trial.name for trial in found.alike] == ["tf32"]
-    assert found.untold == (Untold("e/d2", "tf32"),)
+    assert _untold(found) == [Untold("e/d2", "tf32")]
 
 
 def test_of_two_equal_products_neither_can_be_told(module: hloexec.Module) -> None:
@@ -94,7 +103,7 @@ def test_of_two_equal_products_neither_can_be_told(module: hloexec.Module) -> No
     inputs = [x, a, x, a]
     found = hloexec.explain(module, inputs, _expected(inputs, 1))
     assert found.best.name in ("reference,e/d1=tf32", "reference,e/d2=tf32")
-    assert found.untold == (Untold("e/d1", "tf32"), Untold("e/d2", "tf32"))
+    assert _untold(found) == [Untold("e/d1", "tf32"), Untold("e/d2", "tf32")]
 
 
 def test_products_of_a_stated_precision_are_no_choice(module: hloexec.Module) -> None:
@@ -118,7 +127,8 @@ def test_the_command_names_what_cannot_be_told(
     assert said.startswith("tf32 for %d1 explains it: ")
     assert "the values cannot tell whether tf32 holds for %d2" in said
     assert main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["untold_instructions"] == [{"name": "e/d2", "policy": "tf32"}]
+    untold = json.loads(capsys.readouterr().out)["untold_instructions"]
+    assert [each for each in untold if each["policy"] not in _EMULATIONS] == [{"name": "e/d2", "policy": "tf32"}]
 
 
 def test_a_search_that_runs_out_of_runs_says_so(module: hloexec.Module) -> None:
