@@ -191,8 +191,8 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     ),
     "digits": (
         "number",
-        "Significant decimal digits of the median element, from 0 (the error is at least as large as the exact number) to "
-        "those of the type; null where there is nothing to tell.",
+        "Significant decimal digits of the median element: from 0, where the error is at least as large as the number, "
+        "to those of the type; null where there is nothing to tell.",
     ),
     "worst_digits": ("number", "Those of the worst element."),
     "worst_index": ("[integer]", "Where the worst element is."),
