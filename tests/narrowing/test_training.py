@@ -1,4 +1,4 @@
-"""Training steps, as XLA:CPU trains with what was narrowed: a reduced form of `python -m tests.narrowing.training`."""
+"""Training steps, as XLA:CPU trains with what was narrowed: a reduced form of `python -m evaluation.narrowing.command`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 
 import hloexec
 from conformance import xla
-from tests.narrowing.programs import SEEN
-from tests.narrowing.training import TOLERANCE, losses_of_xla, narrowed, worst_of_xla
+from evaluation.narrowing.command import TOLERANCE, losses_of_xla, narrowed, worst_of_xla
+from evaluation.narrowing.programs import SEEN
 
 pytestmark = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 TRANSFORMER, CONVNET = SEEN

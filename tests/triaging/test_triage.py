@@ -57,7 +57,7 @@ def _plain(found: hloexec.Triage) -> list[Any]:
 @pytest.mark.slow
 def test_a_farm_of_three_causes_is_found_and_grouped_by_them(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    from tests.triaging.building import Farm, build
+    from evaluation.triaging.building import Farm, build
 
     farm = Farm("seen", ("TF32", "NaN by overflow"), 3, 2, pairs=0, recorded=2, functions=0)
     truth = build(farm, tmp_path / "modules")
