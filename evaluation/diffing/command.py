@@ -1,42 +1,33 @@
-"""Measure `hloexec.diff` on the drawn pairs: `python -m evaluation.diffing.command --help`."""
+"""`python -m evaluation diff`: how often the first finding is the planted fault, and what is found where there is none."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
-from queue import Queue
 from random import Random
 from statistics import median, quantiles
-from subprocess import PIPE, Popen
-from tempfile import TemporaryFile
-from threading import Timer
-from typing import Any
 
-from evaluation.pairs.drawing import NUMBERS, Pair, pairs
+import click
+
+from evaluation.options import JOBS, JSON, LIMIT, ONLY, half_option, share, taken
+from evaluation.pairs.drawing import NUMBERS, TABLE, Pair, pairs, pairs_of_table
+from evaluation.processes import Record, measure_apart
 from evaluation.programs import PROGRAMS
-from evaluation.programs.lowering import ENVIRONMENT
 
-__all__ = ["chosen", "measure"]
+__all__ = ["chosen", "diff", "measure"]
 
 _SECONDS = 300
 """What a process may take for one pair, drawing it included."""
 _MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}
 """Without pools of Python's own, what is freed goes back to the system, and the peak of each run can be told."""
-_HALVES = ("seen", "held", "reserve", "fresh")
-Record = dict[str, Any]
 
 
 def chosen(
     only: str = "",
-    half: str = "",
+    half: str | None = None,
     limit: int | None = None,
     *,
     clean: bool = True,
@@ -50,7 +41,7 @@ def chosen(
     halves = (half,) if half else ("seen", "held")
     found = [
         pair
-        for pair in pairs(numbers)
+        for pair in (pairs_of_table() if half == TABLE else pairs(numbers))
         if only in pair.name and pair.half in halves and (clean if pair.is_clean else faults)
     ]
     if limit is None:
@@ -66,40 +57,13 @@ def chosen(
 
 def measure(wanted: Sequence[Pair], jobs: int = 1) -> Iterator[Record]:
     """What is found of each pair, as it comes; the pairs of a program share a process."""
-    in_order = sorted(wanted, key=lambda pair: list(PROGRAMS).index(pair.program))
-    chunks = [list(chunk) for _, chunk in groupby(in_order, lambda pair: pair.program)]
-    records: Queue[Record] = Queue()
-    with ThreadPoolExecutor(jobs) as pool:
-        for chunk in chunks:
-            pool.submit(_measure_chunk, chunk, records)
-        for _ in wanted:
-            yield records.get()
-
-
-def _measure_chunk(left: list[Pair], records: Queue[Record]) -> None:
-    """Measure pairs in a process; if it dies, the pair that it died of has failed, and another process goes on."""
-    environment = os.environ | ENVIRONMENT | _MEMORY | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    while left:
-        command = [sys.executable, "-m", "evaluation.diffing.measuring", *(pair.name for pair in left)]
-        with (
-            TemporaryFile() as complaints,
-            Popen(command, stdout=PIPE, stderr=complaints, text=True, env=environment) as process,
-        ):
-            assert process.stdout is not None
-            watch = Timer(_SECONDS * len(left), process.kill)
-            watch.start()
-            for line in process.stdout:
-                if line.startswith("{"):
-                    records.put(json.loads(line))
-                    left = left[1:]
-            process.wait()
-            watch.cancel()
-            complaints.seek(0)
-            reason = complaints.read().decode(errors="replace").strip().splitlines()[-1:]
-        if left:
-            pair, *left = left
-            failure = f"the process died: {''.join(reason)}"[:500]
-            records.put({"name": pair.name, "half": pair.half, "is_clean": pair.is_clean, "failure": failure})
+    in_order = sorted(wanted, key=lambda pair: [*PROGRAMS, TABLE].index(pair.program))
+    chunks = [[pair.name for pair in chunk] for _, chunk in groupby(in_order, lambda pair: pair.program)]
+    for record in measure_apart(
+        ["evaluation.diffing.measuring"], chunks, seconds=_SECONDS, jobs=jobs, variables=_MEMORY
+    ):
+        pair = Pair.of(record["name"])
+        yield {"half": pair.half, "form": pair.form, "is_clean": pair.is_clean, **record}
 
 
 def _is_counted(record: Record) -> bool:
@@ -126,21 +90,17 @@ def _line(record: Record) -> str:
     )
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole}" + (f" ({part / whole:.1%})" if whole else "")
-
-
 def _summary(records: Sequence[Record]) -> Iterator[str]:
     counted = [record for record in records if _is_counted(record)]
     faults = [record for record in counted if not record["is_clean"]]
     clean = [record for record in counted if record["is_clean"]]
     silent = [record for record in faults if record.get("verdict") in ("agree", "rounding only")]
     alarms = [record for record in clean if not _is_right(record)]
-    yield f"faults: {_share(sum(map(_is_right, faults)), len(faults))} right by the first finding"
-    yield f"        {_share(sum(r.get('rank') is not None for r in faults), len(faults))} right by some finding"
+    yield f"faults: {share(sum(map(_is_right, faults)), len(faults))} right by the first finding"
+    yield f"        {share(sum(r.get('rank') is not None for r in faults), len(faults))} right by some finding"
     yield f"        first: {dict(Counter(r.get('first') or 'wrong' for r in faults))}"
     certain = [record for record in faults if record.get("is_certain")]
-    yield f"        {_share(sum(map(_is_right, certain)), len(certain))} right of those that are said to be to blame"
+    yield f"        {share(sum(map(_is_right, certain)), len(certain))} right of those that are said to be to blame"
     yield f"        {len(silent)} faults with the verdict `agree` or `rounding only`"
     yield f"        {len({r['kind'] for r in faults if r.get('kind')})} kinds; by form: {_by(faults, 'form')}"
     yield f"        by inputs: {_by(faults, 'inputs')}"
@@ -162,51 +122,44 @@ def _by(records: Sequence[Record], key: str) -> str:
     return ", ".join(f"{name} {sum(map(_is_right, group))}/{len(group)}" for name, group in groups.items())
 
 
-def _range(text: str) -> range:
-    """Numbers as `10-19`, or one alone; ValueError for anything else."""
+def _range(context: click.Context, parameter: click.Parameter, text: str | None) -> range:
+    """Numbers as `10-19`, or one alone."""
+    if text is None:
+        return NUMBERS
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    try:
+        return range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a number nor two, as in 10-19") from None
 
 
-def main() -> None:
-    """Measure what the arguments ask for."""
-    parser = argparse.ArgumentParser(prog="python -m evaluation.diffing.command", description=__doc__)
-    parser.add_argument("--only", default="", metavar="SUBSTRING", help="pairs whose name contains it")
-    parser.add_argument("--half", default="", choices=_HALVES, help="one half of the programs, or a later set")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--clean", action="store_true", help="pairs without a fault only")
-    kinds.add_argument("--faults", action="store_true", help="pairs with a fault only")
-    parser.add_argument("--numbers", type=_range, default=NUMBERS, metavar="FIRST-LAST", help="those of the pairs")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many, spread evenly")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes at once")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write a line of JSON for each pair")
-    parser.add_argument("--totals", action="store_true", help="the summary only, without a line for each pair")
-    options = parser.parse_args()
+@click.command()
+@ONLY
+@half_option("seen", "held", "reserve", "fresh", TABLE, default=None)
+@click.option("--clean", "which", flag_value="clean", help="Pairs without a fault only.")
+@click.option("--faults", "which", flag_value="faults", help="Pairs with a fault only.")
+@click.option("--numbers", callback=_range, metavar="FIRST-LAST", help="Those of the drawn pairs; 0-9 by default.")
+@LIMIT
+@JOBS
+@JSON
+@click.option("--totals", is_flag=True, help="The summary only, without a line for each pair.")
+def diff(
+    only: str,
+    half: str | None,
+    which: str | None,
+    numbers: range,
+    limit: int | None,
+    jobs: int,
+    target: Path | None,
+    totals: bool,
+) -> None:
+    """How often `diff` names the planted fault first, how many false alarms it raises, and what it costs."""
     start = time.perf_counter()
-    wanted = chosen(
-        options.only,
-        options.half,
-        options.limit,
-        clean=not options.faults,
-        faults=not options.clean,
-        numbers=options.numbers,
-    )
-    records = []
-    for record in measure(wanted, options.jobs):
-        records.append(record)
-        if not options.totals:
-            print(_line(record), flush=True)
-    if options.json:
-        options.json.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    print(f"\n{len(records)} pairs in {time.perf_counter() - start:.0f} s")
-    for line in _summary(records):
-        print(line)
+    wanted = chosen(only, half, limit, clean=which != "faults", faults=which != "clean", numbers=numbers)
+    records = taken(measure(wanted, jobs), (lambda record: "") if totals else _line, target)
+    click.echo(f"\n{len(records)} pairs in {time.perf_counter() - start:.0f} s")
+    click.echo("\n".join(_summary(records)))
     missed = [record for record in records if _is_counted(record) and not _is_right(record)]
-    if missed and not options.totals:
-        print("\nmissed:")
-        for record in missed:
-            print(_line(record))
-
-
-if __name__ == "__main__":
-    main()
+    if missed and not totals:
+        click.echo("\nmissed:")
+        click.echo("\n".join(map(_line, missed)))

@@ -1,4 +1,4 @@
-"""Whether what `diff` says of a drawn pair is right."""
+"""Whether what `diff` says of a pair is right."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`diff` on drawn pairs, with its time and memory beside those of plain runs; a process of its own for some pairs.
-
-The process reads names of pairs from its arguments and writes a line of JSON for each.
-"""
+"""`diff` on pairs, with its time and memory beside those of plain runs: what the process of a program's pairs does."""
 
 from __future__ import annotations
 
@@ -13,18 +10,17 @@ import resource
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import Any
 
 import attrs
 
 import hloexec
 from evaluation.diffing.judging import judge
 from evaluation.pairs.drawing import Drawn, Pair, draw
+from evaluation.processes import Record, answer
 from hloexec.ir import Module
 
 __all__ = ["LIMIT_SECONDS", "measured"]
@@ -35,18 +31,16 @@ _WAITING = 4
 """How many times the limit may pass on the clock."""
 _LEAST_BYTES = 2**20
 """What a run is taken to need at least."""
-Record = dict[str, Any]
 
 
 def measured(pair: Pair) -> Record:
     """What `diff` says of a pair, and what it costs."""
-    record: Record = {"name": pair.name, "half": pair.half, "form": pair.form, "is_clean": pair.is_clean}
     start = time.perf_counter()
     try:
         drawn = draw(pair)
     except LookupError as reason:
-        return record | {"kind": "", "is_drawn": False, "failure": str(reason)}
-    record |= {
+        return {"kind": "", "is_drawn": False, "failure": str(reason)}
+    record: Record = {
         "kind": drawn.kind,
         "inputs": drawn.variant,
         "compare_agrees": drawn.agrees,
@@ -138,11 +132,9 @@ def _in_a_child(work: Callable[[], Record]) -> Record:
 
 def main() -> None:
     """Measure the pairs that the arguments name."""
-    warnings.simplefilter("ignore")
     small = hloexec.parse("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x, x) }\n")
     hloexec.diff(small, small)  # imports what is only imported when needed
-    for name in sys.argv[1:]:
-        print(json.dumps(measured(Pair.of(name))), flush=True)
+    answer(lambda name: measured(Pair.of(name)), sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import hloexec
 from evaluation.explaining.cases import Case, Truth, cases, same, truth
 from evaluation.explaining.operations.halves import HALVES
-from evaluation.programs.lowering import ENVIRONMENT
+from evaluation.processes import ENVIRONMENT
 from hloexec.explaining.units import single_units
 from hloexec.ops.policies.policy import numerics_policy
 

@@ -16,7 +16,6 @@ from evaluation.faults.editing import Draft
 from evaluation.faults.naming import renamed, uniquely_named
 from evaluation.faults.rewriting import rewrite_exactly, rewrite_sums
 from hloexec.ir import ArrayShape, Instruction, Layout, Module
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import OPCODES, Role
 
 __all__ = ["Disguised", "disguise", "shuffle_names"]
@@ -29,16 +28,6 @@ class Disguised:
     module: Module
     origins: Mapping[str, str]
     """From its instructions to those that they come from; what is there only for the program's form has none."""
-
-    def holds(self, name: str, originals: frozenset[str]) -> bool:
-        """Whether an instruction comes from one of these, or is the fusion or the call that such a one stands in."""
-        if self.origins.get(name) in originals:
-            return True
-        instruction = next((c.by_name[name] for c in self.module if name in c.by_name), None)
-        if instruction is None or OPCODES[instruction.opcode].role is not Role.CALL:
-            return False
-        callees = computation_names(instruction.attributes)
-        return any(self.holds(inner.name, originals) for callee in callees for inner in self.module.by_name[callee])
 
 
 def disguise(module: Module, seed: int, *, reorders: bool = False, unrolls: bool = False) -> Disguised:

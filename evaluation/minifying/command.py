@@ -26,8 +26,9 @@ from evaluation.minifying.deep_programs import DEEP
 from evaluation.pairs.drawing import Pair, draw
 from evaluation.pairs.models import model
 from evaluation.pairs.table import FAULTY
+from evaluation.processes import ENVIRONMENT
 from evaluation.programs import HELD, LATER, PROGRAMS
-from evaluation.programs.lowering import ENVIRONMENT, lowered
+from evaluation.programs.lowering import lowered
 from evaluation.programs.program import Program
 from hloexec.ir import Module
 from hloexec.minifying.case import counted

@@ -1,7 +1,7 @@
 """Pairs drawn by a seed: a program, a fault planted somewhere in it, and a disguise; and pairs without a fault.
 
 A fault counts if it changes the results by more than rounding explains. Where it does not, another place is tried, and
-then another kind: everything follows from the name of the pair.
+then another kind: everything follows from the name of the pair. Those of the table have names, too: `table/07`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from evaluation.faults.disguise import Disguised, disguise, shuffle_names
 from evaluation.faults.editing import Draft
 from evaluation.faults.kinds import KINDS, Kind, flow, places
 from evaluation.faults.planting import Planted, plant, without_calls
+from evaluation.pairs.table import CLEAN, FAULTY, Case
 from evaluation.programs import FRESH, HELD, PROGRAMS, RESERVE
 from evaluation.programs.lowering import lowered
 from evaluation.programs.outliers import VARIANTS, Reference, reference
 from hloexec.ir import Instruction, Module
 from hloexec.values import Value
 
-__all__ = ["NUMBERS", "Drawn", "Pair", "draw", "pairs"]
+__all__ = ["NUMBERS", "TABLE", "Drawn", "Pair", "draw", "pairs", "pairs_of_table"]
 
+TABLE = "table"
+"""What stands for the program in the names of the table's pairs."""
 NUMBERS = range(10)
 """Those of the pairs of a program, where no others are asked for."""
 _SITES = 4
@@ -55,7 +58,7 @@ class Pair:
     def of(cls, name: str) -> Pair:
         """The pair of a name; ValueError if it is none, KeyError if there is no such program."""
         program, _, number = name.partition("/")
-        if program not in PROGRAMS:
+        if program not in (*PROGRAMS, TABLE):
             raise KeyError(program)
         return cls(program, int(number.removeprefix("clean")), number.startswith("clean"))
 
@@ -65,7 +68,9 @@ class Pair:
 
     @property
     def half(self) -> str:
-        """`seen`, `held`, or one of the later sets, `reserve` and `fresh`."""
+        """`seen`, `held`, one of the later sets, `reserve` and `fresh`, or `table`."""
+        if self.program == TABLE:
+            return TABLE
         if self.program in FRESH:
             return "fresh"
         if self.program in RESERVE:
@@ -75,6 +80,8 @@ class Pair:
     @property
     def form(self) -> str:
         """What was done to the module after: `optimized` by XLA:CPU, `disguised`, or also `reordered`."""
+        if self.program == TABLE:
+            return "reordered" if _case(self).reorders else "disguised"
         if self.is_clean:
             return ("optimized", "reordered", "disguised")[self.number % 3]
         if self.number % 2 or PROGRAMS[self.program].is_bf16:
@@ -92,7 +99,7 @@ class Drawn:
     """A pair of modules."""
 
     kind: str
-    """The kind of fault; empty for a clean pair."""
+    """The kind of fault, or what the table says; empty for a clean pair that is drawn."""
     variant: str
     before: Module
     after: Disguised
@@ -116,8 +123,16 @@ def pairs(numbers: range = NUMBERS) -> list[Pair]:
     ]
 
 
+def pairs_of_table() -> list[Pair]:
+    """Those that are not drawn, but written."""
+    tables = ((False, FAULTY), (True, CLEAN))
+    return [Pair(TABLE, number, is_clean) for is_clean, table in tables for number in range(len(table))]
+
+
 def draw(pair: Pair) -> Drawn:
-    """Make a pair; LookupError where no fault that was tried changes the results."""
+    """Make a pair; LookupError where no fault that was tried changes the results, or a model is not here."""
+    if pair.program == TABLE:
+        return _of_table(pair)
     if pair.is_clean:
         return _clean(pair)
     random = Random(pair.name)
@@ -136,6 +151,20 @@ def draw(pair: Pair) -> Drawn:
                     before = lowered(pair.program).before
                     return Drawn(kind.name, variant, before, after, names, elements, inputs, agrees=False)
     raise LookupError(f"{pair.name}: nothing that was tried changes the results")
+
+
+def _case(pair: Pair) -> Case:
+    return (CLEAN if pair.is_clean else FAULTY)[pair.number]
+
+
+def _of_table(pair: Pair) -> Drawn:
+    case = _case(pair)
+    before, inputs, after = case.before, case.inputs_per_device, case.after
+    planted = frozenset(new for new, old in after.origins.items() if old in case.blamed)
+    elements = _elements(without_calls(before), case.planted, after) if case.is_fault else {}
+    given = Reference(inputs, hloexec.run_devices(before, inputs), is_finite=True)
+    agrees = _agrees(before, given, hloexec.run_devices(after.module, inputs))
+    return Drawn(case.name, VARIANTS[0], before, after, planted, elements, inputs, agrees)
 
 
 def _clean(pair: Pair) -> Drawn:

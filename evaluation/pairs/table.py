@@ -1,4 +1,4 @@
-"""The bug farm's pairs: which fault is planted in which model, and pairs without any.
+"""The table of pairs: which fault is planted in which model, and pairs without any.
 
 A pair's seed, and whether sums are reordered on top of the fault, follow from its place in the table; so does all of
 its disguise.

@@ -1,6 +1,6 @@
 """The modules of a program: as JAX lowers it (and XLA partitions it), and as XLA:CPU optimizes it with its defaults.
 
-The process must have eight devices if a program for several is lowered: see `ENVIRONMENT`.
+The process must have eight devices if a program for several is lowered: see `evaluation.processes.ENVIRONMENT`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from evaluation.programs.devices import mesh
 from hloexec.ir import Module
 from hloexec.values import Value
 
-__all__ = ["ENVIRONMENT", "Lowered", "lowered"]
-
-ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-"""What must be set before JAX is imported."""
+__all__ = ["Lowered", "lowered"]
 
 
 @attrs.frozen(eq=False)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import hloexec
-from evaluation.programs.lowering import ENVIRONMENT
+from evaluation.processes import ENVIRONMENT
 
 __all__ = ["summary"]
 

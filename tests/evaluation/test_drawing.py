@@ -1,4 +1,4 @@
-"""A sample of the drawn pairs; `python -m evaluation.diffing.command` measures all of them."""
+"""A sample of the drawn pairs; `python -m evaluation diff` measures all of them."""
 
 from __future__ import annotations
 

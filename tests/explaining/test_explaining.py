@@ -14,7 +14,7 @@ import pytest
 import hloexec
 from evaluation.explaining.cases import Case
 from evaluation.explaining.command import judged
-from evaluation.programs.lowering import ENVIRONMENT
+from evaluation.processes import ENVIRONMENT
 from hloexec.cli import main
 from hloexec.explaining import Explained
 

@@ -1,0 +1,30 @@
+"""`python -m evaluation MEASUREMENT`: how often the tools are right, on programs whose faults and numerics are known.
+
+`--help` lists the measurements; README.md beside this file says what each of them counts.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import click
+
+from evaluation.diffing.command import diff
+from evaluation.processes import ENVIRONMENT
+
+MEASUREMENTS = (diff,)
+
+
+@click.group()
+def main() -> None:
+    """Measure how often the tools are right, on programs whose faults and numerics are known."""
+    os.environ.update(ENVIRONMENT)
+    warnings.simplefilter("ignore")
+
+
+for each in MEASUREMENTS:
+    main.add_command(each)
+
+if __name__ == "__main__":
+    main()
