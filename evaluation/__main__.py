@@ -11,9 +11,12 @@ import warnings
 import click
 
 from evaluation.diffing.command import diff
+from evaluation.explaining.command import explain
+from evaluation.minifying.command import minify
 from evaluation.processes import ENVIRONMENT
+from evaluation.triaging.command import triage
 
-MEASUREMENTS = (diff,)
+MEASUREMENTS = (diff, explain, minify, triage)
 
 
 @click.group()

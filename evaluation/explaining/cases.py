@@ -4,7 +4,7 @@ Those of the reserve half are made in `evaluation.explaining.reserve`, of the fr
 `evaluation.explaining.operations`.
 
 A case counts if what is done shows at all: under the policy that is right, the program gives other bits than under
-`reference`. Faults are drawn as the bug farm draws them, of the kinds that are not numerics; one counts if XLA:CPU's
+`reference`. Faults are planted, of the kinds that are not numerics; one counts if XLA:CPU's
 result with it differs from its result without by more than rounding explains.
 """
 

@@ -1,6 +1,5 @@
-"""The programs whose numerics are varied: those of the bug farm for one device, and small ones for narrow and tiny
-numbers. One half of them is not looked at until everything is built; the bug farm's own halves, and every other of the
-small ones."""
+"""The programs whose numerics are varied: those of `evaluation.programs` for one device, in the same halves, and small
+ones for narrow and tiny numbers, of which every other is of the held half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program of the farm is."""
+"""What a program is."""
 
 from __future__ import annotations
 

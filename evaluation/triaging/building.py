@@ -1,7 +1,7 @@
-"""A folder of modules of which some are faulty, for `farm`: everything follows from a seed.
+"""A folder of modules of which some are faulty: everything follows from a seed.
 
-Clean ones are programs of the bug farm, as JAX lowers them and disguised or optimized by XLA:CPU (pairs), or with what
-XLA:CPU gives for them (recorded results); functions of JAX, as HLO and as StableHLO; and networks of random sizes.
+Clean ones are programs of `evaluation.programs`, as JAX lowers them and disguised or optimized by XLA:CPU (pairs);
+networks of random sizes, with what XLA:CPU gives for them (recorded results); and functions of JAX, as HLO and StableHLO.
 Faulty ones have one of six causes. What is true of a faulty one is told by XLA:CPU, which runs the program with and
 without the fault.
 """
@@ -32,7 +32,7 @@ from hloexec.ir import Module
 from hloexec.results import result_shapes
 from hloexec.values import Array, Value
 
-__all__ = ["CAUSES", "Farm", "build"]
+__all__ = ["CAUSES", "Mixture", "build"]
 
 _SHOWS = 1e-3
 """A fault shows if XLA:CPU's results differ by so much of their largest element."""
@@ -40,8 +40,8 @@ _LIMITS: dict[str, Any] = {"max_iterations": 500, "timeout": 20}
 
 
 @attrs.frozen
-class Farm:
-    """What a farm has: how many modules, and which causes, each so many times."""
+class Mixture:
+    """What a folder has: which causes of faults, each so many times, and how many modules without."""
 
     half: str
     """Of the programs: `seen` or `held`."""
@@ -63,29 +63,29 @@ _PLANTED = {
     ("held", "wrong dimension"): ("broadcast along another dimension", ("broadcast",)),
     ("held", "operands exchanged"): ("operands exchanged", ("divide",)),
 }
-"""The kinds of the bug farm: a compiler's fault is in what it does to one opcode."""
+"""Kinds of planted faults: a compiler's fault is in what it does to one opcode."""
 _BITS = {"TF32": 10, "bf16 operands": 7}
 
 
-def build(farm: Farm, folder: Path) -> dict[str, str]:
+def build(mixture: Mixture, folder: Path) -> dict[str, str]:
     """Write the modules, and return the cause of each faulty one by its name; the cause of clean ones is ""."""
     folder.mkdir(parents=True)
     truth: dict[str, str] = {}
-    for cause in farm.causes:
+    for cause in mixture.causes:
         maker = _MAKERS.get(cause) or _planted
         made = 0
-        for save in maker(farm, cause):
-            name = f"{farm.half}/{cause.replace(' ', '_').lower()}_{made}"
+        for save in maker(mixture, cause):
+            name = f"{mixture.half}/{cause.replace(' ', '_').lower()}_{made}"
             # The name must not tell it.
-            name = f"m{Random(f'{farm.seed} {name}').randrange(10**6):06d}"
+            name = f"m{Random(f'{mixture.seed} {name}').randrange(10**6):06d}"
             save(folder / name)
             truth[name] = cause
             made += 1
-            if made == farm.faults_per_cause:
+            if made == mixture.faults_per_cause:
                 break
-        assert made == farm.faults_per_cause, f"only {made} of {cause}"
-    for number, save in enumerate(_clean(farm)):
-        name = f"c{Random(f'{farm.seed} clean {number}').randrange(10**6):06d}"
+        assert made == mixture.faults_per_cause, f"only {made} of {cause}"
+    for number, save in enumerate(_clean(mixture)):
+        name = f"c{Random(f'{mixture.seed} clean {number}').randrange(10**6):06d}"
         name = f"{('a', 'b/c', 'd')[number % 3]}/{name}"
         save(folder / name)
         truth[name] = ""
@@ -142,17 +142,17 @@ def _programs(half: str) -> list[str]:
 # Clean ones
 
 
-def _clean(farm: Farm) -> Iterator[Save]:
-    yield from _clean_pairs(farm)
-    yield from _clean_recorded(farm)
-    yield from _functions(farm)
+def _clean(mixture: Mixture) -> Iterator[Save]:
+    yield from _clean_pairs(mixture)
+    yield from _clean_recorded(mixture)
+    yield from _functions(mixture)
 
 
-def _clean_pairs(farm: Farm) -> Iterator[Save]:
+def _clean_pairs(mixture: Mixture) -> Iterator[Save]:
     count, number = 0, 0
     while True:
-        for name in _programs(farm.half):
-            if count == farm.pairs:
+        for name in _programs(mixture.half):
+            if count == mixture.pairs:
                 return
             drawn = draw(Pair(name, number, is_clean=True))
             yield _saving_pair(drawn.before, drawn.after.module, drawn.inputs_per_device[0])
@@ -160,9 +160,9 @@ def _clean_pairs(farm: Farm) -> Iterator[Save]:
         number += 1
 
 
-def _clean_recorded(farm: Farm) -> Iterator[Save]:
-    for number in range(farm.recorded):
-        module, inputs = _network(Random(f"{farm.seed} network {number}"))
+def _clean_recorded(mixture: Mixture) -> Iterator[Save]:
+    for number in range(mixture.recorded):
+        module, inputs = _network(Random(f"{mixture.seed} network {number}"))
         yield _saving(module, inputs, by_xla(module, inputs), packed=number % 3 == 0)
 
 
@@ -192,18 +192,20 @@ def _network(random: Random) -> tuple[Module, list[Value]]:
     return without_calls(module), list(arguments)
 
 
-def _functions(farm: Farm) -> Iterator[Save]:
+def _functions(mixture: Mixture) -> Iterator[Save]:
     """Functions of JAX, compared with XLA:CPU on arguments of their own: three of four as HLO, one as StableHLO."""
+    if not mixture.functions:
+        return
     import jax
 
     from tests.jax_functions import lax_table, numpy_table, science_table
 
     cases = [case for table in (lax_table, numpy_table, science_table) for case in table.CASES]
     cases = [case for case in cases if case.invariants is None and "f32" in case.types]
-    chosen = [case for number, case in enumerate(cases) if number % 2 == (farm.half == "held")]
-    Random(f"{farm.seed} functions").shuffle(chosen)
-    assert len(chosen) >= farm.functions, len(chosen)
-    for number, case in enumerate(chosen[: farm.functions]):
+    chosen = [case for number, case in enumerate(cases) if number % 2 == (mixture.half == "held")]
+    Random(f"{mixture.seed} functions").shuffle(chosen)
+    assert len(chosen) >= mixture.functions, len(chosen)
+    for number, case in enumerate(chosen[: mixture.functions]):
         lowering = jax.jit(case.function, keep_unused=True).lower(*case.arguments)
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(case.arguments)]
         if number % 4 == 3:
@@ -224,15 +226,15 @@ def _saving_stablehlo(text: str, inputs: Sequence[Value]) -> Save:
 # Faulty ones
 
 
-def _planted(farm: Farm, cause: str) -> Iterator[Save]:
+def _planted(mixture: Mixture, cause: str) -> Iterator[Save]:
     """Pairs with a fault in the module after, in as many programs as have a place for it."""
-    name, opcodes = _PLANTED[farm.half, cause]
+    name, opcodes = _PLANTED[mixture.half, cause]
     (kind,) = (each for each in KINDS if each.name == name)
-    random = Random(f"{farm.seed} {cause}")
-    programs = _programs(farm.half)
+    random = Random(f"{mixture.seed} {cause}")
+    programs = _programs(mixture.half)
     random.shuffle(programs)
     tried = set[tuple[str, str]]()
-    for program in programs * farm.faults_per_cause:
+    for program in programs * mixture.faults_per_cause:
         base, found = _base(program), lowered(program)
         sites = [site for site in kind.sites(Draft(base)) if site.opcode in opcodes]
         for site in [site for site in sites if (program, site.name) not in tried][:6]:
@@ -261,10 +263,10 @@ def _differ(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
     return is_different
 
 
-def _rounded(farm: Farm, cause: str) -> Iterator[Save]:
+def _rounded(mixture: Mixture, cause: str) -> Iterator[Save]:
     """Modules with the results of a backend that rounds the operands of contractions."""
-    random = Random(f"{farm.seed} {cause}")
-    programs = _programs(farm.half) if farm.pairs else []
+    random = Random(f"{mixture.seed} {cause}")
+    programs = _programs(mixture.half) if mixture.pairs else []
     random.shuffle(programs)
     for number in range(100):
         if number % 2 and programs:
@@ -297,9 +299,9 @@ def _is_off(x: Array, y: Array) -> bool:
         return bool(np.median(abs(x - y) / np.maximum(abs(y), 1e-30)) > 2.0**-15)
 
 
-def _flushed(farm: Farm, cause: str) -> Iterator[Save]:
+def _flushed(mixture: Mixture, cause: str) -> Iterator[Save]:
     """Programs whose numbers are denormal on the way: XLA:CPU flushes them, as it is asked in the triage."""
-    random = Random(f"{farm.seed} {cause}")
+    random = Random(f"{mixture.seed} {cause}")
     while True:
         shape = ",".join(str(random.choice((4, 7, 16, 33))) for _ in range(random.randint(1, 3)))
         size, power = random.choice(("1e-20", "3e-20", "1e-21")), random.choice(("1e38", "1e37", "3e37"))
@@ -345,9 +347,9 @@ def _flushed_truth(module: Module, inputs: Sequence[Value]) -> Array:
     return np.asarray(values[entry.root_name])
 
 
-def _overflow(farm: Farm, cause: str) -> Iterator[Save]:
+def _overflow(mixture: Mixture, cause: str) -> Iterator[Save]:
     """Pairs in which a softmax no longer subtracts the largest logit."""
-    random = Random(f"{farm.seed} {cause}")
+    random = Random(f"{mixture.seed} {cause}")
     while True:
         rows, columns, depth = (random.choice((3, 8, 16, 20)) for _ in range(3))
         scale, function = random.choice((300, 500, 900)), random.choice(("tanh", "sine", "cosine", "logistic"))
@@ -384,7 +386,7 @@ ENTRY e {{ x = {shape} parameter(0)
             yield _saving_pair(before, disguise(after, random.randrange(2**30)).module, None)
 
 
-_MAKERS: dict[str, Callable[[Farm, str], Iterator[Save]]] = {
+_MAKERS: dict[str, Callable[[Mixture, str], Iterator[Save]]] = {
     "TF32": _rounded,
     "bf16 operands": _rounded,
     "flushed denormals": _flushed,

@@ -1,27 +1,23 @@
-"""Measure `hloexec.triage`: `python -m evaluation.triaging.command --help`.
-
-A farm of 300 modules, 30 of them faulty by 6 causes, is built in a folder, and triaged. There are two, of different
-programs: `seen` is what triage was made with, `held` was held back.
-"""
+"""`python -m evaluation triage`: how many faulty modules of a folder are found, false alarms, and groups by cause."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import click
+
 import hloexec
-from evaluation.processes import ENVIRONMENT
+from evaluation.options import JOBS, half_option
+from evaluation.triaging.building import CAUSES, Mixture, build
 
-__all__ = ["summary"]
+__all__ = ["triage"]
 
 
-def summary(found: hloexec.Triage, truth: Mapping[str, str]) -> Iterator[str]:
+def _summary(found: hloexec.Triage, truth: Mapping[str, str]) -> Iterator[str]:
     """What was found, line by line."""
     outcomes = {module.name: module for module in found.modules}
     faulty = [name for name, cause in truth.items() if cause]
@@ -44,43 +40,32 @@ def summary(found: hloexec.Triage, truth: Mapping[str, str]) -> Iterator[str]:
     yield f"{found.seconds:.0f} s, {100 * found.seconds / len(found.modules):.0f} s for 100 modules"
 
 
-def main() -> None:
-    """Measure what the arguments ask for."""
-    parser = argparse.ArgumentParser(prog="python -m evaluation.triaging.command", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where it is built, unless it is there; modules are in modules/")
-    parser.add_argument("--half", choices=("seen", "held"), default="seen", help="which of the two farms")
-    parser.add_argument("--seed", type=int, default=0, help="draw other faults and networks")
-    parser.add_argument("--jobs", type=int, default=2, help="so many processes at once")
-    parser.add_argument("--clean", type=int, default=270, help="how many modules without a fault")
-    parser.add_argument("--build", action="store_true", help="build it only")
-    options = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
-    warnings.simplefilter("ignore")
-    from evaluation.triaging.building import CAUSES, Farm, build
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@half_option("seen", "held")
+@click.option("--only", default="", metavar="SUBSTRING", help="Causes of faults whose name contains it.")
+@click.option("--faults", type=click.IntRange(1), default=5, show_default=True, help="So many modules of each cause.")
+@click.option("--clean", type=click.IntRange(0), default=270, show_default=True, help="So many without a fault.")
+@click.option("--seed", default=0, show_default=True, help="Draw other faults and networks.")
+@JOBS
+@click.option("--build", "builds_only", is_flag=True, help="Build the folder only.")
+def triage(
+    folder: Path, half: str, only: str, faults: int, clean: int, seed: int, jobs: int, builds_only: bool
+) -> None:
+    """How many faulty modules `triage` finds among others, and whether it groups them by their causes.
 
-    place = options.folder / "truth.json"
+    Modules are built in FOLDER/modules, unless they are there: of six causes, from programs of the half.
+    """
+    place = folder / "truth.json"
     if not place.exists():
         start = time.monotonic()
-        pairs, recorded = options.clean * 10 // 27, options.clean * 6 // 27
-        farm = Farm(
-            options.half,
-            CAUSES[options.half],
-            options.seed,
-            pairs=pairs,
-            recorded=recorded,
-            functions=options.clean - pairs - recorded,
-        )
-        truth = build(farm, options.folder / "modules")
-        place.write_text(json.dumps(truth, indent=1))
-        print(f"built in {time.monotonic() - start:.0f} s")
-    truth = json.loads(place.read_text())
-    if options.build:
+        pairs, recorded = clean * 10 // 27, clean * 6 // 27
+        causes = tuple(cause for cause in CAUSES[half] if only in cause)
+        mixture = Mixture(half, causes, seed, faults, pairs, recorded, clean - pairs - recorded)
+        place.write_text(json.dumps(build(mixture, folder / "modules"), indent=1))
+        click.echo(f"built in {time.monotonic() - start:.0f} s")
+    if builds_only:
         return
-    found = hloexec.triage(
-        options.folder / "modules", output=options.folder / "out", against="xla-cpu", jobs=options.jobs
-    )
-    print("\n".join(summary(found, truth)))
-
-
-if __name__ == "__main__":
-    main()
+    truth = json.loads(place.read_text())
+    found = hloexec.triage(folder / "modules", output=folder / "out", against="xla-cpu", jobs=jobs)
+    click.echo("\n".join(_summary(found, truth)))
