@@ -64,8 +64,8 @@ def _line(record: Record) -> str:
 
 def _summary(records: Sequence[Record]) -> Iterator[str]:
     done = [record for record in records if "fails" in record]
-    yield f"{len(done)} cases, {sum('not_drawn' in each for each in records)} not drawn, "
-    yield f"{sum('failure' in each for each in records)} failed"
+    absent, failed = (sum(word in each for each in records) for word in ("not_drawn", "failure"))
+    yield f"{len(done)} cases, {absent} not drawn, {failed} failed"
     for kind in ("fault", "devices", "crash", ""):
         of_kind = [each for each in done if kind in ("", each["kind"])]
         if of_kind:

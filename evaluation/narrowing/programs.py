@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import jax
 import numpy as np
-import pytest
+from jax import lax, nn
+from jax import numpy as jnp
 
 import hloexec
 from hloexec.ir import Module
-
-jax: Any = pytest.importorskip("jax")
-jnp, lax, nn = jax.numpy, jax.lax, jax.nn
 
 __all__ = ["HELD_BACK", "SEEN", "Step"]
 

@@ -48,9 +48,18 @@ def _summary(found: hloexec.Triage, truth: Mapping[str, str]) -> Iterator[str]:
 @click.option("--clean", type=click.IntRange(0), default=270, show_default=True, help="So many without a fault.")
 @click.option("--seed", default=0, show_default=True, help="Draw other faults and networks.")
 @JOBS
+@click.option("--no-minify", is_flag=True, help="Leave out how far one module of each group can be minified.")
 @click.option("--build", "builds_only", is_flag=True, help="Build the folder only.")
 def triage(
-    folder: Path, half: str, only: str, faults: int, clean: int, seed: int, jobs: int, builds_only: bool
+    folder: Path,
+    half: str,
+    only: str,
+    faults: int,
+    clean: int,
+    seed: int,
+    jobs: int,
+    no_minify: bool,
+    builds_only: bool,
 ) -> None:
     """How many faulty modules `triage` finds among others, and whether it groups them by their causes.
 
@@ -67,5 +76,7 @@ def triage(
     if builds_only:
         return
     truth = json.loads(place.read_text())
-    found = hloexec.triage(folder / "modules", output=folder / "out", against="xla-cpu", jobs=jobs)
+    found = hloexec.triage(
+        folder / "modules", output=folder / "out", against="xla-cpu", jobs=jobs, minify=not no_minify
+    )
     click.echo("\n".join(_summary(found, truth)))
