@@ -12,12 +12,13 @@ import click
 
 from evaluation.diffing.command import diff
 from evaluation.explaining.command import explain
+from evaluation.fuzzing.command import mutants
 from evaluation.minifying.command import minify
 from evaluation.narrowing.command import precision
 from evaluation.processes import ENVIRONMENT
 from evaluation.triaging.command import triage
 
-MEASUREMENTS = (diff, explain, minify, triage, precision)
+MEASUREMENTS = (diff, explain, minify, triage, precision, mutants)
 
 
 @click.group()

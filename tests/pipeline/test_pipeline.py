@@ -1,4 +1,4 @@
-"""Some mutants through everything; `python -m evaluation.fuzzing 0 200000` tries many more."""
+"""Some mutants through everything; `python -m evaluation mutants 0 200000` tries many more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from evaluation.fuzzing.corpus import corpus
+from evaluation.fuzzing.measuring import mutant_of
 from evaluation.fuzzing.modules import modules
 from evaluation.fuzzing.stages import outcome
-from evaluation.fuzzing.trying import mutant_of
 
 _SEED = 20_261_124
 

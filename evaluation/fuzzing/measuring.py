@@ -1,21 +1,20 @@
-"""Mutants of a range of seeds, one after the other, in this process: faults as JSON lines, then the counts."""
+"""What becomes of the mutant of a seed, in a process of 4 GB in which each may take 20 s of the processor."""
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import signal
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from evaluation.fuzzing.corpus import corpus
 from evaluation.fuzzing.mutants import mutant
 from evaluation.fuzzing.stages import outcome
+from evaluation.processes import Record, answer
 
 __all__ = ["mutant_of"]
 
@@ -43,27 +42,29 @@ def _place(error: BaseException) -> str:
     return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-5:-1])
 
 
-def _main(first: int, last: int, folders: Sequence[str]) -> None:
-    texts = corpus([Path(folder) for folder in folders])
+def _measured(text: str, folder: Path) -> Record:
+    """How far a mutant goes; or where it raised what it should not have, and what."""
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+    signal.alarm(_WAITING_SECONDS)
+    try:
+        return {"outcome": outcome(text, folder)}
+    except Exception as error:
+        return {"where": _place(error), "failure": f"{type(error).__name__}: {error}"[:300]}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    """Measure the mutants of seeds; arguments that are no numbers are folders of further texts."""
+    seeds = [each for each in arguments if each.isdecimal()]
+    texts = corpus([Path(each) for each in arguments if not each.isdecimal()])
     resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, _over)
-    counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(first, last):
-            print(json.dumps({"begin": seed}), flush=True)
-            signal.setitimer(signal.ITIMER_PROF, _SECONDS)
-            signal.alarm(_WAITING_SECONDS)
-            try:
-                counts[outcome(mutant_of(seed, texts), Path(folder))] += 1
-            except Exception as error:
-                what = f"{type(error).__name__}: {error}"[:300]
-                print(json.dumps({"seed": seed, "where": _place(error), "what": what}), flush=True)
-            finally:
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                signal.alarm(0)
-    print(json.dumps({"counts": counts}), flush=True)
+        answer(lambda seed: _measured(mutant_of(int(seed), texts), Path(folder)), seeds)
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    _main(sys.argv[1:])
