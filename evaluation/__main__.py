@@ -15,21 +15,21 @@ from evaluation.explaining.command import explain
 from evaluation.fuzzing.command import mutants
 from evaluation.minifying.command import minify
 from evaluation.narrowing.command import precision
+from evaluation.pages import page
 from evaluation.processes import ENVIRONMENT
 from evaluation.triaging.command import triage
 
-MEASUREMENTS = (diff, explain, minify, triage, precision, mutants)
+__all__ = ["main"]
+
+MEASUREMENTS = (diff, explain, minify, triage, precision, mutants, page)
 
 
-@click.group()
+@click.group(commands=MEASUREMENTS)
 def main() -> None:
-    """Measure how often the tools are right, on programs whose faults and numerics are known."""
+    """Measure the tools on programs whose faults and numerics are known."""
     os.environ.update(ENVIRONMENT)
     warnings.simplefilter("ignore")
 
-
-for each in MEASUREMENTS:
-    main.add_command(each)
 
 if __name__ == "__main__":
     main()

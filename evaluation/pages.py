@@ -1,14 +1,7 @@
-"""How large the page of a large module is, and how fast it opens and filters, in Chromium:
-
-    python -m evaluation.pages [INSTRUCTIONS] [--keep FILE.html]
-
-It prints the size, the time to write the page, the time from the request to the load event and to the first frame after
-it, and the time of one filter or sort, layout included: the median and the worst of nine.
-"""
+"""`python -m evaluation page`: how large the page of a large module is, and how fast it opens and filters, in Chromium."""
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import statistics
@@ -17,10 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
+
 import hloexec
 from tests.report.html.conftest import FLAGS
 
-__all__ = ["large_module"]
+__all__ = ["page"]
 
 _PAIRS = ("add", "multiply", "subtract", "maximum", "minimum")
 _SINGLES = ("tanh", "negate", "abs", "cosine", "logistic")
@@ -49,7 +44,7 @@ requestAnimationFrame(() => setTimeout(() => {
 """
 
 
-def large_module(count: int, seed: int = 1) -> str:
+def _large_module(count: int, seed: int = 1) -> str:
     """A module of so many instructions of f32[64,32], with metadata as frameworks write it."""
     chance = random.Random(seed)
     lines = ["HloModule large", "ENTRY main {"]
@@ -82,20 +77,28 @@ def _told(name: str, milliseconds: list[float]) -> str:
     return f"{name}: {statistics.median(milliseconds):.0f} ms, at most {max(milliseconds):.0f} ms"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("instructions", type=int, nargs="?", default=10_000)
-    parser.add_argument("--keep", type=Path, help="keep the page under this name")
-    given = parser.parse_args()
-    module = hloexec.parse(large_module(given.instructions))
+@click.command()
+@click.argument("instructions", type=click.IntRange(3), default=10_000)
+@click.option("--keep", type=click.Path(path_type=Path, dir_okay=False), help="Keep the page under this name.")
+def page(instructions: int, keep: Path | None) -> None:
+    """How large the page of a large module is, and how fast it opens.
+
+    The module has so many INSTRUCTIONS, by default 10000. Printed are the page's size, the time to write it, the time
+    from the request to the load event and to the first frame after it, and the time of one filter or sort, layout
+    included: the median and the worst of nine.
+    """
+    module = hloexec.parse(_large_module(instructions))
     inputs = hloexec.random_inputs(module)
     found = hloexec.shadow(module, inputs)
     with tempfile.TemporaryDirectory() as folder:
-        path = given.keep or Path(folder) / "page.html"
+        path = keep or Path(folder) / "page.html"
         start = time.process_time()
         hloexec.write_html(found, path, module=module, inputs=inputs)
-        print(f"written in {time.process_time() - start:.1f} s of processor time")
-        print(f"{path.stat().st_size / 1e6:.1f} MB for {given.instructions} instructions")
+        click.echo(f"written in {time.process_time() - start:.1f} s of processor time")
+        click.echo(f"{path.stat().st_size / 1e6:.1f} MB for {instructions} instructions")
+        if not shutil.which("chromium") or not shutil.which("chromedriver"):
+            click.echo("not opened: chromium or chromedriver is not installed")
+            return
         browser = _browser(f"{folder}/profile")
         try:
             loads, frames = [], []
@@ -105,8 +108,8 @@ def main() -> None:
                 load, frame = browser.execute_async_script(_OPENED)
                 loads.append(load)
                 frames.append(frame)
-            print(_told("load event", loads))
-            print(_told("first frame after it", frames))
+            click.echo(_told("load event", loads))
+            click.echo(_told("first frame after it", frames))
             words = [
                 "x12",
                 "tanh",
@@ -118,11 +121,7 @@ def main() -> None:
                 "x",
                 "block_3 x5",
             ]
-            print(_told("filter", [browser.execute_script(_FILTER, word) for word in words]))
-            print(_told("sort", [browser.execute_script(_SORT, name) for name in ("error", "runs", "opcode") * 3]))
+            click.echo(_told("filter", [browser.execute_script(_FILTER, word) for word in words]))
+            click.echo(_told("sort", [browser.execute_script(_SORT, name) for name in ("error", "runs", "opcode") * 3]))
         finally:
             browser.quit()
-
-
-if __name__ == "__main__":
-    main()

@@ -153,7 +153,7 @@ def diff(
     target: Path | None,
     totals: bool,
 ) -> None:
-    """How often `diff` names the planted fault first, how many false alarms it raises, and what it costs."""
+    """How often `diff` names a planted fault first, and false alarms."""
     start = time.perf_counter()
     wanted = chosen(only, half, limit, clean=which != "faults", faults=which != "clean", numbers=numbers)
     records = taken(measure(wanted, jobs), (lambda record: "") if totals else _line, target)

@@ -77,6 +77,9 @@ def _measured(wanted: Sequence[Case]) -> Iterator[Record]:
 @LIMIT
 @JSON
 def explain(half: str, only: str, limit: int | None, target: Path | None) -> None:
-    """How often `explain` names the policy of a truth that XLA:CPU or NumPy computed, and none where there is a fault."""
+    """How often `explain` names the policy that made a result.
+
+    XLA:CPU or NumPy computed the results, some of them with a fault, of which no policy is to be named.
+    """
     wanted = spread([case for case in cases(half) if only in case.name], limit)
     click.echo("\n".join(_summary(taken(_measured(wanted), _line, target))))

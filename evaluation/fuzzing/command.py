@@ -29,7 +29,10 @@ _SHOWN = 3
 @click.option("--show", is_flag=True, help="Print the mutants of the seeds instead.")
 @JOBS
 def mutants(first: int, last: int, folders: tuple[str, ...], show: bool, jobs: int) -> None:
-    """What becomes of the mutants of the seeds from FIRST up to LAST: each gives a result or an HloError, or is a fault."""
+    """How far mutants of modules go, and where hloexec fails.
+
+    They are those of the seeds from FIRST up to LAST. All that is neither a result nor an HloError is a failure.
+    """
     paths = [Path(folder).resolve() for folder in folders]
     if show:
         texts = corpus(paths)

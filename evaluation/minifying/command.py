@@ -91,7 +91,10 @@ def _summary(records: Sequence[Record]) -> Iterator[str]:
 @JSON
 @click.option("--list", "lists", is_flag=True, help="List the cases only.")
 def minify(half: str, only: str, limit: int | None, jobs: int, target: Path | None, lists: bool) -> None:
-    """How small `minify` makes modules with a planted fault or a crash, and whether what is left still fails."""
+    """How small `minify` makes modules that fail.
+
+    They have a planted fault, or a pattern of instructions on which a command crashes.
+    """
     names = spread([name for name in _names(half) if only in name], limit)
     if lists:
         click.echo("\n".join(names))

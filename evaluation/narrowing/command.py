@@ -43,7 +43,7 @@ def _line(step: Step, steps: int, inputs: int, fresh: int, options: Mapping[str,
 
 @click.command()
 @click.argument("programs", nargs=-1, required=True, metavar="STEP...")
-@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Of the training.")
+@click.option("--steps", type=click.IntRange(2), default=20, show_default=True, help="Of the training.")
 @click.option("--inputs", type=click.IntRange(1), default=5, show_default=True, help="Which the search runs on.")
 @click.option("--fresh", type=click.IntRange(1), default=20, show_default=True, help="Inputs that XLA:CPU trains from.")
 @click.option("--types", default="bf16", show_default=True, metavar="TYPE,...", help="To narrow to.")
@@ -58,9 +58,10 @@ def precision(
     held_back: int,
     max_trials: int,
 ) -> None:
-    """How much of a training STEP `precision` narrows, and how often XLA:CPU's loss then leaves the tolerance.
+    """How much of a training step `precision` narrows, and how safely.
 
-    Seen are transformer and convnet; lstm, unet and pinn are held back.
+    XLA:CPU then trains with what was found, from fresh inputs. A STEP is transformer or convnet; or one of those that
+    are held back: lstm, unet, pinn.
     """
     from evaluation.narrowing.programs import HELD_BACK, SEEN
 

@@ -61,9 +61,9 @@ def triage(
     no_minify: bool,
     builds_only: bool,
 ) -> None:
-    """How many faulty modules `triage` finds among others, and whether it groups them by their causes.
+    """How many faulty modules `triage` finds, and how it groups them.
 
-    Modules are built in FOLDER/modules, unless they are there: of six causes, from programs of the half.
+    Modules are built in FOLDER/modules, unless they are there: faulty ones by six causes, and others.
     """
     place = folder / "truth.json"
     if not place.exists():
