@@ -12,7 +12,7 @@ WORKERS ?= 2
 # The tests start many processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-SOURCES := hloexec tests conformance docs examples $(wildcard benchmarks)
+SOURCES := hloexec tests conformance evaluation docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all coverage lint types check docs format clean

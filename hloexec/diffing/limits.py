@@ -113,7 +113,7 @@ class Limits:
     """So many runs are kept in memory, and those of two instructions more."""
     patience: int = 60
     """So many different instructions are computed again without one of them coming right, then a replacement is given
-    up: what is wrong stays wrong then. Those that repair the bug farm's faults need 24 at most."""
+    up: what is wrong stays wrong then. Those that repair the faults of `python -m evaluation diff` need 24 at most."""
     patience_in_loops: int = 400
     """The same for their runs on each device; loops may run millions."""
     edits: int = 500

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import hloexec
+from evaluation.explaining.cases import Case
+from evaluation.explaining.judging import judged
+from evaluation.processes import ENVIRONMENT
 from hloexec.cli import main
 from hloexec.explaining import Explained
-from tests.bug_farm.lowering import ENVIRONMENT
-from tests.explaining.cases import Case
-from tests.explaining.farm import judged
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CASES = (
@@ -24,7 +24,7 @@ CASES = (
     "three_layers/half bf16", "chain_in_bf16/excess", "mean_in_bf16/narrow-sums", "tiny_products/ftz",
     "small_powers/fast-functions", "dense_in_bf16/excess", "products/fault 0", "three_layers/fault 1",
 )  # fmt: skip
-"""A few of the farm's: `python -m tests.explaining.farm` measures all."""
+"""A few of the cases: `python -m evaluation explain` measures all."""
 
 
 @pytest.fixture(scope="module")

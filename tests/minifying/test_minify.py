@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 import hloexec
+from evaluation.minifying import crashing
+from evaluation.minifying.crashing import has_pattern
 from hloexec.exec.observers import Stage
 from hloexec.minifying import oracles
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import Check
 from hloexec.minifying.pairs import is_entangled
-from tests.minifying.crashing import has_pattern
 
-CRASHING = Path(__file__).with_name("crashing.py")
+CRASHING = Path(crashing.__file__)
 SUM = """
 sum {
   a = f32[] parameter(0)

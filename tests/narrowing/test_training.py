@@ -1,4 +1,4 @@
-"""Training steps, as XLA:CPU trains with what was narrowed: a reduced form of `python -m tests.narrowing.training`."""
+"""Training steps, as XLA:CPU trains with what was narrowed: a reduced form of `python -m evaluation precision`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from conformance import xla
-from tests.narrowing.programs import SEEN
-from tests.narrowing.training import TOLERANCE, losses_of_xla, narrowed, worst_of_xla
 
-pytestmark = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
+pytest.importorskip("jax")
+
+from evaluation.narrowing.programs import SEEN
+from evaluation.narrowing.training import TOLERANCE, losses_of_xla, narrowed, worst_of_xla
+
 TRANSFORMER, CONVNET = SEEN
 
 

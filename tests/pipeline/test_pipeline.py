@@ -1,4 +1,4 @@
-"""Some mutants through everything; `python -m tests.pipeline 0 200000` tries many more."""
+"""Some mutants through everything; `python -m evaluation mutants 0 200000` tries many more."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.corpus import corpus
-from tests.pipeline.modules import modules
-from tests.pipeline.stages import outcome
-from tests.pipeline.trying import mutant_of
+from evaluation.fuzzing.corpus import corpus
+from evaluation.fuzzing.measuring import mutant_of
+from evaluation.fuzzing.modules import modules
+from evaluation.fuzzing.stages import outcome
 
 _SEED = 20_261_124
 

@@ -55,12 +55,12 @@ def _plain(found: hloexec.Triage) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_farm_of_three_causes_is_found_and_grouped_by_them(tmp_path: Path) -> None:
+def test_modules_of_three_causes_are_found_and_grouped_by_them(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    from tests.triaging.building import Farm, build
+    from evaluation.triaging.building import Mixture, build
 
-    farm = Farm("seen", ("TF32", "NaN by overflow"), 3, 2, pairs=0, recorded=2, functions=0)
-    truth = build(farm, tmp_path / "modules")
+    mixture = Mixture("seen", ("TF32", "NaN by overflow"), 3, 2, pairs=0, recorded=2, functions=0)
+    truth = build(mixture, tmp_path / "modules")
     for number in range(6):
         before, after = BEFORE.replace("16", str(9 + number)), SWAPPED if number % 3 == 1 else BEFORE
         _pair(tmp_path / "modules", f"pair{number}", before, after.replace("16", str(9 + number)))

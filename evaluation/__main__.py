@@ -1,0 +1,35 @@
+"""`python -m evaluation MEASUREMENT`: how often the tools are right, on programs whose faults and numerics are known.
+
+`--help` lists the measurements; README.md beside this file says what each of them counts.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import click
+
+from evaluation.diffing.command import diff
+from evaluation.explaining.command import explain
+from evaluation.fuzzing.command import mutants
+from evaluation.minifying.command import minify
+from evaluation.narrowing.command import precision
+from evaluation.pages import page
+from evaluation.processes import ENVIRONMENT
+from evaluation.triaging.command import triage
+
+__all__ = ["main"]
+
+MEASUREMENTS = (diff, explain, minify, triage, precision, mutants, page)
+
+
+@click.group(commands=MEASUREMENTS)
+def main() -> None:
+    """Measure the tools on programs whose faults and numerics are known."""
+    os.environ.update(ENVIRONMENT)
+    warnings.simplefilter("ignore")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What becomes of the mutant of a seed, in a process of 4 GB in which each may take 20 s of the processor."""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluation.fuzzing.corpus import corpus
+from evaluation.fuzzing.mutants import mutant
+from evaluation.fuzzing.stages import outcome
+from evaluation.processes import Record, answer
+
+__all__ = ["mutant_of"]
+
+_SECONDS = 20
+"""Of the processor."""
+_WAITING_SECONDS = 300
+"""By the clock, of which others who use the machine take their part."""
+_BYTES = 4 << 30
+
+
+def mutant_of(seed: int, texts: Sequence[str]) -> str:
+    rng = random.Random(seed)
+    return mutant(rng.choice(texts), rng)
+
+
+def _over(*_: object) -> None:
+    raise TimeoutError(f"more than {_SECONDS} s, or {_WAITING_SECONDS} s by the clock")
+
+
+def _place(error: BaseException) -> str:
+    """The innermost frames of ours."""
+    ours = ("/hloexec/", "/evaluation/fuzzing/stages.py")
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in found if any(part in frame.filename for part in ours)]
+    return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-5:-1])
+
+
+def _measured(text: str, folder: Path) -> Record:
+    """How far a mutant goes; or where it raised what it should not have, and what."""
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+    signal.alarm(_WAITING_SECONDS)
+    try:
+        return {"outcome": outcome(text, folder)}
+    except Exception as error:
+        return {"where": _place(error), "failure": f"{type(error).__name__}: {error}"[:300]}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    """Measure the mutants of seeds; arguments that are no numbers are folders of further texts."""
+    seeds = [each for each in arguments if each.isdecimal()]
+    texts = corpus([Path(each) for each in arguments if not each.isdecimal()])
+    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, _over)
+    with tempfile.TemporaryDirectory() as folder:
+        answer(lambda seed: _measured(mutant_of(int(seed), texts), Path(folder)), seeds)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""`python -m evaluation minify`: how small failing modules become, and whether what is left still fails.
+
+Planted faults are pairs of `diff`'s measurement; crashes are modules of its programs, minified by a command that aborts
+where it sees a pattern (`crashing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import click
+
+from evaluation.minifying.deep_programs import DEEP
+from evaluation.options import JOBS, JSON, LIMIT, ONLY, half_option, spread, taken
+from evaluation.pairs.drawing import TABLE
+from evaluation.pairs.table import FAULTY
+from evaluation.processes import Record, measure_apart
+from evaluation.programs import HELD, LATER, PROGRAMS
+
+__all__ = ["minify"]
+
+_SECONDS = 600
+"""What a case may take, with the time to draw it."""
+_ROUNDS = 3
+"""Pairs of a program, for the faults: there are some that nothing can be planted in."""
+_MANY = "tensor_parallel ring_attention data_parallel_step".split()
+"""Models of the table for four devices."""
+
+
+def _half(program: str) -> str:
+    return "held" if program in HELD or program in DEEP[1::2] else "seen"
+
+
+def _names(half: str) -> list[str]:
+    """The cases of a half: 30 faults, 6 or so of them on four devices, and 10 crashes."""
+    programs = [name for name in PROGRAMS if name not in LATER and _half(name) == half]
+    single = [name for name in programs if PROGRAMS[name].devices == 1]
+    eight = [name for name in programs if PROGRAMS[name].devices > 1]
+    four = [case for case in FAULTY if case.model in _MANY][0 if half == "seen" else 1 :: 2]
+    faults = [f"fault {name}/{number:02d}" for number in range(_ROUNDS) for name in (*eight, *single)]
+    several = [f"devices {TABLE}/{FAULTY.index(case):02d}" for case in four]
+    crashes = [f"crash {name} {number}" for number in range(2) for name in single]
+    Random(half).shuffle(crashes)
+    deep = [name for name in DEEP if _half(name) == half]
+    many = [f"crash @{name} {number}" for number, name in enumerate(_MANY[half == "held" :: 2])]
+    count = 10 - len(deep) - len(many)
+    return [*faults[: 30 - len(several)], *several, *many, *crashes[:count], *(f"crash {name} 0" for name in deep)]
+
+
+def _line(record: Record) -> str:
+    if "failure" in record or "not_drawn" in record:
+        return f"{record['name']:28} {record.get('failure') or record['not_drawn']}"
+    what = record.get("pattern") or f"{record['fault']}{'' if record['has_planted'] else ' (ANOTHER INSTRUCTION)'}"
+    state = "fails" if record["fails"] else "DOES NOT FAIL"
+    return (
+        f"{record['name']:28} {state}: {record['instructions']:3} of {record['instructions_before']:4} instructions, "
+        f"dimensions ≤ {record['largest_dimension']:3}, devices {record['devices']} of {record['devices_before']}, "
+        f"{record['trials']:4} trials, {record['seconds']:6.1f} s ({record['own_cpu_seconds']:.1f} s of its own): {what}"
+    )
+
+
+def _summary(records: Sequence[Record]) -> Iterator[str]:
+    done = [record for record in records if "fails" in record]
+    absent, failed = (sum(word in each for each in records) for word in ("not_drawn", "failure"))
+    yield f"{len(done)} cases, {absent} not drawn, {failed} failed"
+    for kind in ("fault", "devices", "crash", ""):
+        of_kind = [each for each in done if kind in ("", each["kind"])]
+        if of_kind:
+            fails, counts = sum(each["fails"] for each in of_kind), [each["instructions"] for each in of_kind]
+            sizes, seconds = [each["largest_dimension"] for each in of_kind], [each["seconds"] for each in of_kind]
+            yield (
+                f"{kind or 'all':8} {fails} of {len(of_kind)} still fail; instructions: median {median(counts)}, at most "
+                f"{max(counts)}; largest dimension: median {median(sizes)}, at most {max(sizes)}; seconds: median "
+                f"{median(seconds):.1f}, at most {max(seconds):.1f}"
+            )
+    planted = [each["has_planted"] for each in done if "has_planted" in each]
+    yield f"the planted instruction is there in {sum(planted)} of {len(planted)}"
+    large = [each["instructions_before"] for each in done]
+    if large:
+        yield f"before: median {median(large)} instructions, at most {max(large)}"
+
+
+@click.command()
+@half_option("seen", "held")
+@ONLY
+@LIMIT
+@JOBS
+@JSON
+@click.option("--list", "lists", is_flag=True, help="List the cases only.")
+def minify(half: str, only: str, limit: int | None, jobs: int, target: Path | None, lists: bool) -> None:
+    """How small `minify` makes modules that fail.
+
+    They have a planted fault, or a pattern of instructions on which a command crashes.
+    """
+    names = spread([name for name in _names(half) if only in name], limit)
+    if lists:
+        click.echo("\n".join(names))
+        return
+    command, chunks = ["evaluation.minifying.measuring"], [[name] for name in names]
+    records = taken(measure_apart(command, chunks, seconds=_SECONDS, jobs=jobs), _line, target)
+    click.echo("\n" + "\n".join(_summary(records)))

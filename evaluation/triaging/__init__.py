@@ -1,0 +1,1 @@
+"""How many faulty modules of a folder `triage` finds, and how it groups them."""

@@ -1,9 +1,0 @@
-"""Kinds of faults, to be planted wherever a program has a place for one."""
-
-from tests.bug_farm.kinds import flow, numbers, operands, places
-from tests.bug_farm.kinds.kind import Kind
-
-__all__ = ["KINDS", "Kind"]
-
-KINDS: tuple[Kind, ...] = (*flow.KINDS, *places.KINDS, *numbers.KINDS, *operands.KINDS)
-"""All of them; those that few programs have a place for come first."""

@@ -1,0 +1,81 @@
+"""Each measurement measures: what it prints of a case or two whose answers are known. And what they share."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evaluation.__main__ import main
+from evaluation.options import spread, taken
+from evaluation.processes import ENVIRONMENT, measure_apart
+
+COMMANDS = {
+    "diff --half table --only 00": ("1 of 1 (100.0%) right by the first", "0 false alarms in 1 pairs"),
+    "explain --only three_layers/two": ("policies: 1 of 1 (100.0%) right",),
+    "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
+    "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),
+    "precision convnet --steps 2 --inputs 1 --fresh 1 --held-back 1 --max-trials 1": ("convnet: ", "0 beyond 1%"),
+    "mutants 0 5": ("0 faults at 0 places",),
+    "page 20": ("MB for 20 instructions",),
+}
+"""What is printed, among other things."""
+
+
+def test_all_measurements_are_tried() -> None:
+    assert {line.split()[0] for line in COMMANDS} == main.commands.keys()
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_what_is_measured_is_printed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, shlex.split(line), env=ENVIRONMENT, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert [words for words in COMMANDS[line] if words not in result.output] == [], result.output
+
+
+_DYING = """
+import os, sys, time
+from evaluation.processes import answer
+
+def measured(name):
+    if name == "dies":
+        print("out of luck", file=sys.stderr, flush=True)
+        os._exit(3)
+    if name == "sleeps":
+        time.sleep(600)
+    return {"length": len(name)}
+
+answer(measured, sys.argv[1:])
+"""
+
+
+def test_a_case_that_its_process_dies_of_has_failed_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dying.py").write_text(_DYING)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(measure_apart(["dying"], [["one", "dies", "three"]], seconds=60)) == [
+        {"name": "one", "length": 3},
+        {"name": "dies", "failure": "its process ended with 3: out of luck"},
+        {"name": "three", "length": 5},
+    ]
+    (late,) = measure_apart(["dying"], [["sleeps"]], seconds=1)
+    assert late == {"name": "sleeps", "failure": "its process ended with -9: "}
+
+
+def test_a_limit_spreads_cases_evenly() -> None:
+    assert spread("abcdefghij", 4) == ["a", "c", "f", "h"]
+    assert spread("abc", 3) == spread("abc", None) == spread("abc", 9) == "abc"
+
+
+def test_records_are_written_as_they_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"name": "one"}, {"name": "two"}]
+    target = tmp_path / "records.json"
+    assert taken(iter(records), lambda record: record["name"].replace("two", ""), target) == records
+    assert capsys.readouterr().out == "one\n"
+    assert [json.loads(line) for line in target.read_text().splitlines()] == records
