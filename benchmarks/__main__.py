@@ -237,7 +237,7 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
 
 def _write_down(content: Mapping[str, Any], into: Path) -> None:
     complete = _save(into / "benchmarks.json", content)
-    (into / "benchmarks.md").write_text(page(complete))
+    (into / "benchmarks.md").write_text(page(complete), encoding="utf-8")
     _draw(complete, into / "benchmarks.svg")
 
 
@@ -299,7 +299,7 @@ def _echo_means(found: Mapping[str, Any]) -> None:
 
 def _save(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     complete = {"schema": figures.SCHEMA, "machine": figures.machine(), **content}
-    path.write_text(json.dumps(complete, indent=1) + "\n")
+    path.write_text(json.dumps(complete, indent=1) + "\n", encoding="utf-8")
     return complete
 
 
@@ -310,7 +310,7 @@ def _write(names: Iterable[str], folder: Path, scale: float) -> None:
     for name in names:
         if name not in DUMPS:
             path = folder / f"{name}.hlo"
-            path.write_text(hlo_text(name, scale))
+            path.write_text(hlo_text(name, scale), encoding="utf-8")
             print(path)
 
 

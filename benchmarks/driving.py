@@ -55,6 +55,8 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
+            errors="replace",
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors: list[str] = []

@@ -9,6 +9,7 @@ own.
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -166,8 +167,12 @@ def _measure(size: float) -> dict[str, float]:
 
 
 def _status_bytes(field: str) -> float:
-    """What Linux says of this program's memory; getrusage gives that of the program that started it, where larger."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    """What Linux says of this program's memory; getrusage gives that of the program that started it, where larger. NaN
+    where there is no Linux to say it."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return math.nan
     return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 

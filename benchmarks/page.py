@@ -76,8 +76,9 @@ def page(results: Mapping[str, Any]) -> str:
     """The whole page."""
     modules: Mapping[str, Any] = results["modules"]
     machine = results["machine"]
+    memory = "" if machine["memory_bytes"] is None else f"{machine['memory_bytes'] / 2**30:.0f} GiB, "
     about = (
-        f"Measured on {machine['cpu']} ({machine['processors']} processors, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+        f"Measured on {machine['cpu']} ({machine['processors']} processors, {memory}"
         f"{machine['system']}), Python {machine['python']}, "
         + ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
         + f", hloexec at {machine['commit']}."

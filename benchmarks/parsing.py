@@ -16,7 +16,7 @@ def rows(paths: list[Path]) -> Iterator[dict[str, object]]:
     from hloexec.text import parse
 
     for path in paths:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         turns = 5 if len(text) > 1 << 20 else 15
         timings = side_by_side(
             {"hloexec": lambda t=text: parse(t), "XLA": lambda t=text: xla.parse_hlo(t)}, turns=turns

@@ -98,7 +98,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu.partition(":")[2].strip() or cpu,
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
@@ -106,10 +106,18 @@ def machine() -> dict[str, Any]:
     }
 
 
+def _memory_bytes() -> int | None:
+    """What the machine has; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 def read_results(path: Path) -> dict[str, Any]:
     """The JSON of an earlier measurement; raises ResultsError for anything else."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from None
     except ValueError as error:

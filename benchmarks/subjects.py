@@ -56,7 +56,7 @@ def dumps() -> list[Path]:
     folders = [Path(named)] if named else [parent / "shared" / "seeds" for parent in (_ROOT, *_ROOT.parents)]
     for folder in folders:
         if folder.is_dir():
-            return sorted(path for path in folder.glob("*.txt") if path.read_text()[:10].startswith("HloModule"))
+            return sorted(path for path in folder.glob("*.txt") if path.read_bytes().startswith(b"HloModule"))
     return []
 
 
@@ -89,8 +89,8 @@ def subject(name: str, folder: Path, scale: float = 1.0) -> Subject:
         _largest_array(hlo),
         devices,
     )
-    made.hlo.write_text(hlo)
-    made.peer.write_text(peer)
+    made.hlo.write_text(hlo, encoding="utf-8")
+    made.peer.write_text(peer, encoding="utf-8")
     inputs = _inputs(hlo, devices)
     write_arrays(made.inputs, inputs)
     write_arrays(made.stirred_inputs, stirred(inputs, made.unit))
@@ -116,7 +116,7 @@ def _dump(name: str) -> tuple[str, str]:
     from conformance import xla
 
     file, devices = DUMPS[name]
-    text = next(path for path in dumps() if path.name == file).read_text()
+    text = next(path for path in dumps() if path.name == file).read_text(encoding="utf-8")
     if devices == 1:
         text = re.sub(r"replica_groups=\{\{[0-9,{}]*\}\}", "replica_groups={{0}}", text)
         text = re.sub(r"\breplica_count=\d+", "replica_count=1", text, count=1)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Worker:
         self._serve = serve
         self._process: Any = None
         self._connection: Any = None
-        self._log: Any = None
+        self._folder: Any = None
+        self._log = Path()
 
     def run(self, text: str, *input_sets: Sequence[Array]) -> list[list[Array]]:
         """The leaves of the result for each list of inputs; raises XlaRefused."""
@@ -83,16 +85,19 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._log = tempfile.NamedTemporaryFile(prefix="conformance-", suffix=".log")  # noqa: SIM115 - lives as long as the process
+        # No temporary file: on Windows none can be opened again.
+        self._folder = tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True)
+        self._log = Path(self._folder.name, "log")
+        self._log.touch()
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=self._serve, args=(theirs, self._log.name), daemon=True)
+        self._process = context.Process(target=self._serve, args=(theirs, str(self._log)), daemon=True)
         self._process.start()
         theirs.close()
 
     def _last_words(self) -> str:
         """The fatal line of what the process wrote before it died."""
         self._process.join(5)
-        with open(self._log.name, encoding="utf-8", errors="replace") as log:
+        with self._log.open(encoding="utf-8", errors="replace") as log:
             lines = [line.strip() for line in log if line.strip()]
         fatal = [line for line in lines if line.startswith("F")]
         said = (fatal or lines or ["without a word"])[0]
@@ -104,5 +109,5 @@ class Worker:
             self._process.terminate()
             self._process.join(5)
             self._connection.close()
-            self._log.close()
+            self._folder.cleanup()
         self._process = None

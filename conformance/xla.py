@@ -389,7 +389,7 @@ def run_hlo_isolated(
         command = [sys.executable, "-m", "conformance.xla", str(source), str(request), str(reply)]
         started = time.monotonic()
         try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+            done = subprocess.run(command, env=environment, capture_output=True, errors="replace", timeout=timeout)
         except subprocess.TimeoutExpired:
             raise XlaError(f"XLA had not finished after {time.monotonic() - started:.0f} s") from None
         if done.returncode != 0:

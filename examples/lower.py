@@ -29,9 +29,9 @@ def main() -> None:
     for name in PROGRAMS:
         program = importlib.import_module(name)
         lowered = jax.jit(program.FUNCTION).lower(*program.ARGUMENTS)
-        (FOLDER / f"{name}.hlo").write_text(relative_paths(lowered.as_text("hlo", debug_info=True)))
+        (FOLDER / f"{name}.hlo").write_text(relative_paths(lowered.as_text("hlo", debug_info=True)), encoding="utf-8")
         if name in OPTIMIZED:
-            (FOLDER / f"{name}.optimized.hlo").write_text(relative_paths(lowered.compile().as_text()))
+            (FOLDER / f"{name}.optimized.hlo").write_text(relative_paths(lowered.compile().as_text()), encoding="utf-8")
 
 
 if __name__ == "__main__":

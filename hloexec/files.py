@@ -88,7 +88,7 @@ def require_writable(path: str | os.PathLike[str]) -> None:
     if not name:
         raise InputError("the name of the file to write is empty")
     folder = os.path.dirname(os.path.realpath(name) if os.path.islink(name) else name) or os.curdir
-    if os.path.isdir(name) or name.endswith(os.sep):
+    if os.path.isdir(name) or name.endswith(("/", os.sep)):
         raise InputError(f"cannot write {name!r}: it is a folder; name a file in it")
     if not os.path.isdir(folder):
         raise InputError(f"cannot write {name!r}: there is no folder {folder!r}")

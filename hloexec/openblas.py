@@ -5,7 +5,6 @@ Only the standard library is imported, and only on first use, so that it adds no
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -52,10 +51,12 @@ def openblas_function(path: str, verb: str) -> Callable[..., Any] | None:
 
 
 def openblas_libraries() -> list[str]:
-    """The files of the OpenBLAS libraries that this process has loaded, in the order in which they lie in memory."""
-    if sys.platform != "linux":
+    """The files of the OpenBLAS libraries that this process has loaded, in the order in which they lie in memory; none
+    where the system does not say (only Linux does)."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
         return []
-    with open("/proc/self/maps", errors="surrogateescape") as file:
-        lines = file.read().splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in lines)
     return list(dict.fromkeys(path for path in paths if "openblas" in path.rpartition("/")[2]))

@@ -41,7 +41,7 @@ def main(module_path: str, inputs_path: str) -> None:
     with context:
         stablehlo.register_dialect(context)
         chlo.register_dialect(context)
-        module = ir.Module.parse(Path(module_path).read_text())
+        module = ir.Module.parse(Path(module_path).read_text(encoding="utf-8"))
         PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
         stages.done("parse")
         arguments = [ir.Attribute.parse(_attribute(array)) for array in read_arrays(inputs_path)]

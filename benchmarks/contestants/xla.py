@@ -73,7 +73,7 @@ _Prepared = tuple[Callable[..., Any], Callable[..., list[Any]], Callable[[], int
 
 def prepared(module_path: str, devices: int) -> _Prepared:
     """Compile the module in a file."""
-    text = Path(module_path).read_text()
+    text = Path(module_path).read_text(encoding="utf-8")
     if "lapack_" in text:
         # Lowering does this where JAX makes the module itself; without it, calls go to null.
         from jaxlib import lapack

@@ -37,7 +37,7 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
         return given
     if not os.path.exists(against):
         raise InputError(f"--against: there is no file {against!r}, and no numerics policy of that name")
-    if not against.rstrip(os.sep).endswith(SUFFIX):
+    if not against.rstrip(f"/{os.sep}").endswith(SUFFIX):
         return given
     golden = read_golden(against)
     if golden.inputs_per_device != 1:
@@ -67,7 +67,7 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
     policy = _policy_of(against)
     if policy is not None:
         return lambda values: (_run(module, values, {**options, "numerics": policy}), {})
-    if against.rstrip(os.sep).endswith(SUFFIX):
+    if against.rstrip(f"/{os.sep}").endswith(SUFFIX):
         golden = read_golden(against)
         tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
         recorded = literals.load(os.path.join(against, EXPECTED))

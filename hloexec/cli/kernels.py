@@ -44,7 +44,7 @@ def lacks_avx512_kernels(kernels: str, flags: frozenset[str]) -> bool:
 
 def _processor_flags() -> frozenset[str]:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("flags"):
                 return frozenset(line.partition(":")[2].split())
     except OSError:

@@ -13,7 +13,7 @@ import attrs
 from hloexec import literals
 from hloexec.arguments import require_module, require_path
 from hloexec.errors import HloError, InputError, os_errors_named
-from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash
+from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash, without_windows_marks
 from hloexec.golden.recording import run_golden, write_expected
 from hloexec.golden.spreads import read_spreads
 from hloexec.ir import Module, leaf_shapes
@@ -205,8 +205,9 @@ def _require_unchanged(golden: Golden) -> None:
     """InputError unless a golden's module is the one that was recorded."""
     folder = golden.folder
     with os_errors_named(f"read {str(folder / MODULE)!r}"):
-        found_hash = text_hash((folder / MODULE).read_bytes())
-    if found_hash != golden.module_hash:
+        text = (folder / MODULE).read_bytes()
+    found_hash = text_hash(text)
+    if golden.module_hash not in (found_hash, text_hash(without_windows_marks(text))):
         raise InputError(
             f"{folder.name}: {MODULE} is not the module that was recorded (its SHA-256 is {found_hash[:12]}…, "
             f"golden.json says {golden.module_hash[:12]}…); record it again, or give the other module with --module"

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -38,6 +39,7 @@ __all__ = [
     "module_text",
     "read_golden",
     "text_hash",
+    "without_windows_marks",
 ]
 
 SUFFIX = ".golden"
@@ -113,7 +115,12 @@ class Golden(Described):
 
 def module_text(module: Module) -> bytes:
     """What `module.hlo` holds: the text that the module was read from, or its canonical text."""
-    return (module.source if module.source is not None else format_module(module)).encode()
+    return without_windows_marks((module.source if module.source is not None else format_module(module)).encode())
+
+
+def without_windows_marks(data: bytes) -> bytes:
+    """A text without the byte order mark and the carriage returns that editors and Git may add on Windows."""
+    return data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n")
 
 
 def text_hash(data: bytes) -> str:
@@ -161,7 +168,7 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
     with os_errors_named(f"read {str(folder / RECORD)!r}"), open(folder / RECORD, "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     try:
-        record = json.loads(data.decode("utf-8"))
+        record = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{folder.name}: {RECORD} is damaged: {error}; record it again") from error
     return _golden(folder, record)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ import attrs
 from hloexec import literals
 from hloexec.errors import HloError, InputError
 from hloexec.minifying.case import Case
-from hloexec.minifying.processes import Ended, run_command
+from hloexec.minifying.processes import Ended, run_command, signal_name
 from hloexec.structs import define
 from hloexec.text import format as format_module
 from hloexec.values import Value
@@ -92,7 +91,7 @@ class Check:
 
     def words(self) -> str:
         what = {"pass": "passes", "fail": "fails", "crash": "crashes", "hang": "hangs"}[self.outcome]
-        by = f" with {signal.Signals(self._signal).name}" if self._signal else ""
+        by = f" with {signal_name(self._signal)}" if self._signal else ""
         says = f", saying {self.says!r}" if self.says else ""
         return f"the command {what}{by}{says}"
 
@@ -105,7 +104,7 @@ class Check:
 
     def run(self, case: Case, stop: Event | None = None) -> Ended:
         """Run it on a module; it ends early, too, once `stop` is set."""
-        with tempfile.TemporaryDirectory(prefix="hloexec-check-") as folder:
+        with tempfile.TemporaryDirectory(prefix="hloexec-check-", ignore_cleanup_errors=True) as folder:
             path = Path(folder, "module.hlo")
             path.write_bytes(format_module(case.module).encode())
             for name, row in input_files(case):

@@ -14,12 +14,14 @@ from typing import Any
 from hloexec.errors import InputError
 from hloexec.structs import frozen
 
-__all__ = ["Ended", "run_command"]
+__all__ = ["Ended", "run_command", "signal_name"]
 
 _MOST_OUTPUT = 1 << 20
 _WAIT_SECONDS = 0.05
 _SHELL_SIGNAL = 128
 """What shells, and programs that pass on how another ended, add to the number of a signal."""
+_FIRST_STATUS = 0xC0000000
+"""Windows has no signals: a program that crashes exits with a code from here on, which says why."""
 
 
 @frozen
@@ -42,8 +44,10 @@ class Ended:
 
     @property
     def signal(self) -> int:
-        """The number of the signal that ended it, or a program that it ran; 0 for none."""
+        """The number of the signal that ended it, or a program that it ran, or Windows' code of a crash; 0 for none."""
         code = self.code or 0
+        if code >= _FIRST_STATUS:
+            return code
         number = -code if code < 0 else code - _SHELL_SIGNAL
         return number if number in set(signal.Signals) else 0
 
@@ -51,8 +55,13 @@ class Ended:
         if self.code is None:
             return "it did not end in time"
         if self.signal:
-            return f"it was ended by {signal.Signals(self.signal).name}"
+            return f"it was ended by {signal_name(self.signal)}"
         return f"it exited with {self.code}"
+
+
+def signal_name(number: int) -> str:
+    """What `Ended.signal` stands for."""
+    return f"{number:#x}" if number >= _FIRST_STATUS else signal.Signals(number).name
 
 
 def run_command(
@@ -64,7 +73,8 @@ def run_command(
 ) -> Ended:
     """Run a command without a shell, for so many seconds at most; it ends early, too, once `stop` is set.
 
-    What it prints goes to a file. All processes that it has started end with it. Raises InputError if it cannot run.
+    What it prints goes to a file. All processes that it has started end with it, where the system has groups of them
+    (Windows has none). Raises InputError if it cannot run.
     """
     with printed.open("wb") as output:
         try:
@@ -93,7 +103,10 @@ def _waited(process: subprocess.Popen[Any], timeout: float, stop: Event | None) 
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    """End it, and all that it has started."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """End it, and all that it has started where the system has groups of processes."""
+    if hasattr(os, "killpg"):
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
     process.wait()

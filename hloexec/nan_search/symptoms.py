@@ -178,10 +178,10 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
 def _saturated(operand: Array, its_type: ElementType) -> Array:
     """Elements that lie beyond the range of a convert's result type and were given its limits."""
     if its_type.is_integral and operand.dtype.kind == "f":
-        # Numbers that are cut to integers still fit; limits up to 2^64 are exact in none but f64 and long double.
+        # What is cut to an integer within the range still fits. f64 holds operands and limits, which are powers of two.
         low, high = its_type.integer_range
-        exact = operand.astype(np.longdouble)
-        return np.isfinite(operand) & ((exact <= np.longdouble(low) - 1) | (exact >= np.longdouble(high) + 1))
+        cut = np.trunc(operand.astype(np.float64))
+        return np.isfinite(operand) & ((cut < low) | (cut >= high + 1))
     if its_type.is_floating and not its_type.has_inf and not its_type.has_nan and operand.dtype.kind not in "bc":
         return np.isfinite(operand) & (np.abs(operand) > _limit(its_type))
     return np.zeros(operand.shape, np.bool_)

@@ -144,6 +144,7 @@ def _new_files(
                 yield index, values
         except BaseException:
             if not index.tell():
+                index.close()  # Windows removes no open file.
                 shutil.rmtree(folder, ignore_errors=True)
                 if was_there:
                     folder.mkdir()

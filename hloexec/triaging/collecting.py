@@ -133,7 +133,7 @@ def _add(found: _Found, path: Path, name: str) -> None:
 def _start(path: Path) -> bytes:
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            return file.read(_START_BYTES)
+            return file.read(_START_BYTES).replace(b"\0", b"")  # what UTF-16 has more
     except (OSError, EOFError) as error:
         raise InputError(f"cannot read {os.fspath(path)!r}: {error}") from error
 

@@ -37,7 +37,7 @@ from hloexec.triaging.findings import CauseGroup, MinifiedModule, Triage, Triage
 from hloexec.triaging.grouping import groups_of
 from hloexec.triaging.settings import Settings
 from hloexec.triaging.storing import Store
-from hloexec.triaging.working import judge_apart, minify_apart
+from hloexec.triaging.working import judge_apart, minify_apart, warn_of_unlimited_memory
 
 __all__ = ["triage"]
 
@@ -100,6 +100,7 @@ def triage(
         _require_outside(output, folders)
     cases = cases_of(folders[0], folders[1] if len(folders) > 1 else None, patterns)
     _require_comparable(cases, settings)
+    warn_of_unlimited_memory(settings.memory)
     with _store(output, settings) as store:
         keys = {case.name: store.key(case) for case in cases}
         known = {key: store.known(key) for key in keys.values()}

@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from hloexec.errors import HloError, HloWarning, InputError, os_errors_named
+from hloexec.errors import HloError, HloWarning, InputError, os_errors_named, warn
 from hloexec.loading import load, load_with_values
 from hloexec.minifying import Minified, minify
 from hloexec.minifying.processes import Ended, run_command
@@ -30,8 +30,9 @@ from hloexec.triaging.findings import MinifiedModule, TriagedModule
 from hloexec.triaging.judging import failed, has_results, inputs_of, judged, stages_to_blame
 from hloexec.triaging.settings import Settings
 from hloexec.triaging.storing import Store, read_json, write_json
+from hloexec.wording import byte_text
 
-__all__ = ["judge_apart", "minify_apart", "work"]
+__all__ = ["judge_apart", "minify_apart", "warn_of_unlimited_memory", "work"]
 
 _COMMAND = "from hloexec.triaging.working import work; work()"
 _BUDGET_SHARE = 0.8
@@ -135,6 +136,15 @@ def work(arguments: Sequence[str] | None = None) -> None:
         return
     module = TriagedModule.of_record(request["module"])
     write_json(answered, attrs.asdict(_minified(case, module, settings, Path(request["folder"]))))
+
+
+def warn_of_unlimited_memory(size: int) -> None:
+    """Warn where `_limit_memory` does not hold: elsewhere the limit is of a heap in which no large array lies."""
+    if sys.platform != "linux":
+        warn(
+            "only on Linux can the memory of a process be limited: a module is refused if its run is estimated to take "
+            f"more than {byte_text(size)}, but nothing ends one that takes more"
+        )
 
 
 def _limit_memory(size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -190,6 +191,19 @@ def _write(name: str, data: bytes | None) -> Any:
             (folder / name).write_bytes(data)
 
     return change
+
+
+def test_a_golden_that_git_or_an_editor_of_windows_has_touched_passes(tmp_path: Path) -> None:
+    def touch(path: Path) -> None:
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes().replace(b"\n", b"\r\n"))
+
+    folder = _recorded(tmp_path)
+    for name in ("module.hlo", "golden.json"):
+        touch(folder / name)
+    assert hloexec.check_golden(folder).passed
+    # A module that is itself from Windows is recorded as it would be elsewhere.
+    touched = hloexec.record_golden(hloexec.load(folder / "module.hlo"), None, tmp_path / "touched.golden").folder
+    assert (touched / "module.hlo").read_bytes() == DOT.encode()
 
 
 def _cut(name: str) -> Any:

@@ -193,10 +193,22 @@ def test_nan_is_a_breakpoint_if_asked_for(capsys: pytest.CaptureFixture[str]) ->
     assert "breakpoint 1 (if any nan): v0\n" in capsys.readouterr().out
 
 
-def test_commands_come_from_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("break last\nc\nquit\nrun\n"))
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_commands_come_from_a_pipe(
+    mark: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{mark}break last\nc\nquit\nrun\n"))
     assert main(["step", "loop.hlo", *INPUT]) == 0
     assert capsys.readouterr().out.endswith("(hlo) quit\n")
+
+
+def test_a_script_of_windows_is_read_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("windows.txt").write_bytes(b"\xef\xbb\xbfbreak last\r\nrun\r\n")
+    found = []
+    for name in ("good.txt", "windows.txt"):
+        assert main(["step", "loop.hlo", *INPUT, "--script", name]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
 
 
 def test_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.report.numerics.triages import triage_view
 from hloexec.triaging import Blamed, PolicyFound, TriagedModule, working
 from hloexec.triaging.blaming import blamed_on_xla
+from hloexec.triaging.collecting import cases_of
 from hloexec.triaging.grouping import groups_of
 from hloexec.triaging.settings import Settings
 from hloexec.triaging.storing import Store
@@ -230,8 +231,13 @@ def test_recorded_results_of_other_shapes_are_one_cause(tmp_path: Path) -> None:
     assert [len(group.members) for group in found.groups if group.cause == cause] == [2]
 
 
+def test_a_text_in_utf_16_is_a_module(tmp_path: Path) -> None:
+    """PowerShell writes what commands print so."""
+    (tmp_path / "a.txt").write_text(BEFORE, encoding="utf-16")
+    assert [case.name for case in cases_of(tmp_path, None, ())] == ["a"]
+
+
 def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path) -> None:
-    from hloexec.triaging.collecting import cases_of
     from hloexec.triaging.settings import Settings
 
     for name in ("a", "b"):

@@ -26,7 +26,7 @@ class Line:
 
 def lines_of_file(path: str) -> list[Line]:
     """The lines of a script; InputError where it cannot be read."""
-    with os_errors_named(f"read the script {path!r}"), open(path, encoding="utf-8") as file:
+    with os_errors_named(f"read the script {path!r}"), open(path, encoding="utf-8-sig") as file:
         try:
             return _numbered(path, file.read().splitlines())
         except UnicodeDecodeError as error:
@@ -35,7 +35,7 @@ def lines_of_file(path: str) -> list[Line]:
 
 def lines_of_input() -> list[Line]:
     """The lines of standard input, which is no terminal."""
-    return _numbered("<stdin>", sys.stdin.read().splitlines())
+    return _numbered("<stdin>", sys.stdin.read().removeprefix("\ufeff").splitlines())
 
 
 def _numbered(name: str, lines: Iterable[str]) -> list[Line]:

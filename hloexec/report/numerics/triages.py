@@ -105,7 +105,15 @@ def _minified(found: MinifiedModule | None) -> str:
         return f"not minified: {found.reason}"
     place = found.folder or found.module_name
     left = plural(found.instruction_count, "instruction")
-    return f"{left} in {os.path.relpath(place) if found.folder else place}"
+    return f"{left} in {_from_here(place) if found.folder else place}"
+
+
+def _from_here(path: str) -> str:
+    """A path from the current folder; as it is where none leads there, as from one drive of Windows to another."""
+    try:
+        return os.path.relpath(path)
+    except ValueError:
+        return path
 
 
 def _modules(modules: Sequence[TriagedModule], numbers: dict[str, int], top: int) -> RenderableType:
@@ -153,7 +161,7 @@ def _commands(found: Triage) -> list[str]:
         if group.outcome != "differ":
             continue
         if minified is not None and minified.folder is not None and minified.command:
-            commands.append(f"cd {shlex.quote(os.path.relpath(minified.folder))} && {minified.command}")
+            commands.append(f"cd {shlex.quote(_from_here(minified.folder))} && {minified.command}")
             continue
         first = next(each for each in group.members if each.name == group.representative)
         if first.kind == "pair":

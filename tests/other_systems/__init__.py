@@ -1,0 +1,1 @@
+"""hloexec where what only Linux has is absent, as on Windows and macOS."""
