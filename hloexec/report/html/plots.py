@@ -208,20 +208,17 @@ def heat_map(title: str, grid: Grid, label: str, note: str) -> Figure | None:
     rows, columns = cells.shape
     height = min(2.9, max(0.95, 0.55 + 4.0 * rows / max(columns, rows) * 0.62))
     with drawing(4.9, height, left=0.4, right=0.74) as canvas:
-        from matplotlib.colors import LogNorm
-
         axes = canvas.axes
         extent = (-0.5, max(grid.columns, 1) - 0.5, max(grid.rows, 1) - 0.5, -0.5)
-        image = axes.imshow(
-            _colours(cells), aspect="auto", interpolation="nearest", extent=extent, norm=LogNorm(low, high), cmap=_map()
-        )
+        places = _places(cells, low, high)
+        image = axes.imshow(places, aspect="auto", interpolation="nearest", extent=extent, vmin=0, vmax=1, cmap=_map())
         if finite.size:
             place = axes.get_position()
             side = axes.figure.add_axes((place.x1 + 0.015, place.y0, 0.017, place.height))
             bar = axes.figure.colorbar(image, cax=side)
             bar.outline.set_visible(False)
             side.minorticks_off()
-            side.set_yticks([low, high], [number_text(each, 2) for each in (low, high)])
+            side.set_yticks([0, 1], [number_text(each, 2) for each in (low, high)])
             side.tick_params(length=0)
         axes.xaxis.set_major_locator(_integers())
         axes.yaxis.set_major_locator(_integers())
@@ -239,9 +236,11 @@ def heat_map(title: str, grid: Grid, label: str, note: str) -> Figure | None:
     )
 
 
-def _colours(cells: Array) -> Array:
-    """Zeros as what is below the scale, what is not finite as what is above it."""
-    return np.where(np.isfinite(cells), np.where(cells > 0, cells, 1e-300), 1e300)
+def _places(cells: Array, low: float, high: float) -> Array:
+    """Where cells are on the logarithmic scale, from 0 to 1; below it what is smaller, above it what is not finite."""
+    with np.errstate(all="ignore"):
+        places = np.clip(np.log(cells / low) / np.log(high / low), 0, 1)
+    return np.where(np.isfinite(cells), np.where(cells < low, -1.0, places), 2.0)
 
 
 def _map() -> Any:

@@ -250,7 +250,7 @@ def test_narrow_sums_may_be_rounded_at_each_step():
 def test_what_narrow_sums_lose_term_by_term_is_rounding():
     """Terms that are less than half a last place of the sum so far vanish, one and all, where each partial sum is
     rounded to nearest: errors by chance would cancel."""
-    values = random(50, 30).astype(ml_dtypes.bfloat16) / 400
+    values = (random(50, 30) / 400).astype(ml_dtypes.bfloat16)
     values[:, 0] = 2
     text = (
         f"HloModule m\n{ADD.format('bf16')}ENTRY e {{ a = bf16[50,30] parameter(0)\n z = bf16[] constant(0)\n"
