@@ -34,6 +34,8 @@ def require_savable(graph: Graph, path: str | os.PathLike[str]) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise InputError(f"cannot write {os.fspath(path)!r}: there is no folder {os.fspath(folder)!r}")
+    if Path(path).is_dir():
+        raise InputError(f"cannot write {os.fspath(path)!r}: it is a folder")
     if format_of(path) == ".svg":
         require_few(graph)
         require_dot()
