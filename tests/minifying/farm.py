@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -104,7 +105,8 @@ def measured(name: str) -> Record:
             inputs = lowered(program).inputs_per_device
         pattern = _pattern(module, Random(name))
         script = Path(__file__).with_name("crashing.py")
-        arguments: Record = {"command": f"{sys.executable} -I -S {script} '{pattern}'", "outcome": "crash", "jobs": 2}
+        command = shlex.join([sys.executable, "-I", "-S", str(script), pattern])
+        arguments: Record = {"command": command, "outcome": "crash", "jobs": 2}
         record |= {"pattern": pattern}
     else:
         if kind == "fault":
