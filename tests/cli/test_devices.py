@@ -196,7 +196,7 @@ ENTRY {} {{
 
 
 def test_compare_says_how_whole_results_of_many_devices_are_measured(tmp_path: Path, call: Call) -> None:
-    module, actual, expected = (str(tmp_path / name) for name in ("after.hlo", "a.npz", "b.npz"))
+    module, actual, expected = (str(tmp_path / name) for name in ("a module.hlo", "a.npz", "b.npz"))
     Path(module).write_text(
         "HloModule m, num_partitions=2\n\nENTRY e_spmd {\n  p = f32[2] parameter(0)\n  ROOT r = f32[2] exponential(p)\n}\n"
     )
