@@ -175,6 +175,8 @@ def requires_graphviz(text: str) -> bool:
 def run_here(words: Sequence[str], folder: Path, **environment: str) -> Ran:
     """Run a command of hloexec's in this process, with `folder` as the current one."""
     out, errors = io.StringIO(), io.StringIO()
+    # What a command starts as `python` is that of the test.
+    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     with _as_if_started(folder, out, errors, environment):
         code = main(words)
     return Ran(out.getvalue(), code, errors.getvalue())

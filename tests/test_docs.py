@@ -26,7 +26,7 @@ from tests.otherwise import otherwise
 
 def _page(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "page.md"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -109,11 +109,17 @@ def test_pages_are_right_and_their_commands_say_the_same_otherwise(
 
 def test_every_public_name_has_a_place_on_the_site() -> None:
     pages = (ROOT / "docs" / "api").glob("*.md")
-    shown = {name for page in pages for name in re.findall(r"^::: hloexec\.(\w+)$", page.read_text(), re.MULTILINE)}
+    shown = {
+        name
+        for page in pages
+        for name in re.findall(r"^::: hloexec\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
     assert {*hloexec.__all__} - {"__version__"} == shown
 
 
 def test_the_index_of_names_leads_to_every_page_of_them() -> None:
     folder = ROOT / "docs" / "api"
-    rows = re.findall(r"^\| \[[^]]+\]\((\w+\.md)\) \| ", (folder / "index.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[[^]]+\]\((\w+\.md)\) \| ", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(rows) == sorted(page.name for page in folder.glob("*.md") if page.name != "index.md")

@@ -163,7 +163,7 @@ def test_imports_point_downwards() -> None:
         place = path.relative_to(ROOT / "hloexec").parts[0].removesuffix(".py")
         if place.startswith("__"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hloexec."):
                 other = str(node.module).split(".")[1]
                 if other != place and floor[other] >= floor[place]:
@@ -174,7 +174,7 @@ def test_imports_point_downwards() -> None:
 def test_attrs_classes_are_those_of_structs() -> None:
     """attrs' own decorators would compile a `__repr__` for each class when it is imported."""
     own = ROOT / "hloexec" / "structs.py"
-    texts = {path: path.read_text() for path in (ROOT / "hloexec").rglob("*.py") if path != own}
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "hloexec").rglob("*.py") if path != own}
     assert [
         path for path, text in texts.items() if re.search(r"attrs\.(define|frozen|mutable)\b|from attrs", text)
     ] == []
@@ -187,7 +187,7 @@ def test_opcodes_are_named_by_their_entries_alone() -> None:
         place = path.relative_to(root)
         if place.parts[0] in ("ops", "custom_calls"):
             continue
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str]
         named = {word for words in map(str.split, strings) if words and {*words} <= {*OPCODES} for word in words}
         other = {word for table in (OPCODE_NAMES, NO_OPCODES) for word in table.get(place.as_posix(), "").split()}
@@ -201,13 +201,13 @@ def test_rooms_are_small_and_say_what_lives_there() -> None:
     for folder in {path.parent for path in (ROOT / "hloexec").rglob("*.py")}:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= LARGE_ROOMS.get(str(folder.relative_to(ROOT)), MOST_MODULES), folder
-        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
 
 
 def test_functions_are_short() -> None:
     long = []
     for path in (ROOT / "hloexec").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None
                 documented = len((ast.get_docstring(node, clean=False) or "").splitlines())

@@ -204,7 +204,7 @@ jax.jit(snapped)(jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), jnp.array([-3,
         folder = tmp_path_factory.mktemp(kind)
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"--xla_dump_to={folder} --xla_dump_hlo_{option}",
+            "XLA_FLAGS": f'--xla_dump_to="{folder}" --xla_dump_hlo_{option}',
             "JAX_PLATFORMS": "cpu",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }

@@ -12,12 +12,11 @@ they reached none. Ctrl-C exits with 130, SIGTERM with 143, and a closed output 
 from __future__ import annotations
 
 import io
-import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ import click
 
 from hloexec import __version__
 from hloexec.cli.help import HelpContext, HelpGroup
-from hloexec.cli.problems import Warnings, as_options, echo_error, kind_of, show_problem, wants_json
+from hloexec.cli.problems import Warnings, as_options, discard_output, echo_error, kind_of, show_problem, wants_json
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]
@@ -157,12 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise OSError("standard output is closed")
             return _execute(given, name, said)
         except (_ClosedPipeError, BrokenPipeError):
-            _discard_output()
+            discard_output(sys.stdout)
             return 141
         except OSError as error:
             if error.filename is not None:
                 raise
-            _discard_output()
+            discard_output(sys.stdout)
             show_problem("error", f"cannot write the output: {error.strerror or error}", "red")
             return 2
 
@@ -229,10 +228,3 @@ def _encode_everything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape" if "utf" in stream.encoding.lower() else "replace")
-
-
-def _discard_output() -> None:
-    """Discard further output, so that Python does not report the error again when it flushes at exit."""
-    if sys.stdout is not None:
-        with suppress(OSError, ValueError):  # a stream that a caller put there may have no file below
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TextIO
 
 import click
 
 from hloexec.cli.options import echo_json
 from hloexec.errors import HloError, HloWarning, printable
 
-__all__ = ["Warnings", "as_options", "echo_error", "kind_of", "show_problem", "wants_json"]
+__all__ = ["Warnings", "as_options", "discard_output", "echo_error", "kind_of", "show_problem", "wants_json"]
 
 _ARGUMENTS = (
     "atol check_error computation contraction_length depth elided iteration max_iterations memory_limit numerics "
@@ -83,8 +86,18 @@ class Warnings(list[str]):
 
 def show_problem(label: str, message: str, color: str) -> None:
     """A block on standard error."""
-    with suppress(OSError):
+    try:
         click.echo(click.style(f"{label}:", fg=color, bold=True) + " " + printable(message), err=True)
+    except OSError:
+        discard_output(sys.stderr)
+
+
+def discard_output(stream: TextIO | None) -> None:
+    """Discard what a stream still gets, and holds, so that Python does not report an error again when it flushes at
+    exit."""
+    if stream is not None:
+        with suppress(OSError, ValueError):  # a stream that a caller put there may have no file below
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -35,9 +35,15 @@ _LEAST_WIDTH = 16
 """Columns of text are no narrower than this, or than their longest text."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with 1, which says of some commands that something differs."""
+        raise
+
+
 def console_for(*, stderr: bool = False) -> Console:
     """A console for standard output or error; where that is no terminal, lines are as long as they need to be."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
     return console

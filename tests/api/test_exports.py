@@ -67,7 +67,7 @@ def test_type_checkers_and_the_interpreter_find_the_same_names():
 
 
 def test_the_version_has_one_place(capsys):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["hatch"]["version"]["path"] == "hloexec/__init__.py"
     assert "version" in project["project"]["dynamic"]
     assert main(["--version"]) == 0

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -376,7 +377,7 @@ def test_a_run_that_fails_is_never_taken_for_a_verdict(
 ) -> None:
     call = op('f32[2] custom-call(x), custom_call_target="unheard_of"', x="f32[2]")
     path = write(tmp_path, {"deadlock": DEADLOCK, "memory": ADD, "library call": call}[fault])
-    words = command.replace("new", str(tmp_path / "new")).replace("FILE", path).split()
+    words = [{"new": str(tmp_path / "new"), "FILE": path}.get(word, word) for word in command.split()]
     limit = ["--memory-limit", "1"] if fault == "memory" else []
     assert main([*words, *limit]) == code
     error = capsys.readouterr().err
@@ -442,7 +443,7 @@ def test_what_a_file_holds_cannot_steer_the_terminal(
     if is_terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
     path = write(tmp_path, HOSTILE)
-    name, *more = command.format(file=path, folder=tmp_path / "folder").split()
+    name, *more = (word.format(file=path, folder=tmp_path / "folder") for word in command.split())
     assert main([name, path, *more, *options]) in (0, 1)
     shown = capsys.readouterr()
     text = re.sub("\x1b\\[[0-9;]*m", "", shown.out) if is_terminal else shown.out
@@ -477,7 +478,7 @@ def test_a_signal_while_a_class_is_made_ends_the_command(
 
 
 def test_a_reader_that_goes_away_is_no_error(add: str) -> None:
-    command = f"{sys.executable} -m hloexec ops | head -1"
+    command = f"{shlex.quote(sys.executable)} -m hloexec ops | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr == "" and done.stdout
 

@@ -112,7 +112,7 @@ def _completed(shell: str, **environment: str) -> str:
 def test_shells_are_given_a_script(shell: str) -> None:
     script = _completed(f"{shell}_source")
     assert f"_HLOEXEC_COMPLETE={shell}_complete" in script
-    assert f"_HLOEXEC_COMPLETE={shell}_source hloexec" in (ROOT / "docs" / "commands.md").read_text()
+    assert f"_HLOEXEC_COMPLETE={shell}_source hloexec" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
 def test_commands_and_options_are_completed() -> None:

@@ -14,14 +14,14 @@ CHAIN = ROOT / "examples" / "markov_chain.hlo"
 
 
 def test_the_page_on_execution_shows_its_example_and_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "execution.md").read_text()
+    page = (ROOT / "docs" / "execution.md").read_text(encoding="utf-8")
     shown = page.split("```python\n")[1].split("```")[0]
     assert main(["plan", str(CHAIN)]) == 0
     first, rest = capsys.readouterr().out.split("\n\n", 1)
     assert first.startswith("# main: 2 functions, at most ")
     assert rest == shown
     module = page.split("```hlo\nHloModule")[1].split("```")[0]
-    assert f"HloModule{module}" == CHAIN.read_text()
+    assert f"HloModule{module}" == CHAIN.read_text(encoding="utf-8")
 
 
 def test_plans_of_programs_for_many_devices_are_shown_too(capsys: pytest.CaptureFixture[str]) -> None:

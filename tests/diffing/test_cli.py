@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_the_verdict_comes_first_and_the_next_command_last(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("%difference is to blame: 24 of 24 elements off")
     assert lines[-1] == (
-        f"  hloexec extract {files['wrong']} --instruction difference --in main -o difference.slice --seed 3"
+        f"  hloexec extract {shlex.quote(files['wrong'])} --instruction difference --in main -o difference.slice --seed 3"
     )
 
 

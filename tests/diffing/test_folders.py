@@ -38,7 +38,7 @@ for function in attend, step:
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("xla") / "dump"
-    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=.*"
+    flags = f'--xla_dump_to="{folder}" --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=.*'
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, check=True, timeout=300)
     return folder

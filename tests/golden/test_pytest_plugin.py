@@ -195,5 +195,5 @@ def test_loading_it_imports_nothing_large() -> None:
 
 
 def test_pytest_finds_it() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"hloexec": "hloexec.pytest_plugin"}

@@ -99,7 +99,7 @@ def test_what_commands_print_gives_the_colours_that_results_give(
         (("diff", "other.hlo", "m.hlo"), error_colours(hloexec.diff(other, module, inputs)), module),
         (("memory", "m.hlo"), hloexec.graphing.byte_colours(module), module),
     ):
-        Path("found.json").write_text(_printed(capsys, *words))
+        Path("found.json").write_text(_printed(capsys, *words), encoding="utf-8")
         read = read_colours("found.json", drawn)
         assert read.values == expected.values
         assert read.steps == expected.steps
@@ -126,7 +126,7 @@ def test_the_instruction_that_makes_nan_is_to_blame(
             "  ROOT", "  zeros = f32[64] subtract(bigs, bigs)\n  ROOT"
         )
     )
-    Path("nan.json").write_text(_printed(capsys, "nan", "m.hlo"))
+    Path("nan.json").write_text(_printed(capsys, "nan", "m.hlo"), encoding="utf-8")
     assert read_colours("nan.json", hloexec.load("m.hlo")).marked == {("main", "scaled")}
 
 

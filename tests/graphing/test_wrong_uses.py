@@ -110,4 +110,4 @@ def test_the_command_prints_dot_writes_files_and_has_a_record(capsys: pytest.Cap
     assert json.loads(Path("g.node-data.json").read_text())["main"]["results"]["main/size"] == {"value": 32}
     assert main(["graph", "m.hlo", "--color", "time", "--seed", "1", "-o", "g.dot"]) == 0
     assert "time in all runs of it" in capsys.readouterr().out
-    assert Path("g.dot").read_text().startswith("digraph")
+    assert Path("g.dot").read_text(encoding="utf-8").startswith("digraph")

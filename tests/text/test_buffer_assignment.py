@@ -67,7 +67,7 @@ def test_every_byte_of_what_xla_dumps_is_read() -> None:
     count = 0
     for dump in xla_dumps():
         for part in dump.parts:
-            text = part.read_text()
+            text = part.read_text(encoding="utf-8")
             assert format_buffer_assignment(read(text)) == text, part
             count += 1
     assert count > 80
@@ -75,7 +75,7 @@ def test_every_byte_of_what_xla_dumps_is_read() -> None:
 
 def test_every_byte_of_the_tpu_dump_is_read() -> None:
     (path,) = seed_dump().parts
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert format_buffer_assignment(read(text)) == text
 
 

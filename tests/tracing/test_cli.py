@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def test_the_verdict_comes_first_then_what_stands_out_then_the_next_command(
     rows = [line for line in lines if "f32[4]" in line]
     assert len(rows) == 1 and " 96 " in rows[0]  # the largest: 3 · 2^5
     assert "next:" in lines
-    (command,) = [line.split() for line in lines if line.startswith("  hloexec extract")]
+    (command,) = [shlex.split(line) for line in lines if line.startswith("  hloexec extract")]
     assert command[2:4] == [loop, "--instruction"] and "--inputs" in command
     assert len(list(hloexec.read_trace(folder))) == 63
 
@@ -40,8 +41,6 @@ def test_the_verdict_comes_first_then_what_stands_out_then_the_next_command(
 def test_the_command_that_is_suggested_works(
     loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shlex
-
     monkeypatch.chdir(tmp_path)
     assert main(["trace", loop, "-o", "t"]) == 0
     (command,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  hloexec extract")]

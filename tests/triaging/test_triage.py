@@ -19,7 +19,7 @@ from hloexec.cli import main
 from hloexec.exec.observers import Stage
 from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.report.numerics.triages import triage_view
-from hloexec.triaging import Blamed, PolicyFound, TriagedModule, working
+from hloexec.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule, working
 from hloexec.triaging.blaming import blamed_on_xla
 from hloexec.triaging.collecting import cases_of
 from hloexec.triaging.grouping import groups_of
@@ -155,6 +155,20 @@ def test_of_no_module_there_is_nothing_to_say() -> None:
     with console.capture() as capture:
         console.print(triage_view(found, 5))
     assert capture.get() == "night  0 modules\n\ninterrupted after 0 of 2 modules\n"
+
+
+def test_a_folder_on_another_drive_of_windows_is_named_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def relpath(path: str) -> str:
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr(os.path, "relpath", relpath)
+    small = MinifiedModule("a", "/d/small", instruction_count=2, command="run it")
+    group = attrs.evolve(groups_of([_module("a", outcome="differ")])[0], minified=small)
+    found = hloexec.Triage("night", None, "/d", group.members, (group,), 1, 0.1, is_complete=True)
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(triage_view(found, 5))
+    assert "2 instructions in /d/small" in capture.get() and "cd /d/small && run it" in capture.get()
 
 
 def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

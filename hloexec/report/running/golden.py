@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import attrs
@@ -33,8 +34,8 @@ def checks_view(checks: Sequence[GoldenCheck], count: int, top: int) -> Renderab
     if len(checks) < count:
         parts.append(Text(f"\ninterrupted after {len(checks)} of {plural(count, 'golden')}", "yellow"))
     if failed and failed[0].golden is not None and failed[0].golden.expected_source == "hloexec":
-        hint = f"\nif the new result is meant:\n  hloexec golden check --update {failed[0].folder}"
-        parts.append(Text(hint, style="dim"))
+        command = shlex.join(["hloexec", "golden", "check", "--update", str(failed[0].folder)])
+        parts.append(Text(f"\nif the new result is meant:\n  {command}", style="dim"))
     return Group(*parts)
 
 

@@ -64,7 +64,7 @@ def test_every_command_writes_its_page(
     plain = main(words.split())
     without = capfd.readouterr().out
     assert main([*words.split(), "--html", "page.html"]) == plain == code
-    text = (folder / "page.html").read_text()
+    text = (folder / "page.html").read_text(encoding="utf-8")
     assert told in text.replace("</span>", "").replace('<span class="bad">', "").replace("</a>", "")
     assert f"hloexec {words} --html page.html" in text
     if "--json" not in words and not words.startswith("run"):
@@ -126,7 +126,7 @@ def test_the_name_of_a_file_is_text(folder: Path) -> None:
     name = "<img src=x onerror=hacked=1>&amp;.hlo"
     shutil.copy("m.hlo", name)
     assert main(["memory", name, "--html", "page.html"]) == 0
-    text = Path("page.html").read_text()
+    text = Path("page.html").read_text(encoding="utf-8")
     assert "<img" not in text and "&lt;img src=x onerror=hacked=1&gt;&amp;amp;.hlo" in text
 
 
@@ -145,11 +145,11 @@ ENTRY e {
     assert main("run feed.hlo --infeed feed.npz --outfeed out.npz --html page.html".split()) == 0
     with np.load("out.npz") as taken:
         assert {key: taken[key].tolist() for key in taken} == {"0": [2.0 * each for each in range(8)]}
-    assert "There are no plots of values: the run for them failed" in Path("page.html").read_text()
+    assert "There are no plots of values: the run for them failed" in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_a_page_of_devices_that_hold_different_values(folder: Path) -> None:
     shutil.copy(EXAMPLES / "data_parallel_step.hlo", "step.hlo")
     assert main(["run", "step.hlo", "--different-inputs", "--html", "page.html"]) == 0
-    text = Path("page.html").read_text()
+    text = Path("page.html").read_text(encoding="utf-8")
     assert "for 4 devices" in text and "Sizes of values along the data flow" in text

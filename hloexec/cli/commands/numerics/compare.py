@@ -181,15 +181,16 @@ def _hints(comparison: Comparison, actual: str, expected: str, own: _Options, *,
         return []
     if own.module_file is None:
         return ["with the module, the tolerance follows from its roundings:", f"  {command} --module MODULE"]
+    module = shlex.quote(own.module_file)
     if own.inputs is None and any(leaf.note for leaf in comparison.different):
         if is_whole:
             return [
                 "a run on the whole inputs measures the rounding error of each element (where the module lacks "
                 "shardings, with --before BEFORE):",
-                f"  hloexec run {own.module_file} --global-inputs FILE --against {shlex.quote(expected)}",
+                f"  hloexec run {module} --global-inputs FILE --against {shlex.quote(expected)}",
             ]
         return [
             "with the inputs, the rounding error of each element is measured:",
-            f"  {command} --module {own.module_file} --inputs FILE",
+            f"  {command} --module {module} --inputs FILE",
         ]
     return []
