@@ -252,21 +252,21 @@ def test_deep_nesting_raises_nothing_but_hlo_errors(name: str) -> None:
 
 
 _MEGABYTES = 10_000_000
-LONG = {
-    "one name": "HloModule " + "a" * _MEGABYTES,
-    "one string": _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES + '"}'),
-    "one string left open": _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES),
-    "one number": _ENTRY.format("f32[] constant(" + "1" * _MEGABYTES + ")"),
-    "one dimension": _ENTRY.format("f32[" + "1" * _MEGABYTES + "] parameter(0)"),
-    "one comment": _ENTRY.format("/*" + "*" * _MEGABYTES),
-    "spaces": " " * _MEGABYTES,
-    "lines": "\n" * _MEGABYTES + "?",
-    "one literal": _ENTRY.format(f"f32[{_MEGABYTES // 4}] constant({{" + "1, " * (_MEGABYTES // 4) + "})"),
-    "too large a literal": _ENTRY.format("f32[99999999,99999999] constant({" + "1," * 1000),
-    "too large an empty literal": _ENTRY.format("f32[99999999999,0] constant({" + "{}," * 1000),
-    "one list": _ENTRY.format("f32[] parameter(0), sharding={devices=[2]" + "0," * (_MEGABYTES // 4)),
-    "junk": "\x01" * _MEGABYTES,
-    "open braces": "{" * _MEGABYTES,
+LONG: dict[str, Callable[[], str]] = {
+    "one name": lambda: "HloModule " + "a" * _MEGABYTES,
+    "one string": lambda: _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES + '"}'),
+    "one string left open": lambda: _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES),
+    "one number": lambda: _ENTRY.format("f32[] constant(" + "1" * _MEGABYTES + ")"),
+    "one dimension": lambda: _ENTRY.format("f32[" + "1" * _MEGABYTES + "] parameter(0)"),
+    "one comment": lambda: _ENTRY.format("/*" + "*" * _MEGABYTES),
+    "spaces": lambda: " " * _MEGABYTES,
+    "lines": lambda: "\n" * _MEGABYTES + "?",
+    "one literal": lambda: _ENTRY.format(f"f32[{_MEGABYTES // 4}] constant({{" + "1, " * (_MEGABYTES // 4) + "})"),
+    "too large a literal": lambda: _ENTRY.format("f32[99999999,99999999] constant({" + "1," * 1000),
+    "too large an empty literal": lambda: _ENTRY.format("f32[99999999999,0] constant({" + "{}," * 1000),
+    "one list": lambda: _ENTRY.format("f32[] parameter(0), sharding={devices=[2]" + "0," * (_MEGABYTES // 4)),
+    "junk": lambda: "\x01" * _MEGABYTES,
+    "open braces": lambda: "{" * _MEGABYTES,
 }
 
 
@@ -274,7 +274,7 @@ LONG = {
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LONG)
 def test_very_long_lines_raise_nothing_but_hlo_errors(name: str) -> None:
-    text = LONG[name]
+    text = LONG[name]()
     started = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HloWarning)
