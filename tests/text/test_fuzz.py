@@ -14,8 +14,9 @@ from hloexec.errors import HloError, HloWarning, ParseError
 from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.verifier import verify
+from tests.drawing import examples
 from tests.text.cases import ACCEPTED
-from tests.text.seeds import SEEDS, seed_path
+from tests.text.seeds import LARGE_SEEDS, SEEDS, seed_path
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.hlo"))
 _SMALL = tuple(text for text in ACCEPTED.values() if len(text) < 1500)
@@ -112,7 +113,7 @@ def corrupted(text: str, rng: random.Random) -> str:
     return text
 
 
-@pytest.mark.slow_cases("swap", "insert", "delete_line")
+@pytest.mark.slow_cases("duplicate", "swap", "truncate", "insert", "delete_line")
 @pytest.mark.parametrize("corruption", _CORRUPTIONS, ids=lambda function: function.__name__.strip("_"))
 def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callable[[str, random.Random], str]) -> None:
     rng = random.Random(corruption.__name__)
@@ -122,7 +123,7 @@ def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callab
 
 def test_much_corrupted_small_modules_raise_nothing_but_hlo_errors() -> None:
     rng = random.Random(1)
-    for _ in range(3000):
+    for _ in range(examples(3000)):
         check(corrupted(rng.choice(_SMALL), rng))
 
 
@@ -146,7 +147,7 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
     pieces = list(_slices())
     if not pieces:
         pytest.skip("no dumps are here; HLOEXEC_SEEDS names their folder")
-    for piece in rng.sample(pieces, 200):
+    for piece in rng.sample(pieces, examples(200)):
         check(piece)
         check(corrupted(piece or " ", rng))
 
@@ -157,11 +158,11 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
 def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     rng = random.Random(path.name)
-    for _ in range(100):
+    for _ in range(examples(100)):
         check(corrupted(text, rng))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow_cases(*LARGE_SEEDS)
 @pytest.mark.parametrize("name", SEEDS)
 def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
     path = seed_path(name)
@@ -169,7 +170,7 @@ def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
         pytest.skip(f"{name} is not here; HLOEXEC_SEEDS names its folder")
     text = path.read_text(encoding="utf-8")
     rng = random.Random(name)
-    for _ in range(max(4, 2_000_000 // len(text))):
+    for _ in range(examples(max(12, 2_000_000 // len(text)))):
         check(corrupted(text, rng))
 
 
@@ -185,7 +186,7 @@ def test_small_module_cut_at_every_byte_raises_nothing_but_hlo_errors(name: str)
 
 def test_binary_junk_raises_a_parse_error() -> None:
     rng = random.Random(4)
-    for _ in range(300):
+    for _ in range(examples(300)):
         junk = rng.randbytes(rng.randrange(1, 400))
         for text in (junk.decode("latin-1"), junk.decode("utf-8", "surrogateescape"), junk.decode("utf-8", "replace")):
             check(text)
