@@ -1,11 +1,12 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
 third of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
 slow, that tests which may take long come first, that those are skipped for which there is no XLA here, or none that can
-do what they ask of it, and that Python does not search for garbage while it collects the tests.
+do what they ask of it, and that Python searches for garbage neither while it collects the tests nor at the end.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 
@@ -25,8 +27,15 @@ _LONG = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # hloexec is installed with a plugin, so pytest would compile the asserts of all its files as it does those of tests.
+    getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("hloexec")
     profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
-    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+    profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
+    hypothesis.settings.load_profile(profile)
+    if profile != "explore":
+        # Hypothesis would read all modules that are imported, here 700, and draw numbers that stand in them, so that
+        # examples would depend on which files are tested together.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,6 +46,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
     with collection_paused():
         return (yield)
+
+
+def pytest_sessionfinish() -> None:
+    """pytest searches for garbage three times before it ends, and all that there is are modules and tests."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

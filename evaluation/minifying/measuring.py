@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -43,7 +44,8 @@ def measured(name: str) -> Record:
             inputs = lowered(program).inputs_per_device
         pattern = _pattern(module, Random(name))
         script = Path(__file__).with_name("crashing.py")
-        arguments: Record = {"command": f"{sys.executable} -I -S {script} '{pattern}'", "outcome": "crash", "jobs": 2}
+        command = shlex.join([sys.executable, "-I", "-S", str(script), pattern])
+        arguments: Record = {"command": command, "outcome": "crash", "jobs": 2}
         record |= {"pattern": pattern}
     else:
         try:

@@ -40,7 +40,8 @@ def names() -> list[str]:
 def text_of(name: str) -> str:
     """The HLO text of a name."""
     program, point, form = name.partition(".")
-    return _texts(program)[point + form]
+    form = point + form
+    return _optimized(program) if form == _AFTER else _texts(program)[form]
 
 
 _BEFORE = (".before", ".before.verbose", ".before.short")
@@ -84,21 +85,27 @@ _SHORT = {"print_percent": False, "print_metadata": False, "print_operand_shape"
 
 @cache
 def _texts(name: str) -> dict[str, str]:
-    """The forms of a program's text."""
-    import jax
-
+    """The forms of a program's text before optimization."""
     if name in _WRITTEN:
         return dict(zip(_BEFORE, (_WRITTEN[name], xla.canonical_text(_WRITTEN[name])), strict=False))
+    before = _lowered(name).as_text("hlo", debug_info=True)
+    module = xla.parse_hlo(before)
+    forms = (before, xla.canonical_text(module), xla.canonical_text(module, **_SHORT))
+    return dict(zip(_BEFORE, forms, strict=True))
+
+
+@cache
+def _optimized(name: str) -> str:
+    return str(_lowered(name).compile({"xla_backend_optimization_level": 0}).as_text())
+
+
+@cache
+def _lowered(name: str) -> Any:
+    import jax
+
     program = _all_programs()[name]
     with jax.enable_x64(program.wide):
-        lowered = jax.jit(program.function, **dict(program.options)).lower(*program.arguments)
-        before = lowered.as_text("hlo", debug_info=True)
-        module = xla.parse_hlo(before)
-        forms = (before, xla.canonical_text(module), xla.canonical_text(module, **_SHORT))
-        found = dict(zip(_BEFORE, forms, strict=True))
-        if program.optimized:
-            found[_AFTER] = lowered.compile({"xla_backend_optimization_level": 0}).as_text()
-    return found
+        return jax.jit(program.function, **dict(program.options)).lower(*program.arguments)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["SEEDS", "seed_path"]
+__all__ = ["LARGE_SEEDS", "SEEDS", "seed_path"]
 
 SEEDS = {
     "000_c00fd3afea504246.txt": (569, 9917),
@@ -14,6 +14,8 @@ SEEDS = {
     "004_915eaf8d7a870eb5.txt": (14, 185),
 }
 """File name → number of computations and instructions."""
+LARGE_SEEDS = ("000_c00fd3afea504246.txt", "001_83a80cec1e7cc5e6.txt")
+"""Steps of training, which are alike."""
 
 
 def seed_path(name: str) -> Path | None:

@@ -14,8 +14,9 @@ from hloexec.errors import HloError, HloWarning, ParseError
 from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.verifier import verify
+from tests.drawing import examples
 from tests.text.cases import ACCEPTED
-from tests.text.seeds import SEEDS, seed_path
+from tests.text.seeds import LARGE_SEEDS, SEEDS, seed_path
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.hlo"))
 _SMALL = tuple(text for text in ACCEPTED.values() if len(text) < 1500)
@@ -112,7 +113,7 @@ def corrupted(text: str, rng: random.Random) -> str:
     return text
 
 
-@pytest.mark.slow_cases("swap", "insert", "delete_line")
+@pytest.mark.slow_cases("duplicate", "swap", "truncate", "insert", "delete_line")
 @pytest.mark.parametrize("corruption", _CORRUPTIONS, ids=lambda function: function.__name__.strip("_"))
 def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callable[[str, random.Random], str]) -> None:
     rng = random.Random(corruption.__name__)
@@ -122,7 +123,7 @@ def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callab
 
 def test_much_corrupted_small_modules_raise_nothing_but_hlo_errors() -> None:
     rng = random.Random(1)
-    for _ in range(3000):
+    for _ in range(examples(3000)):
         check(corrupted(rng.choice(_SMALL), rng))
 
 
@@ -146,7 +147,7 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
     pieces = list(_slices())
     if not pieces:
         pytest.skip("no dumps are here; HLOEXEC_SEEDS names their folder")
-    for piece in rng.sample(pieces, 200):
+    for piece in rng.sample(pieces, examples(200)):
         check(piece)
         check(corrupted(piece or " ", rng))
 
@@ -157,11 +158,11 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
 def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     rng = random.Random(path.name)
-    for _ in range(100):
+    for _ in range(examples(100)):
         check(corrupted(text, rng))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow_cases(*LARGE_SEEDS)
 @pytest.mark.parametrize("name", SEEDS)
 def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
     path = seed_path(name)
@@ -169,7 +170,7 @@ def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
         pytest.skip(f"{name} is not here; HLOEXEC_SEEDS names its folder")
     text = path.read_text(encoding="utf-8")
     rng = random.Random(name)
-    for _ in range(max(4, 2_000_000 // len(text))):
+    for _ in range(examples(max(12, 2_000_000 // len(text)))):
         check(corrupted(text, rng))
 
 
@@ -185,7 +186,7 @@ def test_small_module_cut_at_every_byte_raises_nothing_but_hlo_errors(name: str)
 
 def test_binary_junk_raises_a_parse_error() -> None:
     rng = random.Random(4)
-    for _ in range(300):
+    for _ in range(examples(300)):
         junk = rng.randbytes(rng.randrange(1, 400))
         for text in (junk.decode("latin-1"), junk.decode("utf-8", "surrogateescape"), junk.decode("utf-8", "replace")):
             check(text)
@@ -252,21 +253,21 @@ def test_deep_nesting_raises_nothing_but_hlo_errors(name: str) -> None:
 
 
 _MEGABYTES = 10_000_000
-LONG = {
-    "one name": "HloModule " + "a" * _MEGABYTES,
-    "one string": _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES + '"}'),
-    "one string left open": _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES),
-    "one number": _ENTRY.format("f32[] constant(" + "1" * _MEGABYTES + ")"),
-    "one dimension": _ENTRY.format("f32[" + "1" * _MEGABYTES + "] parameter(0)"),
-    "one comment": _ENTRY.format("/*" + "*" * _MEGABYTES),
-    "spaces": " " * _MEGABYTES,
-    "lines": "\n" * _MEGABYTES + "?",
-    "one literal": _ENTRY.format(f"f32[{_MEGABYTES // 4}] constant({{" + "1, " * (_MEGABYTES // 4) + "})"),
-    "too large a literal": _ENTRY.format("f32[99999999,99999999] constant({" + "1," * 1000),
-    "too large an empty literal": _ENTRY.format("f32[99999999999,0] constant({" + "{}," * 1000),
-    "one list": _ENTRY.format("f32[] parameter(0), sharding={devices=[2]" + "0," * (_MEGABYTES // 4)),
-    "junk": "\x01" * _MEGABYTES,
-    "open braces": "{" * _MEGABYTES,
+LONG: dict[str, Callable[[], str]] = {
+    "one name": lambda: "HloModule " + "a" * _MEGABYTES,
+    "one string": lambda: _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES + '"}'),
+    "one string left open": lambda: _ENTRY.format('f32[] parameter(0), metadata={op_name="' + "a" * _MEGABYTES),
+    "one number": lambda: _ENTRY.format("f32[] constant(" + "1" * _MEGABYTES + ")"),
+    "one dimension": lambda: _ENTRY.format("f32[" + "1" * _MEGABYTES + "] parameter(0)"),
+    "one comment": lambda: _ENTRY.format("/*" + "*" * _MEGABYTES),
+    "spaces": lambda: " " * _MEGABYTES,
+    "lines": lambda: "\n" * _MEGABYTES + "?",
+    "one literal": lambda: _ENTRY.format(f"f32[{_MEGABYTES // 4}] constant({{" + "1, " * (_MEGABYTES // 4) + "})"),
+    "too large a literal": lambda: _ENTRY.format("f32[99999999,99999999] constant({" + "1," * 1000),
+    "too large an empty literal": lambda: _ENTRY.format("f32[99999999999,0] constant({" + "{}," * 1000),
+    "one list": lambda: _ENTRY.format("f32[] parameter(0), sharding={devices=[2]" + "0," * (_MEGABYTES // 4)),
+    "junk": lambda: "\x01" * _MEGABYTES,
+    "open braces": lambda: "{" * _MEGABYTES,
 }
 
 
@@ -274,7 +275,7 @@ LONG = {
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LONG)
 def test_very_long_lines_raise_nothing_but_hlo_errors(name: str) -> None:
-    text = LONG[name]
+    text = LONG[name]()
     started = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HloWarning)

@@ -14,12 +14,12 @@ from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.verifier import verify
 from tests.text import oracle
-from tests.text.seeds import SEEDS, seed_path
+from tests.text.seeds import LARGE_SEEDS, SEEDS, seed_path
 
 _parsed: dict[str, tuple[str, ir.Module]] = {}
 
 
-@pytest.fixture(params=SEEDS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE_SEEDS[1:])) for name in SEEDS])
 def seed(request: pytest.FixtureRequest) -> tuple[str, str, ir.Module]:
     """Name, text and module of a dump, parsed strictly and without a warning."""
     name = request.param

@@ -22,18 +22,22 @@ BOUND = 0.5 + 2.0**-20
 def to_fraction(value: Any) -> Fraction:
     """The value of an mpmath number, exactly."""
     sign, mantissa, exponent, _ = value._mpf_
-    return Fraction((-1) ** sign * int(mantissa)) * Fraction(2) ** exponent
+    whole = -int(mantissa) if sign else int(mantissa)
+    return Fraction(whole << max(exponent, 0), 1 << max(-exponent, 0))
 
 
-def _unit(value: Fraction, entry: ElementType) -> Fraction:
-    """The last place of the element type at a number; denormals all have the same."""
-    exponent = math.frexp(float(value))[1] - 1 if 1e-300 < abs(value) < 1e300 else _exponent(value)
+def _error(actual: float, expected: Fraction, entry: ElementType) -> float:
+    """In units of the last place of the element type at what was expected; denormals all have the same."""
+    # Fractions would find common divisors in each step.
+    numerator, denominator = actual.as_integer_ratio()
+    wanted, divisor = expected.numerator, expected.denominator
+    exponent = abs(wanted).bit_length() - divisor.bit_length()
+    if abs(wanted) << max(-exponent, 0) < divisor << max(exponent, 0):
+        exponent -= 1
     lowest = 2 - (1 << (entry.exponent_bits - 1))
-    return Fraction(2) ** (max(exponent, lowest) - entry.mantissa_bits)
-
-
-def _exponent(value: Fraction) -> int:
-    return abs(value.numerator).bit_length() - value.denominator.bit_length() if value else -10000
+    place = (max(exponent, lowest) if wanted else lowest) - entry.mantissa_bits
+    difference = abs(numerator * divisor - wanted * denominator)
+    return (difference << max(-place, 0)) / ((denominator * divisor) << max(place, 0))
 
 
 def largest_error(actual: Any, expected: Iterable[Fraction]) -> float:
@@ -42,7 +46,7 @@ def largest_error(actual: Any, expected: Iterable[Fraction]) -> float:
     worst = 0.0
     for got, want in zip(np.ravel(actual).astype(np.float64).tolist(), expected, strict=True):
         if math.isfinite(got):
-            worst = max(worst, float(abs(Fraction(got) - want) / _unit(want, entry)))
+            worst = max(worst, _error(got, want, entry))
         else:
             largest = Fraction(2) ** (1 << (entry.exponent_bits - 1)) * (
                 1 - Fraction(1, 2 << (entry.mantissa_bits + 1))

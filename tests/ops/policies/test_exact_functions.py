@@ -12,6 +12,7 @@ import pytest
 from hloexec.dtypes import Kind, element_type
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
+from tests.drawing import examples
 from tests.ops.policies.exact_errors import BOUND, context, evaluate_exactly, largest_error, to_fraction
 
 _mp = context(240)
@@ -134,8 +135,10 @@ def test_functions_of_all_16_bit_numbers_are_rounded_as_if_from_the_exact_value(
 def test_what_the_library_decides_is_what_more_digits_decide(name: str) -> None:
     """All that is f32, at random and where functions have their special values, or are large or small."""
     generator = np.random.default_rng(len(name))
-    patterns = generator.integers(0, 1 << 32, 60_000, dtype=np.uint32).view(np.float32)
-    usual = np.concatenate([generator.uniform(-9, 9, 60_000), 1 + generator.standard_normal(20_000) * 1e-4])
+    patterns = generator.integers(0, 1 << 32, examples(60_000), dtype=np.uint32).view(np.float32)
+    usual = np.concatenate(
+        [generator.uniform(-9, 9, examples(60_000)), 1 + generator.standard_normal(examples(20_000)) * 1e-4]
+    )
     whole = np.arange(-200, 200) / 2
     values = np.concatenate([patterns, np.float32(usual), np.float32(whole), np.float32(_SPECIAL)])
     operands = (values, generator.permutation(values)) if name in ("power", "atan2") else (values,)

@@ -9,6 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.dtypes import element_type
+from tests.ops.against_xla import Case, module_text
 
 xla = pytest.importorskip("conformance.xla")
 
@@ -24,53 +25,48 @@ def _numbers(dtype: str) -> Any:
     )
 
 
-def _agree(text: str, *operands: Any) -> None:
-    (expected,) = xla.run_hlo(text, *operands)
-    actual = hloexec.run(hloexec.parse(text), *operands, numerics="ftz")
-    assert actual.dtype == expected.dtype
-    assert actual.tobytes() == np.asarray(expected).tobytes(), f"{actual} is not {expected}"
+def _agree(*cases: Case) -> None:
+    text, operands = module_text(cases), [operand for case in cases for operand in case.operands]
+    for case, actual, expected in zip(
+        cases, hloexec.run(hloexec.parse(text), *operands, numerics="ftz"), xla.run_hlo(text, *operands), strict=True
+    ):
+        assert actual.dtype == expected.dtype
+        assert actual.tobytes() == np.asarray(expected).tobytes(), f"{case}: {actual} is not {expected}"
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
-@pytest.mark.parametrize("opcode", _ONE_OPERAND)
-def test_functions_flush_where_xla_does(opcode: str, dtype: str) -> None:
+def _function(opcode: str, dtype: str) -> Case:
     operand = _numbers(dtype)
     operand = np.abs(operand) if opcode == "sqrt" else operand
     if opcode in ("erf", "sine") or (opcode, dtype) == ("sqrt", "f64"):
         # Of the others, the last bit may differ.
         operand = operand[[0, 1, 5, 6]]
-    shape = f"{dtype}[{operand.size}]"
-    _agree(f"HloModule m\n\nENTRY e {{\n  p = {shape} parameter(0)\n  ROOT r = {shape} {opcode}(p)\n}}\n", operand)
+    return Case(opcode, [operand], f"{dtype}[{operand.size}]")
 
 
-@pytest.mark.sampled(3)
+def test_functions_flush_where_xla_does() -> None:
+    _agree(*(_function(opcode, dtype) for opcode in _ONE_OPERAND for dtype in ("f32", "f64", "bf16")))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
-@pytest.mark.parametrize("opcode", _TWO_OPERANDS)
-def test_arithmetic_flushes_where_xla_does(opcode: str, dtype: str) -> None:
+def test_arithmetic_flushes_where_xla_does(dtype: str) -> None:
     operand = _numbers(dtype)
     other = np.resize(np.array([1.0, 0.5, 1.0], operand.dtype), operand.size)
-    shape = f"{dtype}[{operand.size}]"
-    parameters = f"  p = {shape} parameter(0)\n  q = {shape} parameter(1)"
-    _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n  ROOT r = {shape} {opcode}(p, q)\n}}\n", operand, other)
+    _agree(*(Case(opcode, [operand, other], f"{dtype}[{operand.size}]") for opcode in _TWO_OPERANDS))
 
 
-@pytest.mark.parametrize("source", ["f32", "f64", "bf16"])
-@pytest.mark.parametrize("target", ["f32", "f64", "bf16"])
-def test_conversions_flush_where_xla_does(source: str, target: str) -> None:
-    operand = _numbers(source)
-    root = f"  ROOT r = {target}[{operand.size}] convert(p)"
-    _agree(f"HloModule m\n\nENTRY e {{\n  p = {source}[{operand.size}] parameter(0)\n{root}\n}}\n", operand)
+def test_conversions_flush_where_xla_does() -> None:
+    types = ("f32", "f64", "bf16")
+    _agree(*(Case("convert", [_numbers(source)], f"{target}[7]") for source in types for target in types))
 
 
 def test_denormals_equal_zero_and_dots_flush_them() -> None:
     operand = _numbers("f32")
-    parameters = "  p = f32[7] parameter(0)\n  q = f32[7] parameter(1)"
-    root = "  ROOT r = pred[7] compare(p, q), direction=EQ"
-    _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n{root}\n}}\n", operand, np.zeros(7, np.float32))
-    root = "  ROOT r = f32[7,2] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
-    parameters = "  p = f32[7,3] parameter(0)\n  q = f32[3,2] parameter(1)"
     matrix = np.stack([np.abs(operand)] * 3, axis=1)
-    _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n{root}\n}}\n", matrix, np.ones((3, 2), np.float32))
+    contraction = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    _agree(
+        Case("compare", [operand, np.zeros(7, np.float32)], "pred[7]", "direction=EQ"),
+        Case("dot", [matrix, np.ones((3, 2), np.float32)], "f32[7,2]", contraction),
+    )
 
 
 @pytest.mark.parametrize("watched", [False, True])

@@ -54,10 +54,10 @@ def _agree(opcode: str, dtype: str, operand: Any) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("opcode", XLA_CPU_FUNCTIONS)
 def test_functions_of_f32_have_the_bits_of_xla(opcode: str) -> None:
-    """Every 2047th pattern (a prime number of steps per binade), and numbers of everyday size."""
-    patterns = np.arange(0, 1 << 32, 2047, dtype=np.uint64).astype(np.uint32).view(_F32)
+    """Every 4093rd pattern (a prime number of steps per binade), and numbers of everyday size."""
+    patterns = np.arange(0, 1 << 32, 4093, dtype=np.uint64).astype(np.uint32).view(_F32)
     generator = np.random.default_rng(0)
-    everyday = np.concatenate([generator.normal(size=1 << 19), generator.uniform(-100, 100, 1 << 18)]).astype(_F32)
+    everyday = np.concatenate([generator.normal(size=1 << 17), generator.uniform(-100, 100, 1 << 16)]).astype(_F32)
     _agree(opcode, "f32", np.concatenate([patterns, everyday]))
 
 
@@ -83,7 +83,7 @@ def _ends_in_the_c_library(opcode: str, size: int) -> bool:
     return opcode in ("exponential", "log") and size < 16 and size % 8 in (3, 5, 6, 7)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("opcode", "size"),
     [
