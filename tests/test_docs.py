@@ -21,6 +21,7 @@ from tests.docs import (
     run_page,
     start_page,
 )
+from tests.here import triaging_here, xla_here
 from tests.otherwise import otherwise
 
 
@@ -97,14 +98,15 @@ def test_pages_are_right_and_their_commands_say_the_same_otherwise(
     """Where slow tests are left out, commands run once, as the page has them."""
     folder = tmp_path / "work"
     is_quick = "not slow" in request.config.getoption("markexpr")
-    for command in start_page(page, folder):
-        words = hloexec_words(command)
-        if is_quick or not words:
-            run_command(command, folder, page.name)
-            continue
-        plain, found = otherwise(words, command.code, folder)
-        require_as_written(command, plain, page.name)
-        assert not found, "\n".join([command.text, *found])
+    with triaging_here(), xla_here():
+        for command in start_page(page, folder):
+            words = hloexec_words(command)
+            if is_quick or not words:
+                run_command(command, folder, page.name)
+                continue
+            plain, found = otherwise(words, command.code, folder)
+            require_as_written(command, plain, page.name)
+            assert not found, "\n".join([command.text, *found])
 
 
 def test_every_public_name_has_a_place_on_the_site() -> None:
