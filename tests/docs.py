@@ -244,10 +244,14 @@ def run_pytest(words: Sequence[str], folder: Path, **environment: str) -> Ran:
 
 @contextlib.contextmanager
 def _as_if_started(folder: Path, out: IO[str], errors: IO[str], environment: dict[str, str]) -> Iterator[None]:
-    """A program's folder, streams and environment; the library calls that it registers are gone afterwards."""
+    """A program's folder, streams and environment; the library calls that it registers are gone afterwards.
+
+    The first `python` on its path is that of the test.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with (
         mock.patch.dict(USER_CALLS),
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, {"PATH": path, **environment}),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
