@@ -9,7 +9,9 @@ A page's blocks of code that are fenced as `console` hold lines that start with 
     ```
 
 The commands of a page are run one after the other in one folder, into which `examples/` is copied: by the shell, but
-for those that are hloexec's or a script's alone, which run in this process. A command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
+for those that are hloexec's or a script's alone. In either case this process does what `hloexec` and `pytest` would do:
+the start of a process takes longer than most of what they do. A command is said to end with another exit code than 0 by
+a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
 Lines of output must be those of the page; a line `…` stands for any number of lines (what follows the last command of a
 block may be left out as a whole), `…` within a line for any text, and numbers with a unit of time for any such.
 Blocks with a first line `# FILE` (as `python`) or `// FILE` (as `hlo`) are files that are written before the next
@@ -25,17 +27,22 @@ import re
 import runpy
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
 import attrs
+import hypothesis
 import pytest
 
+from hloexec import pytest_plugin
 from hloexec.cli import main
 from hloexec.custom_calls.registry import USER_CALLS
 
@@ -50,6 +57,7 @@ __all__ = [
     "run_command",
     "run_here",
     "run_page",
+    "run_pytest",
     "start_page",
 ]
 
@@ -62,6 +70,20 @@ _SECONDS = re.compile(r"\b[\d.]+ ?(?:µs|ms|s|min)\b")
 _QUOTED = re.compile("'[^']*'")
 _SHELL = re.compile(r"[|<>;&*]|\$\(")
 _SHELL_TIMEOUT = 300
+_ALONE = [
+    word
+    for name in ("cacheprovider", "faulthandler", "threadexception", "unraisableexception")
+    for word in ("-p", f"no:{name}")
+]
+"""Without the plugins that look at all there is in a process."""
+_ASKING = """#!{python} -IS
+import os, socket, sys
+with socket.socket(fileno={asked}) as asked:
+    words = [os.getcwd(), os.path.basename(sys.argv[0]), *sys.argv[1:]]
+    socket.send_fds(asked, ["\\0".join(words).encode()], [0, 1, 2])
+    sys.exit(asked.recv(1)[0])
+"""
+"""A program that tells the test what it was started with, and ends as it is told."""
 
 
 @attrs.frozen
@@ -209,12 +231,29 @@ def _print_warning(message: object, category: type[Warning], filename: str, line
     print(warnings.formatwarning(str(message), category, filename, lineno), end="", file=sys.stderr)
 
 
+def run_pytest(words: Sequence[str], folder: Path, **environment: str) -> Ran:
+    """Run pytest in this process, with hloexec's plugin alone; of what it has imported and set, nothing stays."""
+    out, before, profile = io.StringIO(), set(sys.modules), hypothesis.settings.get_current_profile_name()
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "120"} | environment
+    with _as_if_started(folder, out, out, environment), mock.patch.object(sys, "path", [*sys.path]):
+        code = pytest.main([*_ALONE, *words], plugins=[pytest_plugin])
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
+    hypothesis.settings.load_profile(profile)
+    return Ran(out.getvalue(), int(code))
+
+
 @contextlib.contextmanager
-def _as_if_started(folder: Path, out: io.StringIO, errors: io.StringIO, environment: dict[str, str]) -> Iterator[None]:
-    """A program's folder, streams and environment; the library calls that it registers are gone afterwards."""
+def _as_if_started(folder: Path, out: IO[str], errors: IO[str], environment: dict[str, str]) -> Iterator[None]:
+    """A program's folder, streams and environment; the library calls that it registers are gone afterwards.
+
+    The first `python` on its path is that of the test.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with (
         mock.patch.dict(USER_CALLS),
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, {"PATH": path, **environment}),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
@@ -225,37 +264,55 @@ def _as_if_started(folder: Path, out: io.StringIO, errors: io.StringIO, environm
 
 
 def _run_by_shell(command: Command, folder: Path) -> Ran:
-    """`hloexec` and `python` are those of the test."""
+    """`hloexec` and `pytest` are this process, `python` is that of the test."""
     tools = folder / ".tools"
     tools.mkdir(exist_ok=True)
-    programs = {
-        "hloexec": "-m hloexec",
-        "python": "",
-        "pytest": "-m pytest -p hloexec.pytest_plugin -p no:cacheprovider",
-    }
-    for name, arguments in programs.items():
-        path = tools / name
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
-        path.chmod(0o755)
+    asked, asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asked.settimeout(_SHELL_TIMEOUT)
+    ask = _ASKING.format(python=sys.executable, asked=asking.fileno())
+    for name, text in {"hloexec": ask, "pytest": ask, "python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
     environment = {
         **os.environ,
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "COLUMNS": "120",
     }
-    environment.pop("PYTEST_ADDOPTS", None)
-    finished = subprocess.run(
-        ["/bin/sh", "-c", command.text],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        timeout=_SHELL_TIMEOUT,
-    )
-    return Ran(finished.stdout, finished.returncode)
+    with (
+        asked,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as printed,
+        subprocess.Popen(
+            ["/bin/sh", "-c", command.text],
+            cwd=folder,
+            env=environment,
+            pass_fds=[asking.fileno()],
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        ) as shell,
+    ):
+        asking.close()
+        while (question := socket.recv_fds(asked, 1 << 16, 3))[0]:
+            asked.send(bytes([_answer(*question[:2])]))
+        shell.wait(_SHELL_TIMEOUT)
+        printed.seek(0)
+        return Ran(printed.read(), shell.returncode)
+
+
+def _answer(question: bytes, streams: Sequence[int]) -> int:
+    """Do what a program was started for, with its standard streams; its exit code."""
+    folder, program, *words = question.decode().split("\0")
+    with (
+        open(streams[0], encoding="utf-8") as given,
+        open(streams[1], "w", encoding="utf-8") as out,
+        open(streams[2], "w", encoding="utf-8") as errors,
+    ):
+        if program == "pytest":
+            ran = run_pytest(words, Path(folder))
+            out.write(ran.out)
+            return ran.code
+        with _as_if_started(Path(folder), out, errors, {"COLUMNS": "120"}), mock.patch.object(sys, "stdin", given):
+            return main(words)
 
 
 def _matches(pattern: tuple[str, ...], lines: list[str]) -> bool:

@@ -6,6 +6,7 @@ Their commands say the same on a narrow terminal, without colours, and as JSON.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from tests.docs import (
     run_page,
     start_page,
 )
+from tests.here import triaging_here, xla_here
 from tests.otherwise import otherwise
+from tests.report.html.samples import few_details
 
 
 def _page(tmp_path: Path, text: str) -> Path:
@@ -94,17 +97,18 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
 def test_pages_are_right_and_their_commands_say_the_same_otherwise(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Where slow tests are left out, commands run once, as the page has them."""
+    """Where slow tests are left out, commands run once, as the page has them, and what they draw is less."""
     folder = tmp_path / "work"
     is_quick = "not slow" in request.config.getoption("markexpr")
-    for command in start_page(page, folder):
-        words = hloexec_words(command)
-        if is_quick or not words:
-            run_command(command, folder, page.name)
-            continue
-        plain, found = otherwise(words, command.code, folder)
-        require_as_written(command, plain, page.name)
-        assert not found, "\n".join([command.text, *found])
+    with triaging_here(), xla_here(), few_details() if is_quick else nullcontext():
+        for command in start_page(page, folder):
+            words = hloexec_words(command)
+            if is_quick or not words:
+                run_command(command, folder, page.name)
+                continue
+            plain, found = otherwise(words, command.code, folder)
+            require_as_written(command, plain, page.name)
+            assert not found, "\n".join([command.text, *found])
 
 
 def test_every_public_name_has_a_place_on_the_site() -> None:

@@ -39,9 +39,17 @@ def run_on_xla_cpu(module: Module, inputs: Sequence[Value]) -> list[Array | Toke
     """
     _require_runnable(module)
     # An execution would use up the inputs that the result may alias.
-    text = format_module(attrs.evolve(module, input_output_alias=(), buffer_donor=())).encode()
+    text = format_module(attrs.evolve(module, input_output_alias=(), buffer_donor=()))
     arrays = [leaf for value in inputs for leaf in flat(value) if isinstance(leaf, np.ndarray)]
-    question = b"".join([len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)])
+    numbers = iter(_executed_apart(text, arrays, module))
+    leaves = (leaf for _, leaf in leaf_shapes(module.entry.result_shape))
+    return [next(numbers) if leaf.is_array else TOKEN for leaf in leaves]
+
+
+def _executed_apart(text: str, arrays: Sequence[Array], module: Module) -> list[Array]:
+    """What `executed` gives for the text of a module, in a process of its own."""
+    size = len(text.encode()).to_bytes(8, "little")
+    question = b"".join([size, text.encode(), *(array.tobytes() for array in arrays)])
     path = os.pathsep.join(sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", _ANSWER]
@@ -50,9 +58,7 @@ def run_on_xla_cpu(module: Module, inputs: Sequence[Value]) -> list[Array | Toke
         complaint = done.stderr.decode("utf-8", "replace").partition("*** ")[0].strip()
         how = "cannot run" if done.returncode == _REFUSED else "crashes on"
         raise UnsupportedError(f"XLA:CPU {how} {module.name}: {complaint or f'exit code {done.returncode}'}")
-    numbers = iter(_arrays(done.stdout, [module.entry.result_shape]))
-    leaves = (leaf for _, leaf in leaf_shapes(module.entry.result_shape))
-    return [next(numbers) if leaf.is_array else TOKEN for leaf in leaves]
+    return _arrays(done.stdout, [module.entry.result_shape])
 
 
 def answer() -> None:
@@ -73,10 +79,12 @@ def executed(text: str, arrays: Sequence[Array], shape: Shape) -> list[Array]:
     """The arrays of a result of this shape that XLA:CPU gives; raises what jaxlib raises."""
     import jax
     from jaxlib import _hlo, _jax
-    from jaxlib.lapack import prepare_lapack_call
 
-    # Until it has been called once, jaxlib's calls of LAPACK are calls of null pointers.
-    prepare_lapack_call("potrf_ffi", np.dtype(np.float32))
+    if "custom_call_target" in text:
+        from jaxlib.lapack import prepare_lapack_call
+
+        # Until it has been called once, jaxlib's calls of LAPACK are calls of null pointers. It imports SciPy.
+        prepare_lapack_call("potrf_ffi", np.dtype(np.float32))
     device = jax.local_devices(backend="cpu")[0]
     options = _jax.CompileOptions()
     if _PRECISION_FLAG not in os.environ.get("XLA_FLAGS", ""):

@@ -1,9 +1,8 @@
-"""The pytest plugin, in pytest runs of its own on small projects."""
+"""The pytest plugin, in runs of pytest on small projects, within the one that tests it."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -15,6 +14,7 @@ import pytest
 
 import hloexec
 from hloexec import literals
+from tests.docs import run_pytest
 from tests.text.building import op
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,12 +28,9 @@ def test_add(hlo_golden):
 
 
 def _pytest(folder: Path, *arguments: str, code: int = 0) -> str:
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    environment.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "pytest", "-p", "hloexec.pytest_plugin", "-p", "no:cacheprovider", *arguments]
-    finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == code, finished.stdout + finished.stderr
-    return finished.stdout
+    ran = run_pytest(arguments, folder, COLUMNS="200")
+    assert ran.code == code, ran.out
+    return ran.out
 
 
 @pytest.fixture
@@ -107,7 +104,7 @@ def test_what_cannot_be_recorded_is_said_in_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
-    """Six processes of pytest; docs/golden.md has four, which run every time."""
+    """Six runs of pytest; docs/golden.md has four, which run every time."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_one.py").write_text(TEST)
     folder = tmp_path / "goldens" / "test_one" / "test_add.golden"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import attrs
 import numpy as np
 
 import hloexec
+from hloexec.report.html import write_html, write_page
 from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, TriagedModule
 
-__all__ = ["ATTACK", "EXAMPLES", "hostile_module", "write_samples"]
+__all__ = ["ATTACK", "EXAMPLES", "few_details", "hostile_module", "write_samples"]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ATTACK = "</script></style><img src=x onerror=hacked=1><script>hacked=1</script><b>\"'&lt;"
@@ -39,6 +43,13 @@ def hostile_module() -> hloexec.Module:
     escaped = ATTACK.replace("\\", "\\\\").replace('"', '\\"')
     module = hloexec.parse(_LOG.replace("OP", escaped).replace("FILE", escaped))
     return attrs.evolve(module, name=ATTACK)
+
+
+@contextmanager
+def few_details(count: int = 2) -> Iterator[None]:
+    """Pages have plots of so many instructions, unless they are told otherwise: drawing them takes longest."""
+    with mock.patch.object(write_page, "__defaults__", (count,)), mock.patch.dict(write_html.__kwdefaults__, top=count):
+        yield
 
 
 def write_samples(folder: Path) -> dict[str, Path]:

@@ -1,0 +1,53 @@
+"""What hloexec does in processes of its own, done in this one: starting them takes longer than what they do.
+
+Neither is for modules that may crash XLA, hang or run out of memory, which is what the processes are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from threading import Event, Lock
+from unittest import mock
+
+from conformance.xla import CompiledModule, compile_hlo
+from hloexec.interop import xla_cpu
+from hloexec.ir import Module
+from hloexec.minifying.processes import Ended
+from hloexec.triaging import working
+from hloexec.values import Array
+
+__all__ = ["triaging_here", "xla_here"]
+
+
+@contextmanager
+def triaging_here() -> Iterator[None]:
+    """`triage` judges and minifies one case after the other, with as much memory as there is."""
+    lock = Lock()
+
+    def run_command(words: Sequence[str], _: Path, __: float, stop: Event, ___: object) -> Ended:
+        with lock:
+            if not stop.is_set():
+                working.work(words[-2:])
+        return Ended(0, "")
+
+    with mock.patch.multiple(working, run_command=run_command, _limit_memory=lambda _: None):
+        yield
+
+
+@contextmanager
+def xla_here() -> Iterator[None]:
+    """XLA:CPU compiles each program once, and runs it in this process."""
+
+    def executed(text: str, arrays: Sequence[Array], _: Module) -> list[Array]:
+        return _compiled(text).run(*arrays)
+
+    with mock.patch.object(xla_cpu, "_executed_apart", executed):
+        yield
+
+
+@cache
+def _compiled(text: str) -> CompiledModule:
+    return compile_hlo(text)
