@@ -15,12 +15,13 @@ export PYTHONDONTWRITEBYTECODE =
 SOURCES := hloexec tests conformance evaluation docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage lint types check docs format clean
+.PHONY: help demo test test-all machines coverage lint types check docs format clean
 
 help:
 	@echo 'make demo      run two examples (creates .venv on first use)'
 	@echo 'make test      run the tests that are not slow'
 	@echo 'make test-all  run all tests'
+	@echo 'make machines  the tests of what depends on numbers, as on two other processors'
 	@echo 'make coverage  make test, and what of opcodes, commands and pages it leaves out'
 	@echo 'make check     formatting, lint, types and tests: what has to pass at every commit'
 	@echo 'make docs      build the documentation site, in site/'
@@ -53,6 +54,13 @@ test: $(STAMPS)/dev
 
 test-all: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# What has numbers in it that another processor or BLAS may round otherwise.
+NUMERIC := $(addprefix tests/,conformance custom_calls diffing exec explaining golden jax_functions nan_search \
+	narrowing numerics ops plan shadowing shrinking test_docs.py)
+
+machines: $(STAMPS)/dev
+	$(BIN)/python -m tests.machines 2 -q -n $(WORKERS) --dist worksteal -m 'not slow' $(NUMERIC)
 
 # The recorder stands between hloexec and the callers that tests of warnings look for.
 coverage: $(STAMPS)/dev
