@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,8 +19,10 @@ from hypothesis.internal.conjecture import providers
 
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 
-hypothesis.settings.register_profile("repeatable", derandomize=True)
-hypothesis.settings.register_profile("first third", derandomize=True, max_examples=34)
+_ANY_MACHINE: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+"""How long an example takes, or is drawn, on a busy machine says nothing of hloexec."""
+hypothesis.settings.register_profile("repeatable", derandomize=True, **_ANY_MACHINE)
+hypothesis.settings.register_profile("first third", derandomize=True, max_examples=34, **_ANY_MACHINE)
 hypothesis.settings.register_profile("explore", print_blob=True)
 
 _LONG = 300
