@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -52,9 +53,11 @@ class Machine:
     threads: int | None = None
     """Of OpenBLAS."""
 
-    @property
-    def is_here(self) -> bool:
-        return bool(_CPU.get(self.needs))
+    def reason(self) -> str:
+        """Why this processor cannot stand for it; empty where it can."""
+        if not _CPU.get(self.needs):
+            return f"this processor lacks {self.needs}"
+        return "" if _multiplies(self.core) else f"OpenBLAS crashes in what it has for {self.core}"
 
     def environment(self) -> dict[str, str]:
         """The variables that make the libraries choose as on this machine."""
@@ -69,6 +72,14 @@ class Machine:
             "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name},-{name}_Usable" for name in self.glibc),
         }
         return found if self.threads is None else {**found, "OPENBLAS_NUM_THREADS": str(self.threads)}
+
+
+@cache
+def _multiplies(core: str) -> bool:
+    """Whether OpenBLAS multiplies matrices as on a processor: 0.3.34 ends the process on some that it is not made for."""
+    program = "import numpy as np; np.zeros((64, 1024)) @ np.zeros((1024, 64))"
+    environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
+    return not subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode
 
 
 _BEYOND_SSE = ("AVX", "AVX2", "FMA", "AVX512F")
@@ -93,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if given.list or given.machine is None:
         for name, machine in MACHINES.items():
-            print(f"{name:12} {machine.isa:8} {'' if machine.is_here else f'not here: needs {machine.needs}'}".rstrip())
+            print(f"{name:12} {machine.isa:8} {machine.reason()}".rstrip())
         return 0
     names = _in_turn(int(given.machine)) if given.machine.isdecimal() else [given.machine]
     if names[0] not in MACHINES:
@@ -103,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _in_turn(count: int) -> list[str]:
     """So many of the machines that can be had here, and others than at the commit before."""
-    here = [name for name, machine in MACHINES.items() if machine.is_here]
+    here = [name for name, machine in MACHINES.items() if not machine.reason()]
     counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
     start = int(counted.stdout or 0) * count
     return [here[(start + number) % len(here)] for number in range(min(count, len(here)))]
@@ -111,8 +122,8 @@ def _in_turn(count: int) -> list[str]:
 
 def _run(name: str, arguments: Sequence[str]) -> int:
     machine = MACHINES[name]
-    if not machine.is_here:
-        print(f"{name}: this processor cannot stand for it, as it lacks {machine.needs}", file=sys.stderr)
+    if reason := machine.reason():
+        print(f"{name} cannot be had here: {reason}", file=sys.stderr)
         return 2
     print(f"as {name}: {' '.join(f'{key}={value!r}' for key, value in machine.environment().items())}", flush=True)
     environment = {**os.environ, **machine.environment()}

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.machines import MACHINES
 from tests.ops.policies.exact_module import digests
-
-_FEATURES = getattr(getattr(np, "_core", None), "_multiarray_umath", None)
-_DISPATCHED = getattr(_FEATURES, "__cpu_dispatch__", [])
-_SURROUNDINGS = [
-    {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"},
-    {"OPENBLAS_CORETYPE": "Prescott", "OPENBLAS_NUM_THREADS": "2", "NPY_DISABLE_CPU_FEATURES": " ".join(_DISPATCHED)},
-]
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +18,17 @@ def expected() -> dict[str, str]:
     return digests()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are named are those of x86-64")
-@pytest.mark.parametrize("surroundings", _SURROUNDINGS, ids=lambda chosen: chosen["OPENBLAS_CORETYPE"])
-def test_results_do_not_depend_on_the_processor(surroundings: dict[str, str], expected: dict[str, str]) -> None:
+@pytest.mark.slow_cases("haswell", "sandybridge")
+@pytest.mark.parametrize("name", ["haswell", "prescott", "sandybridge"])
+def test_results_do_not_depend_on_the_processor(name: str, expected: dict[str, str]) -> None:
+    machine = MACHINES[name]
+    if reason := machine.reason():
+        pytest.skip(reason)
     root = Path(__file__).resolve().parents[3]
     finished = subprocess.run(
         [sys.executable, "-m", "tests.ops.policies.exact_module"],
         cwd=root,
-        env={**os.environ, **surroundings},
+        env={**os.environ, **machine.environment()},
         capture_output=True,
         text=True,
         timeout=300,

