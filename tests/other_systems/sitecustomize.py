@@ -100,7 +100,7 @@ def _take_away() -> None:
     shutil.disk_usage = _disk_usage
     subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
     subprocess.Popen.kill = lambda self: self.send_signal(9)  # type: ignore[method-assign]
-    _keep(os, f"{_OF_OS} WIFSTOPPED WNOHANG WSTOPSIG")  # The last are for `subprocess`.
+    _keep(os, f"{_OF_OS} WIFSTOPPED WNOHANG WSTOPSIG O_NONBLOCK")  # The last are for `subprocess` and `shutil`.
     os.supports_dir_fd, os.supports_fd = set(), set()
     os.stat, os.lstat = _asking(os.stat), _asking(os.lstat)
     _keep(signal, _OF_SIGNAL)
