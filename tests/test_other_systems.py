@@ -91,6 +91,7 @@ def test_everything_works_or_says_what_is_missing(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join(map(str, (PLACE, ROOT))),
         "HYPOTHESIS_NO_PLUGINS": "1",  # some are for Windows
         "COLUMNS": "120",
+        "PATHEXT": Path(sys.executable).name,  # how names of programs end: .exe on Windows
     }
     done = subprocess.run(
         [sys.executable, PLACE / "everything.py", tmp_path],
