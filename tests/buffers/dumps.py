@@ -59,7 +59,8 @@ def xla_dumps() -> list[Dump]:
 def _xla_dumps() -> list[Dump]:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    flags = f'--xla_dump_to="{folder}" --xla_force_host_platform_device_count=4'
+    # LLVM's passes come after what is dumped.
+    flags = f'--xla_dump_to="{folder}" --xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0'
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "tests.buffers.programs"]
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)

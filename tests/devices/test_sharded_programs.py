@@ -192,6 +192,7 @@ def test_number_of_devices_is_found_in_the_module(name: str, partitioner: str) -
     "transformer-shardy",
     "transformer-gspmd",
 )
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_text_before_partitioning_round_trips(name: str, partitioner: str) -> None:

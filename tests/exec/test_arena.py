@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -194,7 +194,7 @@ def test_programs_of_all_kinds_have_the_same_bits_with_every_array_in_an_arena(
     assert not differences(program, runs=18)
 
 
-def test_memory_is_given_back_on_request_and_with_the_module() -> None:
+def test_memory_is_given_back_on_request_and_with_the_module(garbage_of_this_test: Callable[[], object]) -> None:
     module, inputs = _model(), _inputs(7)
     total, *_ = hloexec.run(module, *inputs)
     before = total.tobytes()
@@ -207,7 +207,7 @@ def test_memory_is_given_back_on_request_and_with_the_module() -> None:
     assert lender.kept_bytes > 0
     kept = _arena_of(plan_of(module))._map
     del module, lender
-    gc.collect()
+    garbage_of_this_test()
     assert total.tobytes() == before
     # Nothing but zeros is left behind the result: the pages are the system's again.
     assert np.count_nonzero(np.frombuffer(kept, np.uint8)) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 
@@ -210,7 +209,7 @@ def test_a_chain_of_a_hundred_thousand_instructions_runs():
 
 
 def test_calls_nest_deeper_than_the_interpreter_recurses():
-    depth = 2 * sys.getrecursionlimit()
+    depth = sys.getrecursionlimit() + 50
     parts = ["level_0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
     parts += [
         f"level_{k} {{ x = s32[] parameter(0)\n one = s32[] constant(1)\n y = s32[] add(x, one)\n"
@@ -223,7 +222,7 @@ def test_calls_nest_deeper_than_the_interpreter_recurses():
 
 
 def test_conditionals_nest_deeper_than_the_interpreter_recurses():
-    depth = 2 * sys.getrecursionlimit()
+    depth = sys.getrecursionlimit() + 50
     parts = ["level_0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
     parts += [
         f"level_{k} {{ x = s32[] parameter(0)\n i = s32[] constant(0)\n"
@@ -453,11 +452,11 @@ ENTRY e { x = f32[4] parameter(0)
         run_text(text, X)
 
 
-def test_plans_are_forgotten_with_their_module():
+def test_plans_are_forgotten_with_their_module(garbage_of_this_test):
     module = parsed(COUNTING_LOOP)
     run(module, X)
     plan = weakref.ref(plan_of(module))
     assert plan_of(module) is plan()
     del module
-    gc.collect()
+    garbage_of_this_test()
     assert plan() is None

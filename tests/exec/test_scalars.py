@@ -113,9 +113,11 @@ def test_scalars_have_the_bits_of_arrays(name: str) -> None:
         hloexec.run(module, *values[[0, 1, 1]])
     code = "".join(sources(code_of(plan_of(module))))
     assert "= maximum(x_2, y_2)" in code and re.search(r"= convert\w*\(x_2\)", code), code
-    for x, y in itertools.product(values, repeat=2):
-        for z in (values[0], y, values[-1]):
-            assert bits(hloexec.run(module, x, y, z)) == bits(hloexec.run(module, x, y, z, planner=False)), (x, y, z)
+    triples = [(x, y, z) for x, y in itertools.product(values, repeat=2) for z in (values[0], y, values[-1])]
+    arrays = hloexec.parse(single(name).replace("[]", f"[{len(triples)}]"))
+    expected = hloexec.run(arrays, *map(np.array, zip(*triples, strict=True)), planner=False)
+    for number, triple in enumerate(triples):
+        assert bits(hloexec.run(module, *triple)) == bits([array[number, ...] for array in expected]), triple
 
 
 def test_an_operator_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

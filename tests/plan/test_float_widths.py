@@ -23,6 +23,7 @@ from hloexec.ops.common import narrow
 from hloexec.plan.kernels import Conversion
 from hloexec.plan.steps import While
 from hloexec.values import flat
+from tests.drawing import examples
 from tests.exec.programs import parsed, run_text
 from tests.text.cases import ACCEPTED
 
@@ -233,7 +234,7 @@ def test_every_opcode_gives_what_it_declares_whatever_widths_meet():
             # Its extents are values, which random inputs do not know to be bounded.
             continue
         module = hloexec.parse(text)
-        for _ in range(2 if module.instruction_count < 200 else 0):
+        for _ in range(examples(2) if module.instruction_count < 200 else 0):
             changed = mixed(module, choices)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -118,6 +118,7 @@ def check(name: str, sizes: Sizes, *, optimized: bool) -> None:
     assert_same_results(found.module, small, optimized=optimized)
 
 
+@pytest.mark.slow_cases("transformer-False")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("optimized", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SIZES)

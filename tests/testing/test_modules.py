@@ -16,6 +16,7 @@ from hloexec.errors import InputError
 from hloexec.ir import leaf_shapes
 from hloexec.testing.modules import _steps
 from tests.drawing import examples
+from tests.families import of_each_family
 from tests.plan.ways import bits
 
 FINDING = settings(max_examples=2000, deadline=None, database=None, suppress_health_check=[*HealthCheck])
@@ -63,7 +64,7 @@ def test_every_opcode_comes_when_it_is_asked_for(opcode: str) -> None:
     hloexec.verify(module)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in ELEMENT_TYPES.items() if entry.is_array])
+@pytest.mark.parametrize("name", of_each_family(name for name, entry in ELEMENT_TYPES.items() if entry.is_array))
 def test_every_element_type_comes_when_it_is_asked_for(name: str) -> None:
     module = find(testing.modules(["transpose", "add"], name), lambda module: len(module.entry) > 3, settings=ANY)
     assert {leaf.element_type.name for i in module.entry for _, leaf in leaf_shapes(i.shape)} == {name}

@@ -18,6 +18,7 @@ from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import widen
 from hloexec.precision import largest_number, part_type, smallest_normal
 from tests.drawing import examples
+from tests.families import of_each_family
 
 FINDING = settings(max_examples=2000, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 ANY = settings(FINDING, phases=[Phase.generate])
@@ -52,7 +53,7 @@ def test_shapes_shrink_to_scalars_of_the_first_type() -> None:
     assert str(find(testing.shapes("pred", max_size=9, max_rank=1), lambda shape: shape.element_count > 7)) == "pred[8]"
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("name", of_each_family(ARRAYS))
 def test_arrays_are_of_every_element_type(name: str) -> None:
     @settings(max_examples=examples(20), deadline=None)
     @given(testing.arrays(f"{name}[2,3]"), testing.arrays(f"{name}[100]"), testing.arrays(name, max_rank=1))
@@ -92,7 +93,7 @@ def test_arrays_hold_specials(name: str, special: str) -> None:
     assert (found[~is_special(_parts(found))] == simplest).all()
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", of_each_family(FLOATS))
 def test_specials_can_be_left_out(name: str) -> None:
     entry = part_type(ELEMENT_TYPES[name])
     flags = ("allow_nan", "allow_infinity", "allow_subnormal", "allow_negative_zero")
@@ -107,7 +108,9 @@ def test_specials_can_be_left_out(name: str) -> None:
     test()
 
 
-@pytest.mark.parametrize("name", [name for name in ARRAYS if name not in ("pred", "s1", "u1", "s2", "f8e8m0fnu")])
+@pytest.mark.parametrize(
+    "name", of_each_family(name for name in ARRAYS if name not in ("pred", "s1", "u1", "s2", "f8e8m0fnu"))
+)
 def test_elements_keep_to_their_bounds(name: str) -> None:
     @settings(max_examples=examples(20), deadline=None)
     @given(testing.arrays(f"{name}[10]", min_value=1, max_value=3), testing.arrays(f"{name}[99]", min_value=2))

@@ -12,6 +12,7 @@ from hloexec.cli import main
 from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
 from hloexec.errors import HloError, VerificationError
 from hloexec.verifier import verify
+from tests.drawing import examples
 from tests.text.building import op
 from tests.verifier.broken import fault, parsed
 
@@ -125,7 +126,7 @@ def test_no_shape_makes_a_rule_fail_with_anything_but_a_fault() -> None:
     generator = np.random.default_rng(0)
     for target, entry in CUSTOM_CALLS.items():
         most = entry.maximum_operands
-        for _ in range(6):
+        for _ in range(examples(6)):
             count = generator.integers(entry.minimum_operands, (6 if most is None else most) + 1)
             operands = [SHAPES[i] for i in generator.integers(0, len(SHAPES), count)]
             declared = SHAPES[generator.integers(0, len(SHAPES))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -171,6 +172,7 @@ X8, W8 = whole(2, 5, 4, 3, dtype=np.int8, largest=127), whole(3, 3, 3, 8, seed=1
 INT8 = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
 
 
+@cache
 def int8_sums() -> Any:
     text = f"""HloModule m
 

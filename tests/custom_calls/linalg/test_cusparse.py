@@ -15,6 +15,7 @@ import hloexec
 from hloexec.custom_calls.ffi import bytes_of_attribute, ffi_attributes
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, UnsupportedError
+from tests.custom_calls.by_jax import by_jax
 
 jax = pytest.importorskip("jax")
 
@@ -112,10 +113,14 @@ def test_conversions_are_jaxs(kind, dtype):
     sizes = (length, length, ROWS + 1 if kind == "csr" else length)
     results = [(part.dtype, (size,)) for part, size in zip(parts, sizes, strict=True)] + [(np.int8, (5,))]
     found = call(f"cusparse_{kind}_fromdense_ffi", dense, results=results, descriptor=sparse_descriptor(length))
-    expected = (sparse.CSR if kind == "csr" else sparse.COO).fromdense(dense, nse=count)
     names = ("data", "indices", "indptr") if kind == "csr" else ("data", "row", "col")
-    for ours, name, size in zip(found, names, (count, count, len(parts[2])), strict=False):
-        np.testing.assert_array_equal(ours[:size], getattr(expected, name))
+
+    def converted(dense: Any) -> Any:
+        matrix = (sparse.CSR if kind == "csr" else sparse.COO).fromdense(dense, nse=count)
+        return [getattr(matrix, name) for name in names]
+
+    for ours, theirs, size in zip(found, by_jax(converted, dense), (count, count, len(parts[2])), strict=False):
+        np.testing.assert_array_equal(ours[:size], theirs)
         assert not ours[size:].any()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -13,6 +14,7 @@ import hloexec
 from conformance.cell import shape_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
+from tests.custom_calls.by_jax import by_jax
 from tests.custom_calls.linalg.matrices import DTYPES, adjoint, close, matrices
 
 
@@ -104,20 +106,18 @@ def test_lu_multiplies_back_and_pivots_as_lapack(dtype, shape):
     lu, pivots, permutation = call("LuDecomposition", a, results=results)
     lower = np.tril(lu[..., :least], -1) + np.eye(shape[-2], least, dtype=dtype)
     close(lower @ np.triu(lu[..., :least, :]), np.take_along_axis(a, permutation[..., None], -2))
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
-        expected = jax.lax.linalg.lu(a)
+    expected = by_jax(pytest.importorskip("jax").lax.linalg.lu, a)
     np.testing.assert_array_equal(pivots, expected[1])
     np.testing.assert_array_equal(permutation, expected[2])
-    close(lu, np.asarray(expected[0]))
+    close(lu, expected[0])
 
 
 @pytest.mark.parametrize("target", ["cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation"])
 def test_pivots_become_the_permutation_that_jax_computes(target):
-    jax = pytest.importorskip("jax")
+    linalg = pytest.importorskip("jax").lax.linalg
     pivots = np.sort(np.random.default_rng(0).integers(0, 8, (2, 3, 4)).astype(np.int32), -1) % 8
     pivots = np.maximum(pivots, np.arange(4, dtype=np.int32))
-    expected = jax.lax.linalg.lu_pivots_to_permutation(pivots, 8)
+    expected = by_jax(functools.partial(linalg.lu_pivots_to_permutation, permutation_size=8), pivots)
     np.testing.assert_array_equal(call(target, pivots, results="s32[2,3,8]"), expected)
 
 

@@ -7,6 +7,8 @@ follows by linearity, as the probabilities of a query add up to one.
 
 from __future__ import annotations
 
+import functools
+from functools import cache
 from typing import Any
 
 import attrs
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from conformance.cell import shape_of
 from hloexec.dtypes import element_type_of
-from tests.custom_calls.by_jax import with_gradients_by_jax
+from tests.custom_calls.by_jax import by_jax
 from tests.custom_calls.calls import HALF_ULP, U32, numbers, refusal, run_call, wide, within
 from tests.drawing import examples
 
@@ -47,12 +49,14 @@ class Case:
     sink: Any = None
 
 
-def oracle(case: Case, q: Any, k: Any, v: Any, bias: Any, sink: Any) -> tuple[Any, Any]:
+def oracle(
+    bias_first: bool, scale: Any, seen: Any, q: Any, k: Any, v: Any, bias: Any, sink: Any = None
+) -> tuple[Any, Any]:
     """The output and the log-sum-exps [b, h, s]; a query that sees nothing gives 0 and −∞."""
     rep = q.shape[2] // k.shape[2]
     products = jnp.einsum("bshd,bthd->bhst", q, jnp.repeat(k, rep, 2))
-    scores = case.scale * (products + bias) if case.bias_first else case.scale * products + bias
-    seen = case.seen[:, None]
+    scores = scale * (products + bias) if bias_first else scale * products + bias
+    seen = seen[:, None]
     anything = seen.any(-1) | (sink is not None)
     scores = jnp.where(seen, scores, -jnp.inf)
     if sink is not None:
@@ -62,17 +66,22 @@ def oracle(case: Case, q: Any, k: Any, v: Any, bias: Any, sink: Any) -> tuple[An
     return jnp.einsum("bhst,bthe->bshe", weights, jnp.repeat(v, rep, 2)), jnp.where(anything, sums, -jnp.inf)
 
 
+@cache
+def differentiated(bias_first: bool) -> Any:
+    """One function for all masks, so that it is compiled once."""
+
+    def both(cotangent: Any, scale: Any, seen: Any, *given: Any) -> Any:
+        output, pull, sums = jax.vjp(functools.partial(oracle, bias_first, scale, seen), *given, has_aux=True)
+        return output, sums, pull(cotangent)
+
+    return both
+
+
 def expected(case: Case, cotangent: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     """The output, the log-sum-exps and the gradients in f64."""
     bias = np.zeros((1, 1, case.q.shape[1], case.k.shape[1])) if case.bias is None else case.bias
     given = [wide(x) for x in (case.q, case.k, case.v, bias, case.sink) if x is not None]
-    output, gradients, sums = with_gradients_by_jax(
-        lambda q, k, v, bias, sink=None: oracle(case, q, k, v, bias, sink),
-        *given,
-        cotangent=wide(cotangent),
-        has_aux=True,
-    )
-    return output, sums, gradients
+    return by_jax(differentiated(case.bias_first), wide(cotangent), case.scale, case.seen, *given)
 
 
 def bounds(case: Case, sums: Any, cotangent: Any, name: str, rounded: Any = 0.0, unit: float = U32) -> dict[str, Any]:

@@ -12,28 +12,28 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape
 from hloexec.ops.contraction.dot import Dot, DotAttributes
 from tests.drawing import examples
-from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
+from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array, restrided
 from tests.ops.contraction.products import MATMUL_TEXT, dot, normal
 
 # Integers: bit for bit
 
 
-@pytest.mark.parametrize(
-    ("lhs", "rhs", "result"),
-    [
-        ("pred", "pred", "pred"), ("pred", "pred", "s32"), ("s8", "s8", "s32"), ("s8", "s8", "s8"), ("s8", "u8", "s32"),
-        ("u8", "u8", "u8"), ("s16", "s16", "s16"), ("s16", "s16", "s64"), ("s32", "s32", "s32"), ("s32", "s32", "s8"),
-        ("u32", "u32", "u32"), ("s64", "s64", "s64"), ("u64", "u64", "u64"), ("s4", "s4", "s4"), ("u4", "u4", "u4"),
-    ],
-)  # fmt: skip
+INTEGER_CASES = [
+    ("pred", "pred", "pred"), ("pred", "pred", "s32"), ("s8", "s8", "s32"), ("s8", "s8", "s8"), ("s8", "u8", "s32"),
+    ("u8", "u8", "u8"), ("s16", "s16", "s16"), ("s16", "s16", "s64"), ("s32", "s32", "s32"), ("s32", "s32", "s8"),
+    ("u32", "u32", "u32"), ("s64", "s64", "s64"), ("u64", "u64", "u64"), ("s4", "s4", "s4"), ("u4", "u4", "u4"),
+]  # fmt: skip
+
+
+def case(lhs, rhs, result, m, k, n, seed=1):
+    storages = [ELEMENT_TYPES[name].storage for name in (lhs, rhs)]
+    operands = random_array(seed, (m, k), storages[0]), random_array(seed + 1, (k, n), storages[1])
+    return Case("dot", operands, f"{result}[{m},{n}]", MATMUL_TEXT)
+
+
 @pytest.mark.parametrize("size", [(2, 3, 4), (33, 70, 35)])
-def test_integer_dot_is_xlas_bit_for_bit(lhs, rhs, result, size):
-    m, k, n = size
-    operands = (
-        random_array(1, (m, k), ELEMENT_TYPES[lhs].storage),
-        random_array(2, (k, n), ELEMENT_TYPES[rhs].storage),
-    )
-    assert_same_as_xla([Case("dot", operands, f"{result}[{m},{n}]", MATMUL_TEXT)])
+def test_integer_dot_is_xlas_bit_for_bit(size):
+    assert_same_as_xla([case(*types, *size) for types in INTEGER_CASES])
 
 
 @pytest.mark.parametrize("name", ["s8", "u8", "s16", "s32", "u32", "s64", "u64"])
@@ -71,15 +71,19 @@ FLOAT_CASES = [
 
 
 @pytest.mark.usefixtures("newer_emitters")
-@pytest.mark.parametrize(("lhs", "rhs", "result"), FLOAT_CASES)
-def test_float_dot_agrees_with_xla_and_f64(lhs, rhs, result):
+def test_float_dot_agrees_with_xla_and_f64():
     """|error| ≤ γ·Σ|a||b|, γ = k·u/(1 − k·u) for a sum of k products in any order (Higham, §3.1), u that of the
     accumulation type, four times that for complex products (§3.6), and half an ULP of the result's type on top."""
-    m, k, n = 7, 130, 5
-    storages = [ELEMENT_TYPES[name].storage for name in (lhs, rhs, result)]
-    a, b = random_array(3, (m, k), storages[0]), random_array(4, (k, n), storages[1])
     xla = pytest.importorskip("conformance.xla")
-    text = f"HloModule m\n\nENTRY e {{\n  a = {lhs}[{m},{k}] parameter(0)\n  b = {rhs}[{k},{n}] parameter(1)\n  ROOT r = {result}[{m},{n}] dot(a, b), {MATMUL_TEXT}\n}}\n"
+    k = 130
+    cases = [case(*types, 7, k, 5, seed=3) for types in FLOAT_CASES]
+    found = xla.run_hlo(module_text(cases), *(operand for case in cases for operand in case.operands))
+    for types, each, theirs in zip(FLOAT_CASES, cases, found, strict=True):
+        for value in (dot(*each.operands, types[2]), theirs):
+            assert_near_the_exact_product(value, *each.operands, *types, k)
+
+
+def assert_near_the_exact_product(value, a, b, lhs, rhs, result, k):
     wide = np.complex128
     exact = a.astype(wide) @ b.astype(wide)
     unit = (
@@ -92,8 +96,7 @@ def test_float_dot_agrees_with_xla_and_f64(lhs, rhs, result):
     elif entry.is_floating:
         exact = exact.real
         bound = bound + np.abs(exact) * 2.0 ** -(entry.mantissa_bits + 1)
-    for value in (dot(a, b, result), xla.run_hlo(text, a, b)[0]):
-        assert (np.abs(value.astype(wide) - exact) <= bound).all()
+    assert (np.abs(value.astype(wide) - exact) <= bound).all(), (lhs, rhs, result)
 
 
 def test_narrow_floats_accumulate_in_f32_and_round_once():

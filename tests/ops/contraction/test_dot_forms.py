@@ -97,7 +97,7 @@ def test_blocks_of_products_are_even_and_cover_all():
     for rows, terms, columns in ((1, 1, 1), (5000, 9, 4000), (4096, 4096, 4096), (16, 2048, 4096), (900, 3000, 1),
                                  (128, 16, 512), (1000, 32, 130), (1, 4096, 5000), (70, 4096, 130)):  # fmt: skip
         blocks = product_blocks.blocks_of(rows, terms, columns)
-        times = np.zeros((rows, columns), int)
+        times = np.zeros((rows, columns), np.int8)
         blocks.on_all_cores(lambda row, column, times=times: np.add(times[row, column], 1, out=times[row, column]))
         assert (times == 1).all()
     for rows, terms, columns, least in ((512, 256, 1024, 4), (1024, 1024, 1024, 8), (16, 4096, 4096, 8),
@@ -161,7 +161,7 @@ def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_tra
         is_tiled = kernels == "skylakex" and rows <= 30
         assert plain_products._can_be_tiled(lhs.astype(np.float32), given) == is_tiled
         value = dot(lhs.astype(np.float32), given, "f32")
-        np.testing.assert_array_equal(value, lhs @ rhs)
+        np.testing.assert_array_equal(value, lhs.astype(np.float64) @ rhs)
         assert value.flags.c_contiguous
 
 
@@ -193,7 +193,7 @@ def test_few_rows_times_a_matrix_in_row_major_order_are_exact_in_wide_tiles(monk
 
     monkeypatch.setattr(plain_products, "matmul", noted)
     value = plain_products.plain_matrix_product(lhs.astype(np.float32), rhs.astype(np.float32))
-    np.testing.assert_array_equal(value, lhs @ rhs)
+    np.testing.assert_array_equal(value, lhs.astype(np.float64) @ rhs)
     assert {rows for rows, _ in taken} == {32, length % 32}
     assert max(across for _, across in taken) <= 1024
 
@@ -211,7 +211,7 @@ def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transp
         assert (slabs > 1) == (kernels == "skylakex" and columns != 739)
         assert columns % slabs == 0
         value = dot(lhs.astype(np.float32), given, "f32")
-        np.testing.assert_array_equal(value, lhs @ rhs)
+        np.testing.assert_array_equal(value, lhs.astype(np.float64) @ rhs)
         assert value.flags.c_contiguous
 
 
@@ -301,5 +301,5 @@ def test_a_narrow_product_is_widened_on_all_cores_and_multiplied_in_few_calls(mo
     monkeypatch.setattr(matrix_product, "in_blocks", noted_blocks)
     monkeypatch.setattr(plain_products, "matmul", noted)
     value = dot(lhs.astype(ml_dtypes.bfloat16), given, "bf16")
-    np.testing.assert_array_equal(value.astype(np.int64), lhs @ rhs)
+    np.testing.assert_array_equal(value.astype(np.float64), lhs.astype(np.float64) @ rhs)
     assert (shared, multiplied) == ([4, 2], [256, 256])

@@ -19,7 +19,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["f32", "bf16", "s8", "s4", "f64", "pred", "c64", "c128"])
 @pytest.mark.parametrize(("shape", "order"), CASES)
 def test_a_copy_has_the_elements_of_its_source(name: str, shape: tuple[int, ...], order: tuple[int, ...]) -> None:

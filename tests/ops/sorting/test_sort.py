@@ -12,6 +12,7 @@ import pytest
 from conformance import xla
 from hloexec.errors import ShapeError
 from hloexec.ops.sorting import sort as sorting
+from tests.ops.against_xla import Case, evaluated, module_text
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
@@ -149,12 +150,24 @@ def compare(
     comparator: list[str], types: tuple[str, ...], shape: tuple[int, ...], dimension: int, specials: bool = True
 ) -> None:
     text = module(comparator, types, shape, dimension)
-    inputs = [random_array(element_type, shape, seed, specials) for seed, element_type in enumerate(types)]
-    actual = evaluate(text, *inputs)
-    expected = xla.run_hlo(text, *inputs)
-    for ours, theirs in zip(actual if isinstance(actual, tuple) else (actual,), expected, strict=True):
+    assert_same_bytes(text, *(random_array(name, shape, seed, specials) for seed, name in enumerate(types)))
+
+
+def assert_same_bytes(text: str, *inputs: Any) -> None:
+    for ours, theirs in zip(evaluated(text, inputs), xla.run_hlo(text, *inputs), strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.tobytes() == theirs.tobytes()
+
+
+def compare_rows(comparators: dict[str, list[str]], element_type: str) -> None:
+    """Sorts of rows, in one module."""
+    rows = random_array(element_type, (3, 70), 0)
+    ending = "dimensions={1}, is_stable=true, to_apply="
+    cases = [Case("sort", [rows], f"{element_type}[3,70]", f"{ending}{name}") for name in comparators]
+    computations = [
+        "\n".join([f"{name} {{", *lines[:-1], f"ROOT {lines[-1]}", "}"]) for name, lines in comparators.items()
+    ]
+    assert_same_bytes(module_text(cases, "\n".join(computations)), *([rows] * len(cases)))
 
 
 @pytest.fixture
@@ -170,18 +183,14 @@ def only_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_xla
 @pytest.mark.usefixtures("only_keys")
 @pytest.mark.parametrize("element_type", DTYPES)
-def test_jax_sorts_agree_with_xla(element_type: str) -> None:
-    compare(jax_comparator((element_type,), 1), (element_type,), (3, 70), 1)
-
-
-@needs_xla
-@pytest.mark.usefixtures("only_keys")
-@pytest.mark.parametrize("element_type", DTYPES)
-def test_sorts_of_one_operand_in_either_direction_agree_with_xla(element_type: str) -> None:
-    for direction in ("LT", "GT"):
-        total = ", type=TOTALORDER" if is_float(element_type) else ""
-        comparator = [*parameters((element_type,)), f"r = pred[] compare(a0, b0), direction={direction}{total}"]
-        compare(comparator, (element_type,), (3, 70), 1)
+def test_sorts_of_one_operand_agree_with_xla(element_type: str) -> None:
+    """In either direction, and as JAX writes them."""
+    total = ", type=TOTALORDER" if is_float(element_type) else ""
+    comparators = {
+        direction: [*parameters((element_type,)), f"r = pred[] compare(a0, b0), direction={direction}{total}"]
+        for direction in ("LT", "GT")
+    }
+    compare_rows({**comparators, "jax": jax_comparator((element_type,), 1)}, element_type)
 
 
 @pytest.mark.parametrize("element_type", ["f32", "bf16", "s32"])
@@ -309,16 +318,20 @@ ENTRY e {{
 }}"""
 
 
-@pytest.mark.sampled(2)
 @needs_xla
 @pytest.mark.parametrize("element_type", ["f32", "bf16", "f16", "f64", "s32", "s8", "s64"])
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize(("length", "k"), [(37, 5), (500, 7), (10, 10)])
-def test_topk_agrees_with_xla(element_type: str, largest: bool, length: int, k: int) -> None:
-    text = topk(element_type, (3, length), k, largest)
-    values = random_array(element_type, (3, length), k)
-    for ours, theirs in zip(evaluate(text, values), xla.run_hlo(text, values), strict=True):
-        assert ours.tobytes() == theirs.tobytes()
+def test_topk_agrees_with_xla(element_type: str) -> None:
+    cases = [
+        Case(
+            "topk",
+            [random_array(element_type, (3, length), k)],
+            f"({element_type}[3,{k}], s32[3,{k}])",
+            f"k={k}, largest={largest}",
+        )
+        for length, k in ((37, 5), (500, 7), (10, 10))
+        for largest in ("true", "false")
+    ]
+    assert_same_bytes(module_text(cases), *(case.operands[0] for case in cases))
 
 
 def test_topk_refuses_a_k_beyond_the_dimension() -> None:

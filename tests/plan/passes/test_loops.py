@@ -14,37 +14,37 @@ from tests.plan.ways import differences
 
 M, V = "f32[256,192]", "f32[300]"
 DOT = "dot(l, r), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
-SUMS = {"g": "f32[512,640]", "l": "f32[512,16]", "r": "f32[16,640]"}
-PRODUCT = f"  p = f32[512,640] {DOT}\n  l2 = f32[512,16] sine(l)"
+SUMS = {"g": "f32[256,192]", "l": "f32[256,16]", "r": "f32[16,192]"}
+PRODUCT = f"  p = f32[256,192] {DOT}\n  l2 = f32[256,16] sine(l)"
 ONE = "  c1 = f32[] constant(1)\n  ones = f32[300] broadcast(c1), dimensions={}\n"
 
 LOOPS = {
     # Sums of products
     "a sum that the condition reads": loop(
         SUMS,
-        f"{PRODUCT}\n  h = f32[512,640] add(g, p)",
+        f"{PRODUCT}\n  h = f32[256,192] add(g, p)",
         "h, l2, r",
         condition="corner = f32[1,1] slice(g), slice={[0:1], [0:1]}\n  e = f32[] reshape(corner)\n"
         "  far = f32[] constant(8)\n  size = f32[] abs(e)\n  more = pred[] compare(size, far), direction=LT",
     ),
     "a product that is transposed there and back": loop(
         SUMS,
-        f"{PRODUCT}\n  t = f32[640,512] transpose(p), dimensions={{1,0}}\n"
-        "  u = f32[512,640] transpose(t), dimensions={1,0}\n  h = f32[512,640] add(g, u)",
+        f"{PRODUCT}\n  t = f32[192,256] transpose(p), dimensions={{1,0}}\n"
+        "  u = f32[256,192] transpose(t), dimensions={1,0}\n  h = f32[256,192] add(g, u)",
         "h, l2, r",
     ),
     "a product that something else reads, too": loop(
-        {**SUMS, "k": "f32[512,640]"},
-        f"{PRODUCT}\n  h = f32[512,640] add(g, p)\n  q = f32[512,640] subtract(k, p)",
+        {**SUMS, "k": "f32[256,192]"},
+        f"{PRODUCT}\n  h = f32[256,192] add(g, p)\n  q = f32[256,192] subtract(k, p)",
         "h, l2, r, q",
     ),
     "a product that is added to two sums": loop(
-        {**SUMS, "k": "f32[512,640]"},
-        f"{PRODUCT}\n  h = f32[512,640] add(g, p)\n  q = f32[512,640] add(p, k)",
+        {**SUMS, "k": "f32[256,192]"},
+        f"{PRODUCT}\n  h = f32[256,192] add(g, p)\n  q = f32[256,192] add(p, k)",
         "h, l2, r, q",
     ),
     "a sum that changes places with another": loop(
-        {**SUMS, "k": "f32[512,640]"}, f"{PRODUCT}\n  h = f32[512,640] add(g, p)", "k, l2, r, h"
+        {**SUMS, "k": "f32[256,192]"}, f"{PRODUCT}\n  h = f32[256,192] add(g, p)", "k, l2, r, h"
     ),
     # Buffers
     "values that move from leaf to leaf": loop(
@@ -217,7 +217,7 @@ def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
 @pytest.mark.parametrize("policy", ["reference", "xla-cpu", "ftz"])
 def test_which_of_two_nans_comes_out(order: str, policy: str) -> None:
     """Both the sum and the products are NaN, with other bits."""
-    text = loop(SUMS, f"{PRODUCT}\n  h = f32[512,640] add({order})", "h, l2, r")
+    text = loop(SUMS, f"{PRODUCT}\n  h = f32[256,192] add({order})", "h, l2, r")
     inputs = _inputs(text)
     inputs[0].view(np.uint32)[::3] = 0x7FC00123
     inputs[1][::2], inputs[2][:, ::2] = np.inf, 0
