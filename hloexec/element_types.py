@@ -10,10 +10,12 @@ from hloexec.errors import HloError
 from hloexec.ir import ArrayShape
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import Opcode
+from hloexec.ops.remembering import remembered
 
 __all__ = ["accepted_element_types"]
 
 
+@remembered
 def accepted_element_types(entry: Opcode) -> tuple[ElementType, ...] | None:
     """The element types of an opcode's first operand (of its result, where it has no such operand) that verify.
 
