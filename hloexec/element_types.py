@@ -5,18 +5,17 @@ There is no separate list, which could only contradict the shape rules.
 
 from __future__ import annotations
 
-from functools import cache
-
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import HloError
 from hloexec.ir import ArrayShape
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import Opcode
+from hloexec.ops.remembering import remembered
 
 __all__ = ["accepted_element_types"]
 
 
-@cache
+@remembered
 def accepted_element_types(entry: Opcode) -> tuple[ElementType, ...] | None:
     """The element types of an opcode's first operand (of its result, where it has no such operand) that verify.
 

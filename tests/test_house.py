@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
-import pytest
-
 import hloexec.ops  # noqa: F401 - fills the registry
+from hloexec.collection import collection_paused
 from hloexec.ops.registry import OPCODES
+from hloexec.structs import frozen
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 60
@@ -148,26 +148,56 @@ FLOORS = (
 """Packages and modules, from the ground up; docs/architecture.md says what lives there."""
 
 
-@pytest.fixture(autouse=True)
-def without_garbage_collection() -> Iterator[None]:
-    """Syntax trees have no cycles, but so many nodes that all that other tests have left is looked through for them."""
-    gc.disable()
-    yield
-    gc.enable()
+@frozen
+class _Source:
+    """What the tests look at in a file of hloexec."""
+
+    place: Path
+    docstring: str | None
+    imports: list[ast.ImportFrom]
+    functions: list[ast.FunctionDef]
+    strings: list[str]
+
+
+@cache
+def _sources() -> list[_Source]:
+    with collection_paused():
+        return [_source(path) for path in (ROOT / "hloexec").rglob("*.py")]
+
+
+def _source(path: Path) -> _Source:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [])
+    nodes: list[ast.AST] = [tree]
+    # As ast.walk does, in half the time.
+    while nodes:
+        node = nodes.pop()
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                nodes.append(value)
+            elif type(value) is list:
+                nodes += [each for each in value if isinstance(each, ast.AST)]
+        if isinstance(node, ast.ImportFrom):
+            found.imports.append(node)
+        elif isinstance(node, ast.FunctionDef):
+            found.functions.append(node)
+        elif isinstance(node, ast.Constant) and type(node.value) is str:
+            found.strings.append(node.value)
+    return found
 
 
 def test_imports_point_downwards() -> None:
     floor = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
     upwards = []
-    for path in (ROOT / "hloexec").rglob("*.py"):
-        place = path.relative_to(ROOT / "hloexec").parts[0].removesuffix(".py")
+    for source in _sources():
+        place = source.place.parts[0].removesuffix(".py")
         if place.startswith("__"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hloexec."):
+        for node in source.imports:
+            if (node.module or "").startswith("hloexec."):
                 other = str(node.module).split(".")[1]
                 if other != place and floor[other] >= floor[place]:
-                    upwards.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module}")
+                    upwards.append(f"{source.place}:{node.lineno} {node.module}")
     assert upwards == []
 
 
@@ -182,14 +212,12 @@ def test_attrs_classes_are_those_of_structs() -> None:
 
 
 def test_opcodes_are_named_by_their_entries_alone() -> None:
-    root, found = ROOT / "hloexec", {}
-    for path in root.rglob("*.py"):
-        place = path.relative_to(root)
+    found, opcodes = {}, {*OPCODES}
+    for source in _sources():
+        place = source.place
         if place.parts[0] in ("ops", "custom_calls"):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str]
-        named = {word for words in map(str.split, strings) if words and {*words} <= {*OPCODES} for word in words}
+        named = {word for words in map(str.split, source.strings) if opcodes.issuperset(words) for word in words}
         other = {word for table in (OPCODE_NAMES, NO_OPCODES) for word in table.get(place.as_posix(), "").split()}
         if named - other - PROSE:
             found[place.as_posix()] = sorted(named - other - PROSE)
@@ -198,21 +226,23 @@ def test_opcodes_are_named_by_their_entries_alone() -> None:
 
 
 def test_rooms_are_small_and_say_what_lives_there() -> None:
-    for folder in {path.parent for path in (ROOT / "hloexec").rglob("*.py")}:
-        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        assert len(modules) <= LARGE_ROOMS.get(str(folder.relative_to(ROOT)), MOST_MODULES), folder
-        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
+    modules = Counter(source.place.parent for source in _sources() if source.place.name != "__init__.py")
+    for folder, count in modules.items():
+        assert count <= LARGE_ROOMS.get(str("hloexec" / folder), MOST_MODULES), folder
+    documented = {
+        source.place.parent for source in _sources() if source.place.name == "__init__.py" and source.docstring
+    }
+    assert documented == {source.place.parent for source in _sources()}
 
 
 def test_functions_are_short() -> None:
     long = []
-    for path in (ROOT / "hloexec").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno is not None
-                documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
-                if node.end_lineno - node.lineno + 1 - documented > MOST_LINES:
-                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    for source in _sources():
+        for node in source.functions:
+            assert node.end_lineno is not None
+            documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
+            if node.end_lineno - node.lineno + 1 - documented > MOST_LINES:
+                long.append(f"{source.place}:{node.lineno} {node.name}")
     assert long == []
 
 

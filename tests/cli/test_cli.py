@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 import hloexec.literals
 from hloexec.cli import main
 from hloexec.custom_calls.user_calls import unregister_custom_call
+from tests.docs import run_here
 from tests.records import read_record
 from tests.text.building import op
 
@@ -477,6 +477,7 @@ def test_a_signal_while_a_class_is_made_ends_the_command(
     assert found == code
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(add: str) -> None:
     command = f"{shlex.quote(sys.executable)} -m hloexec ops | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -484,11 +485,8 @@ def test_a_reader_that_goes_away_is_no_error(add: str) -> None:
 
 
 def test_without_a_terminal_there_are_no_colours(add: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
-    done = subprocess.run(
-        [sys.executable, "-m", "hloexec", "run", add], capture_output=True, text=True, env=environment, check=True
-    )
-    assert "\x1b" not in done.stdout and "result" in done.stdout
+    ran = run_here(["run", add], ROOT, TERM="xterm-256color")
+    assert "\x1b" not in ran.out and "result" in ran.out
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from hloexec import literals
 from hloexec.cli import main
 from hloexec.errors import UnsupportedError
 from hloexec.interop.xla_cpu import run_on_xla_cpu
+from tests.here import xla_here
 from tests.records import read_record
 from tests.text.building import op
 
@@ -96,7 +97,8 @@ def test_a_result_is_compared_with_xla_cpus(capsys: pytest.CaptureFixture[str]) 
     pytest.importorskip("jax")
     record = against(capsys, "dot.hlo", "--against", "xla-cpu")
     assert record["verdict"] in ("equal", "rounding only")
-    assert main(["run", "dot.hlo", "--against", "xla-cpu"]) == 0
+    with xla_here():
+        assert main(["run", "dot.hlo", "--against", "xla-cpu"]) == 0
     assert "compared with xla-cpu\n" in capsys.readouterr().out
 
 
