@@ -137,10 +137,10 @@ def test_signals_end_a_run_without_a_traceback(number: int, code: int, words: st
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     signal.signal(signal.SIGINT, before)
-    assert process.stdout is not None and "begun\n" in process.stdout
-    time.sleep(0.1)
-    process.send_signal(number)
     try:
+        assert process.stdout is not None and "begun\n" in process.stdout
+        time.sleep(0.1)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
