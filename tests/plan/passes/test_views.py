@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import hloexec
 from hloexec.plan.passes.views import _one_after_the_other
