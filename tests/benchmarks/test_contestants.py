@@ -82,5 +82,6 @@ def test_the_interpreter_takes_part() -> None:
     assert interpreter_ratio(against_interpreter("newton", scale=0.01, turns=1)).median > 0
 
 
+@pytest.mark.slow
 def test_what_the_interpreter_refuses_is_said() -> None:
     assert "refused" in against_interpreter("fft", scale=0.01, turns=1)

@@ -29,8 +29,8 @@ def _leaves(value: Any) -> list[Any]:
     return [leaf for part in value for leaf in _leaves(part)] if isinstance(value, tuple) else [value]
 
 
-@pytest.mark.slow_cases("transformer", "experts", "cumsum")
-@pytest.mark.sampled(5)
+@pytest.mark.slow_cases("transformer", "experts", "cumsum", "kalman")
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_a_program_cut_small_agrees_with_xla(name: str, tmp_path: Path) -> None:
     files = subjects.subject(name, tmp_path, _SCALE)

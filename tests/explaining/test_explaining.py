@@ -25,6 +25,31 @@ CASES = (
     "small_powers/fast-functions", "dense_in_bf16/excess", "products/fault 0", "three_layers/fault 1",
 )  # fmt: skip
 """A few of the cases: `python -m evaluation explain` measures all."""
+_LAYER = """HloModule layer
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[16,32] parameter(0)
+  w = f32[32,24] parameter(1)
+  v = f32[24,32] parameter(2)
+  zero = f32[] constant(0)
+  squares = f32[16,32] multiply(x, x)
+  power = f32[16] reduce(squares, zero), dimensions={1}, to_apply=sum
+  epsilon = f32[] constant(1e-06)
+  epsilons = f32[16] broadcast(epsilon), dimensions={}
+  shifted = f32[16] add(power, epsilons)
+  scale = f32[16] rsqrt(shifted)
+  scales = f32[16,32] broadcast(scale), dimensions={0}
+  normed = f32[16,32] multiply(x, scales)
+  hidden = f32[16,24] dot(normed, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  bounded = f32[16,24] tanh(hidden)
+  ROOT out = f32[16,32] dot(bounded, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+"""A norm and two products."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +79,12 @@ def attention() -> tuple[hloexec.Module, list[Any]]:
     return module, hloexec.random_inputs(module, seed=4)
 
 
+@pytest.fixture(scope="module")
+def layer() -> tuple[hloexec.Module, list[Any]]:
+    module = hloexec.parse(_LAYER)
+    return module, hloexec.random_inputs(module, seed=4)
+
+
 def test_equal_bits_need_no_explanation(attention: tuple[hloexec.Module, list[Any]]) -> None:
     module, inputs = attention
     found = hloexec.explain(module, inputs, hloexec.run(module, *inputs))
@@ -72,8 +103,8 @@ def test_other_roundings_are_rounding_alone(attention: tuple[hloexec.Module, lis
     assert found.is_explained
 
 
-def test_one_element_that_is_wrong_is_not_explained(attention: tuple[hloexec.Module, list[Any]]) -> None:
-    module, inputs = attention
+def test_one_element_that_is_wrong_is_not_explained(layer: tuple[hloexec.Module, list[Any]]) -> None:
+    module, inputs = layer
     result = np.array(hloexec.run(module, *inputs, numerics="tf32"))
     result[3, 5] += 0.01
     found = hloexec.explain(module, inputs, result, runs=60)
@@ -94,9 +125,9 @@ def test_policies_with_no_effect_are_not_named() -> None:
 
 
 def test_values_of_instructions_show_the_first_that_nothing_explains(
-    attention: tuple[hloexec.Module, list[Any]], tmp_path: Path
+    layer: tuple[hloexec.Module, list[Any]], tmp_path: Path
 ) -> None:
-    module, inputs = attention
+    module, inputs = layer
     wrong = hloexec.parse(hloexec.format(module).replace("constant(1e-06)", "constant(0.01)"))
     trace = hloexec.trace(wrong, inputs, tmp_path / "trace", numerics="tf32")
     found = hloexec.explain(module, inputs, hloexec.run(wrong, *inputs, numerics="tf32"), values=trace, runs=60)
@@ -128,7 +159,8 @@ def test_the_record_of_the_command_says_what_its_tables_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = str(EXAMPLES / "attention.hlo")
+    file = "layer.hlo"
+    Path(file).write_text(_LAYER)
     assert main(["run", file, "--numerics", "bf16x3", "--save", "other.npz"]) == 0
     capsys.readouterr()
     assert main(["explain", file, "--expected", "other.npz"]) == 0
