@@ -1,7 +1,7 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
-third of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
-slow, that tests which may take long come first, that those which need JAX are skipped where it is not installed, and
-that Python does not search for garbage while it collects the tests.
+third of them where slow tests are left out), and that it begins before there are tests; that each pass over a plan is
+checked, which cases of long tables are slow, that tests which may take long come first, that those which need JAX are
+skipped where it is not installed, and that Python does not search for garbage while it collects the tests.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ _LONG = 300
 def pytest_configure(config: pytest.Config) -> None:
     profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+    _draw_once()
+
+
+@hypothesis.given(hypothesis.strategies.none())
+def _draw_once(_: None) -> None:
+    """When Hypothesis first draws, it looks through all objects that there are: for seconds, once there are tests."""
 
 
 @pytest.hookimpl(wrapper=True)
