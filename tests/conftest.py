@@ -27,7 +27,6 @@ _LONG = 300
 def pytest_configure(config: pytest.Config) -> None:
     profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
-    _draw_once()
 
 
 @hypothesis.given(hypothesis.strategies.none())
@@ -41,6 +40,7 @@ def pytest_collection() -> Generator[None, object, object]:
     # Imported here, as the variables above are set first.
     from hloexec.collection import collection_paused
 
+    _draw_once()
     with collection_paused():
         return (yield)
 
