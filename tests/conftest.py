@@ -1,13 +1,15 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
-third of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
-slow, that tests which may take long come first, that those are skipped for which there is no XLA here, or none that can
-do what they ask of it, and that Python searches for garbage neither while it collects the tests nor at the end.
+third of them where slow tests are left out), and that it begins before there are tests; that each pass over a plan is
+checked, which cases of long tables are slow, that tests which may take long come first, that those are skipped for which
+there is no XLA here, or none that can do what they ask of it, and that Python searches for garbage neither while it
+collects the tests nor at the end.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -15,7 +17,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis.internal.conjecture import providers
 
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 
@@ -35,10 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
     profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
     profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
     hypothesis.settings.load_profile(profile)
-    if profile != "explore":
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if profile != "explore" and hasattr(providers, "_local_constants"):
         # Hypothesis would read all modules that are imported, here 700, and draw numbers that stand in them, so that
         # examples would depend on which files are tested together.
         providers._get_local_constants = lambda: providers._local_constants
+
+
+@hypothesis.given(hypothesis.strategies.none())
+def _draw_once(_: None) -> None:
+    """When Hypothesis first draws, it looks through all objects that there are: for seconds, once there are tests."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,6 +54,7 @@ def pytest_collection() -> Generator[None, object, object]:
     # Imported here, as the variables above are set first.
     from hloexec.collection import collection_paused
 
+    _draw_once()
     with collection_paused():
         return (yield)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -190,12 +191,15 @@ WORDS = {
 """How messages name what is wrong, where it is not the parameter's name."""
 
 
-def _positional(folder: Path) -> dict[str, list[Any]]:
-    """Arguments that are right, for the parameters without defaults."""
-    path = folder / "m.hlo"
-    path.write_text(ADD)
+def _write_files(folder: Path) -> None:
+    (folder / "m.hlo").write_text(ADD)
     for stage, text in (("before_optimizations", ADD), ("cpu_after_optimizations", ADD.replace("(x, y)", "(y, x)"))):
         (folder / f"module_0001.add.{stage}.txt").write_text(text)
+
+
+@cache
+def _positional(folder: Path) -> dict[str, list[Any]]:
+    """Arguments that are right, for the parameters without defaults."""
     inputs = [X, X]
     return {
         "check_golden": [folder / "missing.golden"],
@@ -209,7 +213,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "shadow": [MODULE, inputs],
         "format": [MODULE],
         "graph": [MODULE],
-        "load": [path],
+        "load": [folder / "m.hlo"],
         "memory_usage": [MODULE],
         "triage": [folder],
         "minify": [MODULE, inputs, "test -e"],
@@ -247,8 +251,11 @@ def _cases() -> Iterator[Any]:
                 yield pytest.param(function, given, id=f"{name}-{given}")
 
 
+_signature = cache(inspect.signature)
+
+
 def _call(function: Callable[..., Any], parameter: str, value: Any, folder: Path) -> None:
-    arguments = inspect.signature(function).parameters
+    arguments = _signature(function).parameters
     given = dict(zip(arguments, _positional(folder)[function.__name__], strict=False))
     given[parameter] = value
     if function is hloexec.run:
@@ -270,13 +277,14 @@ def test_a_wrong_argument_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     right = f"{RIGHT[parameter]} {MORE.get(f'{function.__name__}-{parameter}', '')}".split()
+    _write_files(tmp_path)
+    before = {*tmp_path.iterdir()}
     for name, value in WRONG.items():
         if name in right:
             continue
-        folder = tmp_path / f"given {name}"
-        folder.mkdir()
         with pytest.raises(hloexec.HloError) as caught:
-            _call(function, parameter, value, folder)
+            _call(function, parameter, value, tmp_path)
+        assert {*tmp_path.iterdir()} == before, name
         assert re.search(WORDS.get(parameter, parameter), str(caught.value)), (name, str(caught.value))
 
 
