@@ -1,5 +1,5 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
-third of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
+fifth of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
 slow, that tests which may take long come first, that those which need JAX are skipped where it is not installed, and
 that Python searches for garbage neither while it collects the tests nor at the end.
 """
@@ -19,7 +19,7 @@ from hypothesis.internal.conjecture import providers
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True)
-hypothesis.settings.register_profile("first third", derandomize=True, max_examples=34)
+hypothesis.settings.register_profile("first fifth", derandomize=True, max_examples=20)
 hypothesis.settings.register_profile("explore", print_blob=True)
 
 _LONG = 300
@@ -29,7 +29,7 @@ _LONG = 300
 def pytest_configure(config: pytest.Config) -> None:
     # hloexec is installed with a plugin, so pytest would compile the asserts of all its files as it does those of tests.
     getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("hloexec")
-    profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
+    profile = "first fifth" if config.option.markexpr == "not slow" else "repeatable"
     profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
     hypothesis.settings.load_profile(profile)
     if profile != "explore":
