@@ -1,5 +1,5 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
-third of them where slow tests are left out), and that it begins before there are tests; that each pass over a plan is
+fifth of them where slow tests are left out), and that it begins before there are tests; that each pass over a plan is
 checked, which cases of long tables are slow, that tests which may take long come first, that those are skipped for which
 there is no XLA here, or none that can do what they ask of it, and that Python searches for garbage neither while it
 collects the tests nor at the end.
@@ -23,7 +23,7 @@ os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 _ANY_MACHINE: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 """How long an example takes, or is drawn, on a busy machine says nothing of hloexec."""
 hypothesis.settings.register_profile("repeatable", derandomize=True, **_ANY_MACHINE)
-hypothesis.settings.register_profile("first third", derandomize=True, max_examples=34, **_ANY_MACHINE)
+hypothesis.settings.register_profile("first fifth", derandomize=True, max_examples=20, **_ANY_MACHINE)
 hypothesis.settings.register_profile("explore", print_blob=True)
 
 _LONG = 300
@@ -33,7 +33,7 @@ _LONG = 300
 def pytest_configure(config: pytest.Config) -> None:
     # hloexec is installed with a plugin, so pytest would compile the asserts of all its files as it does those of tests.
     getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("hloexec")
-    profile = "first third" if config.option.markexpr == "not slow" else "repeatable"
+    profile = "first fifth" if config.option.markexpr == "not slow" else "repeatable"
     profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
     hypothesis.settings.load_profile(profile)
     providers = sys.modules.get("hypothesis.internal.conjecture.providers")

@@ -8,7 +8,7 @@ __all__ = ["examples"]
 
 
 def examples(count: int) -> int:
-    """`count` in a run of all tests, and a third of it, the first ones, where slow tests are left out.
+    """`count` in a run of all tests, and a fifth of it, the first ones, where slow tests are left out.
 
     `tests/conftest.py` has the profile whose examples, of 100, say which part of them it is.
     """

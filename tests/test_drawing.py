@@ -14,7 +14,7 @@ from tests.drawing import examples
     [
         ("", None, [1, 12, 100, 300]),
         ("slow", None, [1, 12, 100, 300]),
-        ("not slow", None, [1, 5, 34, 102]),
+        ("not slow", None, [1, 3, 20, 60]),
         ("not slow", "explore", [1, 12, 100, 300]),
     ],
 )

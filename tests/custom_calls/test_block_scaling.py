@@ -57,6 +57,7 @@ def bits(array: Any) -> Any:
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "scale", "block"), FORMATS)
 @pytest.mark.parametrize("result", ["f32", "bf16"])
 def test_dequantizing_multiplies_each_block_by_its_scale(name, scale, block, result):

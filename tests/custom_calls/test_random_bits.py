@@ -37,7 +37,7 @@ def older_config(count: int) -> str:
     return '"' + "".join(f"\\{byte:03o}" for byte in count.to_bytes(8, "little", signed=True)) + '"'
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", [(2,), (3,), (11,), (32768,), (2, 3)])
 def test_every_spelling_gives_jaxs_bits(target, shape):

@@ -15,7 +15,7 @@ SEEDS = [seed for seed in range(3000, 3060) if "rng(" not in random_program(seed
 """A device's random numbers depend on how many there are."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_devices_get_what_they_get_alone(seed: int) -> None:
     program = random_program(seed, devices=1)

@@ -454,6 +454,7 @@ CIRCLES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("trips", [*range(14, 20), 33, 47, 48, 49, 100, 127, 1000])
 @pytest.mark.parametrize("name", CIRCLES)
 def test_loops_that_go_round_in_circles(name: str, trips: int) -> None:

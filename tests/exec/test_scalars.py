@@ -97,6 +97,7 @@ def single(name: str) -> str:
     )
 
 
+@pytest.mark.slow_cases("u8", "s32", "u32", "u64")
 @pytest.mark.parametrize("name", ["pred", "s8", "u8", "s32", "u32", "s64", "u64", "f32", "f64"])
 def test_scalars_have_the_bits_of_arrays(name: str) -> None:
     module = hloexec.parse(single(name))

@@ -14,6 +14,7 @@ from hloexec.inputs.bounds import frame_of
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.registry import OPCODES
+from tests.drawing import examples
 
 NUMBERS = [0.0, 0.25, 0.75, 1.0, 2.5, 3.0, 7.0, 100.0, 250.0, 300.0, 1e5, 3e9, 1e20]
 TYPES = ("f32", "bf16", "f8e4m3fn", "f4e2m1fn", "s32", "s8", "u8", "s4", "u64", "pred")
@@ -76,7 +77,7 @@ def test_elementwise_results_lie_within_their_bounds(name: str) -> None:
     entry = OPCODES[name]
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     text = {"compare": ", direction=LT", "reduce-precision": ", exponent_bits=4, mantissa_bits=1"}.get(name, "")
-    for _ in range(60):
+    for _ in range(examples(60)):
         type_name = str(generator.choice(TYPES))
         if ELEMENT_TYPES[type_name] not in (accepted_element_types(entry) or ()) or name == "stochastic-convert":
             continue
@@ -91,7 +92,7 @@ def test_elementwise_results_lie_within_their_bounds(name: str) -> None:
 @pytest.mark.parametrize("source", TYPES)
 def test_converted_elements_lie_within_their_bounds(source: str, target: str) -> None:
     generator = np.random.default_rng(zlib.crc32(f"{source} {target}".encode()))
-    for _ in range(30):
+    for _ in range(examples(30)):
         operand = _samples(generator, source, 6)
         _require_bounds(_module(f"{target}[6] convert(a0)", [operand]))
 

@@ -33,7 +33,7 @@ _FUNCTIONS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [5, 1003, 4096])
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_everyday_functions_have_the_bits_of_xla(name: str, size: int) -> None:

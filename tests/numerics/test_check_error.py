@@ -10,6 +10,7 @@ import pytest
 import hloexec
 from hloexec import InputError, Verdict
 from hloexec.numerics.tolerances import CHECK_ERRORS
+from tests.drawing import examples
 
 EXPECTED = np.full(200, 8.0, np.float32)
 
@@ -43,7 +44,7 @@ def test_statistics_are_held_to_the_tolerance(errors: list[float], check_error: 
     assert found.verdict is verdict and found.agrees == (verdict is not Verdict.DIFFERENT)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(20)))
 @pytest.mark.parametrize("check_error", CHECK_ERRORS)
 def test_verdicts_are_those_of_numpy(seed: int, check_error: str) -> None:
     generator = np.random.default_rng(seed)

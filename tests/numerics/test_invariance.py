@@ -120,6 +120,7 @@ def test_a_wrong_instruction_is_found_whatever_the_other_rows_are(lines, seed, r
             assert found.findings
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scale", [1.0, 1e-20, 1e20])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_golden_says_the_same_of_a_row_whatever_the_others_are(tmp_path, seed, scale):

@@ -25,6 +25,7 @@ def sizes_of(large: hloexec.Module, small: hloexec.Module) -> Iterator[tuple[int
         yield from zip(ours.dimensions, theirs.dimensions, strict=True)  # type: ignore[union-attr]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODULES)
 def test_shrinking_gives_the_module_for_the_smaller_sizes(name: str) -> None:
     module = MODULES[name]

@@ -12,32 +12,10 @@ from tests.text import oracle
 pytest.importorskip("jax", reason="JAX lowers the programs, and XLA reads them")
 corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")
 
-_ALONE = ("bounded_dynamic.before", "partitioned.after", "random_bits.after")
-"""Where opcodes and attributes stand that no third text has."""
-_TEXTS = [
-    pytest.param(name, marks=() if number % 3 == 0 or name in _ALONE else pytest.mark.slow)
-    for number, name in enumerate(corpus.names())
-]
+_TEXTS = [pytest.param(name, marks=() if name in corpus.VARIED else pytest.mark.slow) for name in corpus.names()]
 
 
-@pytest.mark.slow_cases(
-    "arg_reduction.before",
-    "collectives.before.short",
-    "conditional.before",
-    "elementwise.before.short",
-    "indexing.before.short",
-    "integers.before",
-    "linear_algebra.before.short",
-    "mapped_tree.before.short",
-    "nested_scan.before",
-    "pads.before",
-    "partitioned.before.short",
-    "random_bits.before.short",
-    "scatters.before",
-    "sorting.before.short",
-)
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("name", corpus.names())
+@pytest.mark.parametrize("name", _TEXTS)
 def test_program_survives_printing(name: str) -> None:
     module = parse(corpus.text_of(name), filename=name, strict=True)
     assert parse(format_module(module), strict=True) == module

@@ -242,7 +242,7 @@ DEEP = {
 }
 
 
-@pytest.mark.slow_cases("tuple shapes", "unknown attribute")
+@pytest.mark.slow_cases("tuple shapes", "inline computations", "unknown attribute")
 @pytest.mark.sampled(5)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", DEEP)

@@ -22,8 +22,8 @@ _SEED, _COUNT, _TOGETHER = 20_261_124, examples(320), 40
 
 @cache
 def _texts() -> tuple[str, ...]:
-    names = (name for name in corpus.names()[::3] if not name.endswith((".verbose", ".short")))
-    return tuple(spellings((oracle.with_signed_zeros(corpus.text_of(name)) for name in names), _COUNT, _SEED))
+    texts = (oracle.with_signed_zeros(corpus.text_of(name)) for name in corpus.VARIED)
+    return tuple(spellings(texts, _COUNT, _SEED))
 
 
 @cache

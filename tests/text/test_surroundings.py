@@ -178,7 +178,7 @@ def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
         parse(text)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "text",
     [

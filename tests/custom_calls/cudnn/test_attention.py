@@ -298,6 +298,7 @@ OLDER = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("prefix", "name"), [("__cudnn$fmha", name) for name in OLDER] + [("__cudnn$fhma", "Softmax")])
 def test_the_older_form_holds_probabilities(name, prefix):
     """f32 throughout. Scores below 16 err by some 8·16·2⁻²⁴; weights relatively as much; outputs and gradients, sums

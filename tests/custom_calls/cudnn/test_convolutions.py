@@ -290,7 +290,7 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize("with_side", [False, True])
 @pytest.mark.parametrize("name", ["f32", "f16", "f64"])

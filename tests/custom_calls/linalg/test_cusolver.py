@@ -180,6 +180,7 @@ def test_both_give_the_same_where_the_routine_is_the_same(name, platform):
                 np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("algorithm", [None, "QR", "JACOBI"])

@@ -74,6 +74,7 @@ def call(target: str, *operands: Any, results: Any, descriptor: bytes, typed: bo
     return hloexec.run(hloexec.parse("HloModule m\n\nENTRY e {\n" + "\n".join(lines) + "\n}\n"), *operands)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["csr", "coo"])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.complex64])
 @pytest.mark.parametrize("columns", [None, 3])

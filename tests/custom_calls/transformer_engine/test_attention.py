@@ -228,6 +228,7 @@ def test_queries_keys_and_values_may_lie_in_one_array(layout, groups):
     check(case, "bf16", packed(q, k, v, layout), tail, f"f32[{b},{h},{s},1]", qkv_layout=layout)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow_cases("dims3-False")
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("dims", [(1, 1), (1, 4), (2, 1), (2, 4)])

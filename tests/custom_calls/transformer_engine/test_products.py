@@ -40,7 +40,7 @@ def activation(name: str, x: Any) -> Any:
     return first * x[..., 1, :] if x.shape[-2] == 2 else first
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("type_name", ["f32", "bf16"])
 @pytest.mark.parametrize(("name", "number", "halves"), CASES)
 def test_activations_and_their_gradients(name, number, halves, type_name):

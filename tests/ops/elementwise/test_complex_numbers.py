@@ -13,6 +13,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import COMPLEXES, crossed, elements
 
@@ -51,6 +52,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 # In units of the relative spacing: c64 is computed in c128 and rounded once (multiply is not: two roundings). c128 bounds
 # are what the composition of the formulas' correctly rounded steps gives, times two.
 _BOUND = {"c64": 2.0, "c128": 16.0}
+_COUNT = examples(250)
 _POWER_BOUND = 400.0
 """b log a is up to 60 here and its absolute error becomes relative."""
 
@@ -79,18 +81,18 @@ def _numbers(dtype: str, count: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("name", COMPLEXES)
 @pytest.mark.parametrize("opcode", _FUNCTIONS)
 def test_complex_functions_are_accurate(opcode: str, name: str) -> None:
-    values = _numbers(name, 250, 1)
+    values = _numbers(name, _COUNT, 1)
     expected = [_FUNCTIONS[opcode](_mp.mpc(complex(z))) for z in values]
-    assert _worst_error(_results(opcode, f"{name}[250]", values), expected) <= _BOUND[name]
+    assert _worst_error(_results(opcode, f"{name}[{_COUNT}]", values), expected) <= _BOUND[name]
 
 
 @pytest.mark.parametrize("name", COMPLEXES)
 @pytest.mark.parametrize("opcode", _BINARY)
 def test_complex_arithmetic_is_accurate(opcode: str, name: str) -> None:
-    lhs, rhs = _numbers(name, 250, 2), _numbers(name, 250, 3)
+    lhs, rhs = _numbers(name, _COUNT, 2), _numbers(name, _COUNT, 3)
     expected = [_BINARY[opcode](_mp.mpc(complex(a)), _mp.mpc(complex(b))) for a, b in zip(lhs, rhs, strict=True)]
     bound = _POWER_BOUND if (opcode, name) == ("power", "c128") else _BOUND[name]
-    assert _worst_error(_results(opcode, f"{name}[250]", lhs, rhs), expected) <= bound
+    assert _worst_error(_results(opcode, f"{name}[{_COUNT}]", lhs, rhs), expected) <= bound
 
 
 @pytest.mark.parametrize(("name", "part"), [("c64", "f32"), ("c128", "f64")])

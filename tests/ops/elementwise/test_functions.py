@@ -17,6 +17,7 @@ import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.powers import power
+from tests.drawing import examples
 from tests.ops.against_xla import Case, evaluated, module_text
 from tests.ops.elements import FLOATS
 
@@ -77,7 +78,9 @@ def _worst_ulp(actual: np.ndarray, expected: list[Any]) -> float:
 def test_functions_are_within_four_ulp(opcode: str, dtype: type) -> None:
     reference, low, high = _FUNCTIONS[opcode]
     generator = np.random.default_rng(3)
-    values = np.concatenate([generator.uniform(low, high, 300), generator.uniform(max(low, -1), min(high, 1.5), 200)])
+    values = np.concatenate(
+        [generator.uniform(low, high, examples(300)), generator.uniform(max(low, -1), min(high, 1.5), examples(200))]
+    )
     values = values.astype(dtype)
     values = values[(values > low) & (values < high)]
     assert _worst_ulp(_results(opcode, values), [reference(_mp.mpf(float(x))) for x in values]) <= 4

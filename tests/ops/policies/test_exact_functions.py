@@ -99,14 +99,14 @@ def _expected(name: str, arguments: Any) -> list[Any]:
 @pytest.mark.slow_cases("cosine", "sine", "tan")
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_functions_of_f32_are_rounded_as_if_from_the_exact_value(name: str) -> None:
-    arguments = _arguments(name, "f32", 300)
+    arguments = _arguments(name, "f32", examples(300))
     assert largest_error(evaluate_exactly(name, arguments), _expected(name, arguments)) <= BOUND
 
 
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_functions_of_f64_are_within_an_ulp(name: str) -> None:
     # The derivations beside the functions say 0.5 ULP + 2⁻⁴ ULP at most, and a second rounding where it is denormal.
-    arguments = _arguments(name, "f64", 200)
+    arguments = _arguments(name, "f64", examples(200))
     assert largest_error(evaluate_exactly(name, arguments), _expected(name, arguments)) <= 0.6
 
 

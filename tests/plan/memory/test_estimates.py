@@ -116,7 +116,7 @@ def test_scratch_is_estimated_for_each_core_that_takes_rows(monkeypatch):
     assert scratch == [scratch[0], 2 * scratch[0], 4 * scratch[0]] != [0, 0, 0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [seed for seed in range(1000, 1080) if seed % 8 < 6])
 def test_random_programs_take_no_more_than_is_estimated(seed):
     """But for bitcasts, which count as views, and are copies of values that are stored in another order."""

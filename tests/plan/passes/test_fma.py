@@ -60,6 +60,13 @@ _PROGRAMS = {
 }
 
 
+@pytest.mark.slow_cases(
+    "a product less a number",
+    "a number less a product",
+    "a number less a negated product",
+    "a difference of products",
+    "the product of a sum",
+)
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_sums_of_products_are_contracted_as_xla_does(name: str) -> None:
     lines, is_contracted = _PROGRAMS[name]

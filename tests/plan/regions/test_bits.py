@@ -215,6 +215,7 @@ def _inputs(text: str) -> list[np.ndarray]:
     return values
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow_cases(
     "parts of complex numbers that are read after others were computed",
     "short rows, column by column",
