@@ -5,14 +5,14 @@ Neither is for modules that may crash XLA, hang or run out of memory, which is w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Event, Lock
 from unittest import mock
 
-from conformance.xla import CompiledModule, compile_hlo
+from conformance.xla import compile_hlo
 from hloexec.interop import xla_cpu
 from hloexec.ir import Module
 from hloexec.minifying.processes import Ended
@@ -38,16 +38,12 @@ def triaging_here() -> Iterator[None]:
 
 
 @contextmanager
-def xla_here() -> Iterator[None]:
-    """XLA:CPU compiles each program once, and runs it in this process."""
+def xla_here(flags: Mapping[str, object] | None = None) -> Iterator[None]:
+    """XLA:CPU compiles each program once, with these flags, and runs it in this process."""
+    compiled = cache(partial(compile_hlo, xla_flags=flags))
 
     def executed(text: str, arrays: Sequence[Array], _: Module) -> list[Array]:
-        return _compiled(text).run(*arrays)
+        return compiled(text).run(*arrays)
 
     with mock.patch.object(xla_cpu, "_executed_apart", executed):
         yield
-
-
-@cache
-def _compiled(text: str) -> CompiledModule:
-    return compile_hlo(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hloexec
+from conformance.xla import COMPILED_SOONEST
 from tests.docs import (
     PAGES,
     ROOT,
@@ -97,10 +98,11 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
 def test_pages_are_right_and_their_commands_say_the_same_otherwise(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Where slow tests are left out, commands run once, as the page has them, and what they draw is less."""
+    """Where slow tests are left out, commands run once, as the page has them, draw less, and let XLA compile sooner."""
     folder = tmp_path / "work"
     is_quick = "not slow" in request.config.getoption("markexpr")
-    with triaging_here(), xla_here(), few_details() if is_quick else nullcontext():
+    flags = COMPILED_SOONEST if is_quick else {}
+    with triaging_here(), xla_here(flags), few_details() if is_quick else nullcontext():
         for command in start_page(page, folder):
             words = hloexec_words(command)
             if is_quick or not words:

@@ -192,23 +192,26 @@ def test_strict_holds_for_every_format() -> None:
 @pytest.fixture(scope="module")
 def snapshots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What XLA dumps of one execution: the two kinds of snapshot."""
+    # XLA reads its flags once, when it is first used: in the copy of the process that has imported JAX.
     source = """
-import jax, jax.numpy as jnp, numpy as np
+import os, sys, jax, jax.numpy as jnp, numpy as np
 def snapped(x, i, z, n):
     return x @ x.T, (x.T, i + 1), z * 2, jnp.array([1, -2, 3], jnp.int4), n, x.sum() > 0
-jax.jit(snapped)(jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), jnp.array([-3, 2**31 - 1, -2**31]),
-                 jnp.array([1 + 2j, -3j], jnp.complex64), jnp.array([-8, 7], jnp.int4))
+for flags in sys.argv[1:]:
+    if os.fork() == 0:
+        os.environ["XLA_FLAGS"] = flags
+        jax.jit(snapped)(jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), jnp.array([-3, 2**31 - 1, -2**31]),
+                         jnp.array([1 + 2j, -3j], jnp.complex64), jnp.array([-8, 7], jnp.int4))
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
+    options = {"optimized": "snapshots", "unoptimized": "unoptimized_snapshots"}
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in options}
+    flags = [f'--xla_dump_to="{folders[kind]}" --xla_dump_hlo_{option}' for kind, option in options.items()]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", source, *flags], env=environment, check=True, timeout=120)
     found = {}
-    for kind, option in (("optimized", "snapshots"), ("unoptimized", "unoptimized_snapshots")):
-        folder = tmp_path_factory.mktemp(kind)
-        environment = {
-            **os.environ,
-            "XLA_FLAGS": f'--xla_dump_to="{folder}" --xla_dump_hlo_{option}',
-            "JAX_PLATFORMS": "cpu",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        }
-        subprocess.run([sys.executable, "-c", source], env=environment, check=True)
+    for kind, folder in folders.items():
         (path,) = folder.glob("**/*snapped*snapshot*.pb")
         found[kind] = path.read_bytes()
     return found

@@ -29,6 +29,19 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("broken.hlo").write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x) }\n")
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two goldens of one module, and one whose result was given."""
+    folder = tmp_path_factory.mktemp("recorded")
+    module, result = hloexec.parse(DOT), np.ones((4, 3), np.float32)
+    for name in ("m", "m2"):
+        hloexec.record_golden(module, None, folder / f"{name}.golden")
+    given = {"expected": result, "expected_source": "result.npz"}
+    hloexec.record_golden(module, None, folder / "given.golden", **given)
+    np.savez(folder / "result.npz", result)
+    return folder
+
+
 def _record(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["golden", "record", *arguments]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
@@ -187,14 +200,11 @@ def test_library_calls_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_wrong_uses(
-    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], code: int, message: str, recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     Path("empty").mkdir()
-    np.savez("result.npz", np.ones((4, 3), np.float32))
+    shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     np.savez("small.npz", np.ones(2, np.float32))
-    _record(capsys, "dot.hlo", "-o", "m.golden")
-    _record(capsys, "dot.hlo", "-o", "m2.golden")
-    _record(capsys, "dot.hlo", "-o", "given.golden", "--expected", "result.npz")
     assert main(["golden", *arguments]) == code
     captured = capsys.readouterr()
     assert message in captured.out + captured.err

@@ -43,7 +43,7 @@ RANGE = ["--range", "0=-2:2"]
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",
 )
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", [40, pytest.param(80, marks=pytest.mark.slow)])
 def test_long_names_are_not_cut(words: list[str], code: int, columns: int, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()

@@ -233,6 +233,7 @@ def test_xla_reads_narrowed_examples(path: Path, to: str) -> None:
     assert f"{to}[" in xla.canonical_text(hloexec.format(found))
 
 
+@pytest.mark.slow_cases("000")
 @pytest.mark.parametrize("name", SEEDS, ids=lambda name: name[:3])
 def test_dumps_of_gpus_and_tpus_stay_valid(name: str) -> None:
     path = seed_path(name)

@@ -25,6 +25,7 @@ def test_mutants_give_results_or_hlo_errors(tmp_path: Path) -> None:
     assert {*counts} >= {"unread", "invalid", "run"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", list(modules()))
 def test_each_module_runs(text: str, tmp_path: Path) -> None:
     assert outcome(text, tmp_path) == "run"
@@ -32,5 +33,5 @@ def test_each_module_runs(text: str, tmp_path: Path) -> None:
 
 def test_what_mutants_are_made_of_goes_through(tmp_path: Path) -> None:
     texts = corpus()
-    ends = {outcome(text, tmp_path) for text in random.Random(0).sample(texts, 60)}
+    ends = {outcome(text, tmp_path) for text in random.Random(0).sample(texts, 20)}
     assert "run" in ends

@@ -342,7 +342,7 @@ def test_a_terminal_is_talked_to_and_interrupted(folder: Path) -> None:
         os.write(ours, b"brake\n")
         until(b"did you mean 'break'?")
         os.write(ours, b"run\n")
-        time.sleep(0.5)
+        time.sleep(0.1)
         process.send_signal(2)
         until(b"interrupted: w[")
         os.write(ours, b"where\n")

@@ -179,13 +179,13 @@ def test_a_run_that_fails_leaves_what_ran_before(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_what_is_written(tmp_path: Path) -> None:
-    text = COUNTING_LOOP.replace("f32[4]", "f32[250000]").replace("constant(5)", "constant(60)")
+    text = COUNTING_LOOP.replace("f32[4]", "f32[250000]").replace("constant(5)", "constant(30)")
     x = np.random.default_rng(0).normal(size=250000).astype(np.float32)
     tracemalloc.start()
     traced(text, tmp_path / "t", x)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (tmp_path / "t" / "values.npy").stat().st_size > 60e6
+    assert (tmp_path / "t" / "values.npy").stat().st_size > 30e6
     assert peak < 15e6  # two carried values of 1 MB, their results, blocks in f64
 
 

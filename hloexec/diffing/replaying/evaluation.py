@@ -75,7 +75,7 @@ class Evaluator:
         key = (instance.static, types, rounds)
         if key not in self._runs:
             module = self._alone(instance, operands[0], values, rounds=rounds)
-            self._runs[key] = None if module is None else self._run_of(module, topology)
+            self._runs[key] = None if module is None else self._run_of(module, topology, self._options)
         run = self._runs[key]
         if run is None:
             return None
@@ -91,12 +91,16 @@ class Evaluator:
 
     def results_of(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
         """What a module, that of an instance alone or one like it, gives in its place; None where it cannot run."""
-        run = self._run_of(module, self._topology_of(instance))
+        # It runs once: optimizing it takes longer than what that saves, unless arrays are large.
+        options = self._options
+        if self._cost_of(instance) < LIMITS.cost_of_module:
+            options = {**options, "planner": False}
+        run = self._run_of(module, self._topology_of(instance), options)
         return self._outputs(run, instance, self._operands(instance), values)
 
-    def _run_of(self, module: Module, topology: Topology) -> _Run:
+    def _run_of(self, module: Module, topology: Topology, options: dict[str, Any]) -> _Run:
         self._work.add(LIMITS.cost_of_module)
-        return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **self._options)
+        return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **options)
 
     def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
         self._work.add(len(operands) * self._cost_of(instance))
