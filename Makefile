@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 2
+MACHINES ?= 2
 
 # The tests start many processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
@@ -21,7 +22,7 @@ help:
 	@echo 'make demo      run two examples (creates .venv on first use)'
 	@echo 'make test      run the tests that are not slow'
 	@echo 'make test-all  run all tests'
-	@echo 'make machines  the tests of what depends on numbers, as on two other processors'
+	@echo 'make machines  the tests of what depends on numbers, as on other processors'
 	@echo 'make coverage  make test, and what of opcodes, commands and pages it leaves out'
 	@echo 'make check     formatting, lint, types and tests: what has to pass at every commit'
 	@echo 'make docs      build the documentation site, in site/'
@@ -60,7 +61,7 @@ NUMERIC := $(addprefix tests/,conformance custom_calls diffing exec explaining g
 	narrowing numerics ops plan shadowing shrinking test_docs.py)
 
 machines: $(STAMPS)/dev
-	$(BIN)/python -m tests.machines 2 -q -n $(WORKERS) --dist worksteal -m 'not slow' $(NUMERIC)
+	$(BIN)/python -m tests.machines $(MACHINES) -q -n $(WORKERS) --dist worksteal -m 'not slow' $(NUMERIC)
 
 # The recorder stands between hloexec and the callers that tests of warnings look for.
 coverage: $(STAMPS)/dev

@@ -113,10 +113,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _in_turn(count: int) -> list[str]:
-    """So many of the machines that can be had here, and others than at the commit before."""
+    """So many of the machines that can be had here: others than at the commit before, and with another Python."""
     here = [name for name, machine in MACHINES.items() if not machine.reason()]
     counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
-    start = int(counted.stdout or 0) * count
+    start = (int(counted.stdout or 0) + sys.version_info.minor) * count
     return [here[(start + number) % len(here)] for number in range(min(count, len(here)))]
 
 
