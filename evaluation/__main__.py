@@ -16,12 +16,13 @@ from evaluation.fuzzing.command import mutants
 from evaluation.minifying.command import minify
 from evaluation.narrowing.command import precision
 from evaluation.pages import page
+from evaluation.partitioned.command import partitioned
 from evaluation.processes import ENVIRONMENT
 from evaluation.triaging.command import triage
 
 __all__ = ["main"]
 
-MEASUREMENTS = (diff, explain, minify, triage, precision, mutants, page)
+MEASUREMENTS = (diff, partitioned, explain, minify, triage, precision, mutants, page)
 
 
 @click.group(commands=MEASUREMENTS)

@@ -15,6 +15,7 @@ from evaluation.processes import ENVIRONMENT, measure_apart
 
 COMMANDS = {
     "diff --half table --only 00": ("1 of 1 (100.0%) right by the first", "0 false alarms in 1 pairs"),
+    "partitioned --only mlp --limit 1": ("1 of 1 (100.0%) are different", "1 of 1 (100.0%) right"),
     "explain --only three_layers/two": ("policies: 1 of 1 (100.0%) right",),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),
@@ -29,7 +30,9 @@ def test_all_measurements_are_tried() -> None:
     assert {line.split()[0] for line in COMMANDS} == main.commands.keys()
 
 
-@pytest.mark.slow_cases(*(line for line in COMMANDS if line.split()[0] in ("minify", "precision", "triage")))
+@pytest.mark.slow_cases(
+    *(line for line in COMMANDS if line.split()[0] in ("minify", "partitioned", "precision", "triage"))
+)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_what_is_measured_is_printed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")

@@ -1,11 +1,13 @@
 """Programs that XLA partitions over a mesh of two rows (`d`) and four columns (`m`).
 
-`python -m tests.diffing.partitioned.programs FOLDER` writes for each its module as JAX lowers it, before and after the
-partitioner and after optimization, and its arguments. The process must have eight devices: see `ENVIRONMENT`.
+`write_programs` writes for each its module as JAX lowers it, before and after the partitioner and after optimization, and
+its arguments; `module_of` and `arguments_of` read them.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,9 +17,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["ENVIRONMENT", "PROGRAMS", "STAGES"]
+import hloexec
+from hloexec.ir import Module
 
-ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+__all__ = ["PROGRAMS", "STAGES", "arguments_of", "module_of", "write_programs"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 """What must be set before JAX is imported."""
 STAGES = ("lowered", "before", "after", "optimized")
 
@@ -191,6 +197,24 @@ def _write(name: str, folder: Path) -> None:
     np.savez(folder / f"{name}.npz", *arguments)
 
 
+def write_programs(folder: Path, names: Sequence[str] = tuple(PROGRAMS)) -> None:
+    """Write programs to a folder, by a process that has eight devices."""
+    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": str(_ROOT)}
+    command = [sys.executable, "-m", "evaluation.partitioned.programs", str(folder), *names]
+    subprocess.run(command, env=environment, check=True, timeout=600)
+
+
+def module_of(folder: Path, name: str, stage: str) -> Module:
+    """A program at one of the `STAGES`."""
+    return hloexec.load(folder / f"{name}.{stage}.hlo")
+
+
+def arguments_of(folder: Path, name: str) -> list[Any]:
+    """The whole arguments of a program."""
+    with np.load(folder / f"{name}.npz") as arrays:
+        return list(arrays.values())
+
+
 if __name__ == "__main__":
-    for program in PROGRAMS:
+    for program in sys.argv[2:]:
         _write(program, Path(sys.argv[1]))
