@@ -1,7 +1,7 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
 fifth of them where slow tests are left out), that each pass over a plan is checked, which cases of long tables are
 slow, that tests which may take long come first, that those which need JAX are skipped where it is not installed, and
-that Python searches for garbage neither while it collects the tests nor at the end.
+that Python does not search for garbage among all objects.
 """
 
 from __future__ import annotations
@@ -40,10 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Tests and what they import stay to the end: they are never garbage, and there are a lot of them."""
+    """Tests and what they import stay to the end: they are never garbage, and there are a lot of them.
+
+    Later, a search among all objects would take seconds, and come once or twice before the end.
+    """
     # Imported here, as the variables above are set first.
     from hloexec.collection import collection_paused
 
+    gc.set_threshold(*gc.get_threshold()[:2], 1000)
     with collection_paused():
         return (yield)
 
