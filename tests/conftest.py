@@ -1,8 +1,8 @@
 """How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others, and the first
 fifth of them where slow tests are left out), and that it begins before there are tests; that each pass over a plan is
 checked, which cases of long tables are slow, that tests which may take long come first, that those are skipped for which
-there is no XLA here, or none that can do what they ask of it, and that Python searches for garbage neither while it
-collects the tests nor at the end.
+there is no XLA here, or none that can do what they ask of it, and that Python does not search for garbage among all
+objects.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ def _draw_once(_: None) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Tests and what they import stay to the end: they are never garbage, and there are a lot of them."""
+    """Tests and what they import stay to the end: they are never garbage, and there are a lot of them.
+
+    Later, a search among all objects would take seconds, and come once or twice before the end.
+    """
     # Imported here, as the variables above are set first.
     from hloexec.collection import collection_paused
 
     _draw_once()
+    gc.set_threshold(*gc.get_threshold()[:2], 1000)
     with collection_paused():
         return (yield)
 

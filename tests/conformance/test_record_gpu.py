@@ -141,6 +141,7 @@ def test_recording_again_gives_the_same_files_and_keeps_the_others(folder: Path)
     assert set(index_of(folder)["programs"]) == set(CHOSEN)
 
 
+@pytest.mark.slow
 def test_missing_programs_alone_are_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert record_gpu.main(["-o", str(folder), "--missing", *(f"--only={name}" for name in CHOSEN)]) == 0
     assert not any(f" {name} " in capsys.readouterr().out for name in CHOSEN)

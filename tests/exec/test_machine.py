@@ -70,6 +70,7 @@ ENTRY main {
 """
 
 
+@pytest.mark.slow_cases("-1", "2147483647")
 @pytest.mark.parametrize("index", [-5, -1, 0, 1, 2, 3, 2**31 - 1])
 def test_conditional_takes_the_last_branch_where_its_index_is_out_of_range(index):
     agree_with_xla(INDEXED, np.int32(index), X + 3)

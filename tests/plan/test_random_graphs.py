@@ -20,7 +20,7 @@ def _inputs(seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.slow_cases("0")
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_have_the_bits_of_their_plain_evaluation(seed: int) -> None:
     steps = (30, 100, 300, 900)[seed % 4] if seed else 2000
