@@ -116,6 +116,7 @@ def test_computations_run_at_their_own_size_where_it_fits(module: Module) -> Non
     print(f"{len(ran)} ran at their own size; skipped:", *(f"{k}: {v}" for k, v in skipped.items()), sep="\n")
 
 
+@pytest.mark.slow_cases("4", "64")
 @pytest.mark.parametrize("divisor", [4, 16, 64])
 def test_dump_cut_down_loses_no_elements(module: Module, divisor: int) -> None:
     """A bitcast may drop elements, so the verifier alone would not notice a dimension cut down twice."""

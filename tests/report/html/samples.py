@@ -61,15 +61,15 @@ def write_samples(folder: Path) -> dict[str, Path]:
     changed = hloexec.parse((EXAMPLES / "attention.hlo").read_text().replace("divide(", "multiply(", 1))
     names = ("run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage")
     pages = {name: folder / f"{name}.html" for name in names}
-    hloexec.write_html(module, pages["run"], inputs=x)
-    hloexec.write_html(hloexec.find_nan(module, x), pages["nan"], module=module, inputs=x)
+    hloexec.write_html(module, pages["run"], inputs=x, top=2)
+    hloexec.write_html(hloexec.find_nan(module, x), pages["nan"], module=module, inputs=x, top=2)
     shadow = hloexec.shadow(attention, inputs)
-    hloexec.write_html(shadow, pages["shadow"], module=attention, inputs=inputs, top=3)
-    hloexec.write_html(hloexec.diff(attention, changed, inputs), pages["diff"], inputs=inputs, top=3)
-    hloexec.write_html(hloexec.memory_usage(attention), pages["memory"], module=attention, top=3)
+    hloexec.write_html(shadow, pages["shadow"], module=attention, inputs=inputs, top=1)
+    hloexec.write_html(hloexec.diff(attention, changed, inputs), pages["diff"], inputs=inputs, top=1)
+    hloexec.write_html(hloexec.memory_usage(attention), pages["memory"], module=attention, top=1)
     hloexec.write_html(hloexec.compare({ATTACK: x[0]}, {ATTACK: x[0] * 2}), pages["compare"])
     result = hloexec.run(attention, *inputs, numerics="bf16")
-    hloexec.write_html(hloexec.explain(attention, inputs, result, runs=12), pages["explain"], module=attention, top=3)
+    hloexec.write_html(hloexec.explain(attention, inputs, result, runs=12), pages["explain"], module=attention, top=1)
     hloexec.write_html(_triage(), pages["triage"])
     return pages
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from tests.report.html.samples import EXAMPLES
+from tests.report.html.samples import EXAMPLES, few_details
 
 pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which pages are made with")
 pytest.importorskip("jinja2", reason="Jinja2 is not installed, which pages are made with")
@@ -29,6 +30,12 @@ ENTRY main {
 
 
 @pytest.fixture
+def _few_details() -> Iterator[None]:
+    with few_details():
+        yield
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("m.hlo").write_text(MODULE)
@@ -42,6 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("_few_details")
 @pytest.mark.slow_cases("memory m.hlo-0-are alive at once", "compare a.npz b.npz-1-different")
 @pytest.mark.parametrize(
     ("words", "code", "told"),
@@ -148,6 +156,7 @@ ENTRY e {
     assert "There are no plots of values: the run for them failed" in Path("page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("_few_details")
 def test_a_page_of_devices_that_hold_different_values(folder: Path) -> None:
     shutil.copy(EXAMPLES / "data_parallel_step.hlo", "step.hlo")
     assert main(["run", "step.hlo", "--different-inputs", "--html", "page.html"]) == 0
