@@ -2,7 +2,7 @@
 fifth of them where slow tests are left out), and that it begins before there are tests; that each pass over a plan is
 checked, which cases of long tables are slow, that tests which may take long come first, that those are skipped for which
 there is no XLA here, or none that can do what they ask of it, and that Python does not search for garbage among all
-objects.
+objects where slow tests are left out.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ def _draw_once(_: None) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Tests and what they import stay to the end: they are never garbage, and there are a lot of them.
 
-    Later, a search among all objects would take seconds, and come once or twice before the end.
+    Later, a search among all objects takes seconds. Where slow tests are left out, it would come once or twice, and what
+    they leave fits into memory.
     """
     # Imported here, as the variables above are set first.
     from hloexec.collection import collection_paused
 
     _draw_once()
-    gc.set_threshold(*gc.get_threshold()[:2], 1000)
+    if session.config.option.markexpr == "not slow":
+        gc.set_threshold(*gc.get_threshold()[:2], 1000)
     with collection_paused():
         return (yield)
 
