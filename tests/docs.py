@@ -235,6 +235,7 @@ def run_pytest(words: Sequence[str], folder: Path, **environment: str) -> Ran:
     """Run pytest in this process, with hloexec's plugin alone; of what it has imported and set, nothing stays."""
     out, before, profile = io.StringIO(), set(sys.modules), hypothesis.settings.get_current_profile_name()
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "120"} | environment
+    hypothesis.settings.load_profile("default")
     with _as_if_started(folder, out, out, environment), mock.patch.object(sys, "path", [*sys.path]):
         code = pytest.main([*_ALONE, *words], plugins=[pytest_plugin])
     for name in set(sys.modules) - before:
