@@ -9,6 +9,7 @@ import pytest
 
 from conformance import xla
 from conformance.cell import text_of
+from hloexec.dtypes import element_type_of
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.random.bit_generators import philox_4x32, threefry_2x32
 from hloexec.ops.random.rng import seeded
@@ -80,10 +81,11 @@ def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> N
 
 @needs_xla
 def test_narrow_bits_agree_with_xla() -> None:
-    text = generator("rng_three_fry", "u64[2]", "u2[9]", "u4[7,7]")
-    found = [bits.astype(np.uint8) for _, bits in evaluate(text, STATE[:2])]
-    for ours, theirs in zip(found, xla.run_hlo(text, STATE[:2])[1::2], strict=True):
-        np.testing.assert_array_equal(ours, theirs.astype(np.uint8))
+    text = generator("rng_three_fry", "u64[2]", "u2[9]", "u4[7,7]", "s2[9]", "s4[7,7]")
+    for (_, ours), theirs in zip(evaluate(text, STATE[:2]), xla.run_hlo(text, STATE[:2])[1::2], strict=True):
+        width = element_type_of(ours.dtype).bits
+        patterns = (array.astype(np.int8).view(np.uint8) % (1 << width) for array in (ours, theirs))
+        np.testing.assert_array_equal(*patterns)
 
 
 @pytest.mark.parametrize("algorithm", ["rng_three_fry", "rng_philox"])
