@@ -142,6 +142,8 @@ def start_page(page: Path, folder: Path) -> list[Command]:
     assert any(command.file is None for command in commands), f"{page.name} has no commands"
     if any(requires_graphviz(command.text) for command in commands):
         pytest.skip("Graphviz is not installed")
+    if any("xla-cpu" in command.text or "import jax" in command.text for command in commands):
+        pytest.importorskip("jax", reason="JAX is not installed, which commands of the page run")
     return commands
 
 

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,8 @@ def _methods(folder: Path) -> dict[str, Callable[[Any], Any]]:
 
 def test_wrong_arguments_of_methods_and_of_functions_in_packages_are_named(tmp_path: Path) -> None:
     for name, function in _methods(tmp_path).items():
+        if name == "from_jax" and find_spec("jax") is None:
+            continue
         for value in (None, True, 5, 2.5, b"x", ["x"], {1: 2}, object(), X):
             with pytest.raises(hloexec.InputError, match=r"^(path|folder|name|record|event|function) must be "):
                 function(value)
