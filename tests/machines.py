@@ -42,7 +42,7 @@ class Machine:
     needs: str
     """The feature that this processor must have, by NumPy's name."""
     features: tuple[str, ...]
-    """What NumPy may use besides the oldest instructions; None means all that there are."""
+    """What NumPy may use besides the oldest instructions."""
     core: str
     """OpenBLAS's name of it."""
     isa: str
