@@ -9,7 +9,6 @@ import pytest
 
 from conformance import xla
 from conformance.cell import text_of
-from hloexec.dtypes import element_type_of
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.random.bit_generators import philox_4x32, threefry_2x32
 from hloexec.ops.random.rng import seeded
@@ -81,11 +80,19 @@ def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> N
 
 @needs_xla
 def test_narrow_bits_agree_with_xla() -> None:
-    text = generator("rng_three_fry", "u64[2]", "u2[9]", "u4[7,7]", "s2[9]", "s4[7,7]")
-    for (_, ours), theirs in zip(evaluate(text, STATE[:2]), xla.run_hlo(text, STATE[:2])[1::2], strict=True):
-        width = element_type_of(ours.dtype).bits
-        patterns = (array.astype(np.int8).view(np.uint8) % (1 << width) for array in (ours, theirs))
-        np.testing.assert_array_equal(*patterns)
+    """Compared in the low bits of u8 and s8: jaxlib 0.12 cannot return an s2, nor does XLA:CPU extend its sign."""
+    shapes = {"u2[9]": "u8[9]", "u4[7,7]": "u8[7,7]", "s2[9]": "s8[9]", "s4[7,7]": "s8[7,7]"}
+    body = "".join(
+        f"  r{n} = (u64[2], {narrow}) rng-bit-generator(s), algorithm=rng_three_fry\n"
+        f"  b{n} = {narrow} get-tuple-element(r{n}), index=1\n"
+        f"  c{n} = {wide} convert(b{n})\n"
+        for n, (narrow, wide) in enumerate(shapes.items())
+    )
+    root = f"({', '.join(shapes.values())}) tuple(c0, c1, c2, c3)"
+    text = f"HloModule m\nENTRY e {{\n  s = u64[2] parameter(0)\n{body}  ROOT t = {root}\n}}"
+    for ours, theirs in zip(evaluate(text, STATE[:2]), xla.run_hlo(text, STATE[:2]), strict=True):
+        mask = 3 if ours.ndim == 1 else 15
+        np.testing.assert_array_equal(ours & mask, theirs & mask)
 
 
 @pytest.mark.parametrize("algorithm", ["rng_three_fry", "rng_philox"])
