@@ -10,9 +10,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -93,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    with _skipped_without_xla():
+    with _skipped_without_packages():
         if item.get_closest_marker("fused_multiply_add") is not None:
             from conformance.xla import fuses_multiply_add
 
@@ -104,21 +107,45 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    with _skipped_without_xla():
+    with _skipped_without_packages():
         yield
+
+
+_NEEDED_FOR = {
+    "jax": "XLA is what the test compares with",
+    "jaxlib": "XLA is what the test compares with",
+    "scipy": "LAPACK and shrinking run through it",
+    "jinja2": "pages are made of its templates",
+}
 
 
 @contextmanager
-def _skipped_without_xla() -> Iterator[None]:
+def _skipped_without_packages() -> Iterator[None]:
+    """Skips what ends because a package is not installed, unless hloexec itself imports it without saying so."""
+    from hloexec.errors import UnsupportedError
+
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib"):
+    except UnsupportedError as error:
+        lacking = [name for name in _NEEDED_FOR if name in str(error).lower() and not find_spec(name)]
+        if not lacking:
             raise
-        pytest.skip(f"{error.name} is not installed, and XLA is what the test compares with")
+        pytest.skip(f"{lacking[0]} is not installed: {_NEEDED_FOR[lacking[0]]}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _NEEDED_FOR or find_spec(package) or _is_imported_by_hloexec(error):
+            raise
+        pytest.skip(f"{package} is not installed: {_NEEDED_FOR[package]}")
     except RuntimeError as error:
         from conformance.xla import LACKS_SYMBOLS, compiles_f16
 
         if LACKS_SYMBOLS not in str(error) or compiles_f16():
             raise
         pytest.skip("XLA:CPU compiles no conversions of f16 for this processor, which has no instructions for them")
+
+
+def _is_imported_by_hloexec(error: ModuleNotFoundError) -> bool:
+    import hloexec
+
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    return Path(files[-1]).is_relative_to(Path(hloexec.__file__).parent)

@@ -144,6 +144,10 @@ def start_page(page: Path, folder: Path) -> list[Command]:
         pytest.skip("Graphviz is not installed")
     if any("xla-cpu" in command.text or "import jax" in command.text for command in commands):
         pytest.importorskip("jax", reason="JAX is not installed, which commands of the page run")
+    if any("--html" in command.text for command in commands):
+        pytest.importorskip("jinja2", reason="jinja2 is not installed, of whose templates pages are made")
+    if any(re.search(r"hloexec (shrink|minify|triage)|--shrink", command.text) for command in commands):
+        pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller dimensions")
     return commands
 
 

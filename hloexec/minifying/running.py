@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Unpack
 
 import attrs
@@ -24,7 +25,7 @@ from hloexec.arguments import (
     wrong,
 )
 from hloexec.devices.topology import topology_of
-from hloexec.errors import HloError, HloWarning, InputError
+from hloexec.errors import HloError, HloWarning, InputError, warn
 from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.exec.observers import Event, Observer, Stages
 from hloexec.exec.options import RunOptions, require_run_options
@@ -98,7 +99,8 @@ def minify(
 
     `jobs` commands run at once; the result is the same for any number of them. `budget` seconds, or Ctrl-C, end the
     search with the best that was found. `inputs`, `observers` and `options` are those of `run_devices`; without inputs,
-    they are random. Raises InputError if the given module does not show the failure, and whatever `run_devices` raises.
+    they are random. Without SciPy, dimensions and devices stay as they are, which a warning says. Raises
+    InputError if the given module does not show the failure, and whatever `run_devices` raises.
     """
     start = time.perf_counter()
     require_module(module)
@@ -123,6 +125,8 @@ def minify(
     case = _first_case(module, inputs, differs_from, options, watchers, needs_values=oracle.needs_values)
     oracle.begin(case)
     _limit(given, case)
+    if not find_spec("scipy"):
+        warn("dimensions and devices stay as they are: SciPy is not installed (pip install 'hloexec[shrink]')")
     deadline = None if budget is None else start + budget
     search = Search(case, oracle, jobs, deadline, Stages(watchers))
     is_complete = False

@@ -65,10 +65,10 @@ class Sizing:
 def _milp() -> Any:
     try:
         from scipy import optimize
-    except ImportError:
+    except ImportError as error:
         raise UnsupportedError(
             "shrinking a module needs SciPy: install it, or hloexec with it (pip install 'hloexec[shrink]')"
-        ) from None
+        ) from error
     return optimize
 
 

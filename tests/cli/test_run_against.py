@@ -64,6 +64,7 @@ def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
 
 def test_xla_cpu_runs_what_calls_lapack() -> None:
     pytest.importorskip("jax")
+    pytest.importorskip("scipy", reason="scipy is not installed: jaxlib needs it to call LAPACK")
     call = 'custom-call(x), custom_call_target="lapack_dpotrf_ffi", operand_layout_constraints={f64[2,2]{0,1}}'
     options = "api_version=API_VERSION_TYPED_FFI, backend_config={uplo = 76 : ui8}"
     text = op(f"(f64[2,2]{{0,1}}, s32[]) {call}, {options}", x="f64[2,2]")

@@ -51,6 +51,7 @@ def _on_cpu() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three programs, and one that the CPU has not."""
+    pytest.importorskip("scipy", reason="scipy is not installed: jaxlib needs it to call LAPACK")
     target = tmp_path_factory.mktemp("recording") / "new" / "folder"
     patterns = [f"--only={name}" for name in (*CHOSEN, "attention_cudnn.f16")]
     assert record_gpu.main(["-o", str(target), *patterns]) == 0
@@ -72,6 +73,7 @@ def test_recording_has_four_files_a_program_and_says_their_size(folder: Path) ->
         assert sum(sizes.values()) == entry["bytes"] < 40_000
 
 
+@pytest.mark.slow
 def test_recording_says_what_it_was_made_with(folder: Path) -> None:
     index = index_of(folder)
     machine = index["machine"]
@@ -103,8 +105,6 @@ def test_program_that_fails_is_listed_with_its_reason(folder: Path) -> None:
 @pytest.mark.parametrize("stage", ["optimized", "before"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_hloexec_gives_what_was_recorded(folder: Path, name: str, stage: str) -> None:
-    if name == "cholesky.f32" and stage == "optimized":
-        pytest.importorskip("scipy")
     (found,) = (recording for recording in load_recordings(folder) if recording.name == name)
     assert disagreements(found, stage) == []
 

@@ -6,6 +6,7 @@ import itertools
 import shlex
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import Check
 from hloexec.minifying.pairs import is_entangled
 
+needs_scipy = pytest.mark.skipif(
+    not find_spec("scipy"), reason="scipy is not installed, which finds smaller dimensions"
+)
 CRASHING = Path(crashing.__file__)
 SUM = """
 sum {
@@ -112,6 +116,7 @@ def _loss_inputs() -> list[Any]:
     return [-_positive(12, 20), _positive(12, 20)]
 
 
+@needs_scipy
 def test_a_nan_out_of_a_loop_is_one_instruction_on_finite_inputs() -> None:
     found = hloexec.minify(hloexec.parse(LOGARITHM), _loss_inputs(), nan=True)
     assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["sqrt"]
@@ -189,6 +194,7 @@ ENTRY e {
     assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["log"]
 
 
+@needs_scipy
 def test_two_modules_that_differ_are_both_cut_to_the_fault() -> None:
     before, after = hloexec.parse(BEFORE), hloexec.parse(AFTER)
     found = hloexec.minify(after, differs_from=before)
@@ -200,6 +206,7 @@ def test_two_modules_that_differ_are_both_cut_to_the_fault() -> None:
     assert np.any(np.asarray(ours) != 0)
 
 
+@needs_scipy
 def test_a_collective_over_other_groups_stays_one_of_several_devices() -> None:
     inputs = [[(1 + device) * _positive(8, 6)] for device in range(4)]
     found = hloexec.minify(hloexec.parse(FOUR_WRONG), inputs, differs_from=hloexec.parse(FOUR))
@@ -265,6 +272,7 @@ def test_nan_of_a_constant_keeps_what_chooses_it() -> None:
     assert np.isnan(np.asarray(result)).all()
 
 
+@needs_scipy
 def test_another_policy_leaves_the_instruction_that_rounds_otherwise() -> None:
     found = hloexec.minify(hloexec.parse(BEFORE), against="bf16")
     assert [each.opcode for each in found.module.entry if each.opcode != "parameter"] == ["dot"]
@@ -282,6 +290,7 @@ def test_recorded_results_keep_what_is_computed() -> None:
     assert "fusion" not in {each.opcode for each in found.module.entry}
 
 
+@needs_scipy
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("pattern", ["tanh<-dot:f32", "reduce<-tanh", "multiply<-subtract:f32"])
 def test_a_crash_keeps_the_pattern_alone_for_any_number_of_jobs(pattern: str) -> None:
@@ -422,6 +431,7 @@ ENTRY e { x = s32[8,24] parameter(0)
     assert found.other is not None and not is_entangled(Case(found.module, None, found.other))
 
 
+@needs_scipy
 def test_pairs_whose_parameters_have_other_layouts_are_cut() -> None:
     before = """HloModule m
     ENTRY main {
@@ -451,9 +461,19 @@ def test_pairs_whose_parameters_have_other_layouts_are_cut() -> None:
     assert found.failure.startswith("differs: different: value: 1 of 1 element") and not np.array_equal(ours, theirs)
 
 
+@needs_scipy
 def test_the_largest_of_numbers_that_overflow_is_kept_beside_a_larger_negative_one() -> None:
     text = "HloModule m\nENTRY main {\n  x = f32[7,7] parameter(0)\n  ROOT e = f32[7,7] exponential(x)\n}\n"
     x = np.zeros((7, 7), np.float32)
     x[1, 5], x[5, 1] = 300, -500
     found = hloexec.minify(hloexec.parse(text), [x], nan=True)
     assert [shape.dimensions for shape in found.module.entry.parameter_shapes] == [(1, 1)]
+
+
+def test_without_scipy_dimensions_stay_and_a_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setattr("hloexec.minifying.running.find_spec", lambda name: None)
+    module = hloexec.parse("HloModule m\n\nENTRY e {\n  x = f32[3] parameter(0)\n  ROOT y = f32[3] log(x)\n}\n")
+    with pytest.warns(hloexec.HloWarning, match="SciPy is not installed"):
+        found = hloexec.minify(module, [np.full(3, -1, np.float32)], nan=True)
+    assert found.largest_dimension == 3

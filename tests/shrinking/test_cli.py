@@ -11,6 +11,8 @@ from hloexec.cli import main
 from tests.records import read_record
 from tests.shrinking.test_shrink import PERCEPTRON
 
+pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller dimensions")
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

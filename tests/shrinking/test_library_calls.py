@@ -87,6 +87,7 @@ def test_random_bits_are_as_many_as_their_config_says() -> None:
 
 
 def test_a_shape_rule_says_which_sizes_may_change() -> None:
+    pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller dimensions")
     large = module("""
       a = f32[96,96] parameter(0)
       b = f32[96,32] parameter(1)
