@@ -94,6 +94,7 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
         _run(tmp_path, "```python\nx = 1\n```\n")
 
 
+@pytest.mark.slow_cases("coming-from.md", "debugging.md", "html.md", "precision.md", "testing.md")
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
 def test_pages_are_right_and_their_commands_say_the_same_otherwise(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest

@@ -77,6 +77,7 @@ def test_what_runs_through_the_api_or_the_evaluator_or_as_a_command_is_seen(
     assert {(COMMAND, "run"), (OPCODE, "constant s8")} <= recorder.found
 
 
+@pytest.mark.slow
 def test_a_family_of_which_nothing_ran_is_missing_and_no_other() -> None:
     everything = _everything()
     assert missing(everything) == []

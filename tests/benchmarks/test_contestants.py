@@ -38,6 +38,7 @@ def test_a_contestant_gives_a_first_result_and_takes_orders(tmp_path: Path, inpu
     assert result.tolist() == [2, 4, 6]
 
 
+@pytest.mark.slow
 def test_the_api_runs_beside_xla_in_a_process_that_has_imported_jax(tmp_path: Path, inputs: Path) -> None:
     (tmp_path / "m.hlo").write_text(_DOUBLED)
     with Contestant("api", tmp_path / "m.hlo", inputs) as contestant:
@@ -78,6 +79,7 @@ def test_a_measurement_has_every_figure() -> None:
         assert warm_ratio(found, way).median > 0 and cold_ratio(found, way).median > 0
 
 
+@pytest.mark.slow
 def test_the_interpreter_takes_part() -> None:
     assert interpreter_ratio(against_interpreter("newton", scale=0.01, turns=1)).median > 0
 

@@ -177,6 +177,7 @@ def test_a_bar_in_a_cell_does_not_end_it() -> None:
     assert markdown_table([{"a": "x|y"}]).splitlines()[-1].count("|") == 2
 
 
+@pytest.mark.slow
 def test_the_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.plot import draw

@@ -63,6 +63,7 @@ def read(text: str) -> BufferAssignment:
     return parse_buffer_assignment(text)
 
 
+@pytest.mark.slow
 def test_every_byte_of_what_xla_dumps_is_read() -> None:
     count = 0
     for dump in xla_dumps():

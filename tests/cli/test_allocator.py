@@ -83,6 +83,7 @@ print(sum(faults() for _ in range(3)))
 """
 
 
+@pytest.mark.slow
 def test_a_sum_takes_no_more_pages_where_memory_is_kept() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     kept, given_back = (

@@ -45,6 +45,7 @@ def test_examples_depend_on_the_seed_and_on_nothing_else() -> None:
     assert [str(example) for example in first] != [str(example) for example in other]
 
 
+@pytest.mark.slow
 @needs_xla
 def test_a_slice_of_the_matrix_holds() -> None:
     cells = run_matrix(SLICE[: examples(len(SLICE))], ["pred", "s4", "f32", "c64"], examples=1, seed=7, workers=1)

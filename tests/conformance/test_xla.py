@@ -173,13 +173,16 @@ def test_a_permute_over_partitions_leaves_zeros_where_nothing_arrives():
     assert [float(value) for (value,) in results] == [0.0, 1.0, 2.0]
 
 
-def test_isolated_runs_agree_and_survive_a_crash_of_xla():
+@pytest.mark.slow
+def test_isolated_runs_agree():
     text = module("  p = bf16[3] parameter(0)\n  ROOT r = bf16[3] negate(p)")
     values = np.array([1, 2, 3]).astype(ml_dtypes.bfloat16)
     (result,) = xla.run_hlo_isolated(text, values)
     assert result.dtype == values.dtype
     np.testing.assert_array_equal(result, -values)
 
+
+def test_isolated_runs_survive_a_crash_of_xla():
     # jaxlib's StableHLO import follows a null pointer for this opcode.
     crashing = module("""
   p = f32[4] parameter(0)

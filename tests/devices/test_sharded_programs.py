@@ -172,7 +172,7 @@ def test_module_without_manual_regions_runs_on_one_device(name: str) -> None:
         bounds(name).assert_close(leaf, got, (), f"hloexec's leaf {leaf}")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("name", MANUAL)
 def test_number_of_devices_is_found_in_the_module(name: str, partitioner: str) -> None:

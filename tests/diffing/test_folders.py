@@ -64,6 +64,7 @@ def _alter(path: Path, old: str, new: str) -> bool:
     return old in text
 
 
+@pytest.mark.slow
 def test_passes_of_xla_raise_no_alarm(dump: Path) -> None:
     found = diff_folders(dump)
     assert found.outcome in ("agree", "rounding only")

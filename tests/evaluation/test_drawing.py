@@ -88,6 +88,7 @@ def test_later_sets_are_chosen_only_where_they_are_asked_for(half: str, programs
     assert len(chosen(half=half)) == 15 * len(programs)
 
 
+@pytest.mark.slow
 def test_other_numbers_are_other_pairs() -> None:
     assert [pair.name for pair in chosen(only="u_net/", numbers=range(10, 12))] == [
         "u_net/10",

@@ -81,7 +81,7 @@ def test_there_are_enough_pairs() -> None:
     "TF32 in attention (attention)",
     "loop starts at one (ring_attention)",
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", FAULTY, ids=str)
 def test_fault_changes_results_beyond_rounding(case: Case) -> None:
     _require(case.model)

@@ -80,6 +80,7 @@ def test_fault_changes_the_truth_and_has_no_policy(name: str, kind: str) -> None
     assert _distance(case.expected, case.right) > 0.01
 
 
+@pytest.mark.slow
 def test_visibility_is_of_policies_alone() -> None:
     case, plain = (made("weighted_votes", kind) for kind in ("pair 0=narrow-sums 3=bf16x3", "reference"))
     assert case is not None and plain is not None

@@ -73,6 +73,7 @@ def test_products_of_different_policies_are_named(module: hloexec.Module, polici
     assert found.best.name == ",".join(["reference", *named])
 
 
+@pytest.mark.slow
 def test_no_policies_explain_what_skips_a_product_in_another_size(module: hloexec.Module) -> None:
     inputs = _inputs()
     expected = _expected(inputs, ("bf16", "", "tf32"), skip=1.001)

@@ -46,6 +46,7 @@ ENTRY e {
 """
 
 
+@pytest.mark.slow
 def test_instructions_in_loops_are_explained_in_their_iterations(tmp_path: Path) -> None:
     module = hloexec.parse(LOOP)
     wrong = hloexec.parse(LOOP.replace("tanh(d)", "logistic(d)"))
@@ -60,6 +61,7 @@ def test_instructions_in_loops_are_explained_in_their_iterations(tmp_path: Path)
     assert found.instructions[0].best.name == "bf16"
 
 
+@pytest.mark.slow
 def test_instructions_of_several_devices_are_explained_on_all_of_them(tmp_path: Path) -> None:
     """The other side adds up the gradients of two devices each, instead of all four."""
     module = hloexec.load(EXAMPLES / "data_parallel_step.hlo")

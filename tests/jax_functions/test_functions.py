@@ -25,7 +25,7 @@ CASES = [case for table in TABLES for case in table.CASES]
     "nn.max_pool-f32",
     "linalg.lstsq-f32",
 )
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize(
     ("case", "type_name"),
     [pytest.param(case, name, id=f"{case.name}-{name}") for case in CASES for name in case.types],

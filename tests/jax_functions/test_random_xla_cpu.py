@@ -74,7 +74,7 @@ def test_transformed_draws_have_the_bits_of_xla(name: str, kind: str) -> None:
     assert actual.tobytes() == expected.tobytes()
 
 
-@pytest.mark.slow_cases("rbg")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_draws_outside_of_jit_have_the_bits_of_xla(kind: str) -> None:
     """JAX compiles one function of its library at a time; hloexec runs the whole."""

@@ -117,6 +117,7 @@ def test_a_leaf_that_is_surely_different_leaves_nothing_open(sums, seeds):
     assert seeds == [*range(SAMPLES)]
 
 
+@pytest.mark.slow
 def test_faults_of_single_elements_are_found_as_often(sums):
     """Of ten times what rounding does to an element, as many other runs show."""
     module, x, forwards, _ = sums

@@ -65,7 +65,9 @@ def noisy(scales, count, offset=100.0):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex64])
-@pytest.mark.parametrize("dimensions", [(), (3, 0), (2, 1 << 17, 3)])
+@pytest.mark.parametrize(
+    "dimensions", [(), (3, 0), (2, 1 << 17, 3), pytest.param((2, 1 << 19, 3), marks=pytest.mark.slow)]
+)
 def test_the_moments_are_those_of_all_samples(kind, dimensions):
     """Whatever they are kept in: beside what six samples know of a deviation, a few hundredths are nothing."""
     samples = [(3 + RANDOM.standard_normal(dimensions) / 8).astype(kind) for _ in range(SAMPLES)]

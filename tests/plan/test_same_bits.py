@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from tests.drawing import examples
 from tests.plan.random_programs import RandomProgram, random_program
 from tests.plan.ways import bits, differences
 
@@ -135,9 +136,10 @@ def test_programs_that_once_gave_other_bits_or_failed(name: str) -> None:
 
 def test_draws_from_a_dirichlet_distribution_run_as_planned() -> None:
     jax = pytest.importorskip("jax")
+    count = examples(10_000)
 
     def draw(key, concentration):
-        return jax.random.dirichlet(key, concentration, (1000,))
+        return jax.random.dirichlet(key, concentration, (count,))
 
     inputs = (jax.random.PRNGKey(0), np.array([0.5, 1, 2], np.float32))
     text = jax.jit(draw).lower(*inputs).compiler_ir(dialect="hlo").as_hlo_text()

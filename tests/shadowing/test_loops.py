@@ -318,6 +318,7 @@ def test_an_infinity_in_a_large_array_is_not_missed() -> None:
     assert _by_place(together)["body", "e"].affected == _by_place(alone)["body", "e"].affected
 
 
+@pytest.mark.slow
 def test_errors_in_few_elements_of_large_arrays_are_not_missed() -> None:
     """All numbers but one stay what they are."""
     size = 4000

@@ -119,7 +119,7 @@ def check(name: str, sizes: Sizes, *, optimized: bool) -> None:
 
 
 @pytest.mark.slow_cases("transformer-False")
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("optimized", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SIZES)
 def test_a_shrunken_program_of_the_benchmark_computes_what_the_small_one_does(name: str, optimized: bool) -> None:

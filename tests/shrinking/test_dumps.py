@@ -10,6 +10,7 @@ import pytest
 
 import hloexec
 from conformance import xla
+from tests.drawing import examples
 from tests.dumps.devices import flat, leaves_by_xla
 from tests.dumps.test_decoder_block import roundings_of
 from tests.text.seeds import seed_path
@@ -47,10 +48,11 @@ def scale_of(array: np.ndarray) -> float:
     return math.sqrt(float(np.mean(np.square(array.astype(np.float64)))))
 
 
+@pytest.mark.slow
 def test_a_decoder_block_matches_xla(tmp_path: Path) -> None:
     """Each of the n roundings to bf16 on the way may go either way, one step of 2^-8 relative at most, so that the root
     mean square of the error is at most n · 2^-8 times the tensor's; the largest of N is sqrt(2 ln N) times that."""
-    dump = shrunken("002_2b3b731b0feb0bfe.txt", 5_000_000, tmp_path)
+    dump = shrunken("002_2b3b731b0feb0bfe.txt", 50_000_000, tmp_path)
     module = hloexec.load(dump)
     inputs = hloexec.random_inputs(module)
     compiled = xla.compile_hlo(xla.equivalent_module(dump.read_text()), xla_flags=xla.COMPILED_SOONEST)
@@ -66,7 +68,7 @@ def test_a_decoder_block_matches_xla(tmp_path: Path) -> None:
 def test_a_gated_mlp_on_four_devices_matches_xla(tmp_path: Path) -> None:
     """Two layers of sums of n products in f32: their rounding errors walk at most √n · 2⁻²⁴ of the scale away, on either
     side, and the largest of N such errors is √(2 ln N) times as large."""
-    dump = shrunken("004_915eaf8d7a870eb5.txt", 5_000_000, tmp_path)
+    dump = shrunken("004_915eaf8d7a870eb5.txt", examples(50_000_000), tmp_path)
     actual, module = leaves_by_hloexec(dump, 4), hloexec.load(dump)
     compiled = xla.compile_hlo(xla.equivalent_module(dump.read_text()), devices=4, xla_flags=xla.COMPILED_SOONEST)
     given = [flat(tuple(hloexec.random_inputs(module, seed=seed))) for seed in range(4)]

@@ -36,7 +36,7 @@ def shrunken(program: Program, large: Any, small: Any) -> Any:
 
 
 @pytest.mark.slow_cases("beam_search-False")
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("optimized", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MORE_PROGRAMS)
 def test_another_program_computes_what_the_small_one_does(name: str, optimized: bool) -> None:

@@ -38,7 +38,7 @@ def in_f64(module: Any) -> Any:
     return hloexec.parse(text.replace("f32[", "f64[").replace("c64[", "c128["))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 @pytest.mark.parametrize("optimized", [False, True])
 @pytest.mark.parametrize("name", sorted(PROGRAMS))

@@ -138,7 +138,7 @@ ENTRY main {{
 """
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", sorted(OPCODES.keys() - KEPT))
 def test_what_the_relation_says_is_what_the_shape_rule_infers(name: str) -> None:
     with warnings.catch_warnings():

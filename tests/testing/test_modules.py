@@ -94,6 +94,7 @@ def test_a_module_shrinks_to_one_instruction_on_a_small_parameter() -> None:
         assert [(str(i.shape), i.opcode) for i in entry] == [(shape, "parameter"), (shape, opcode)]
 
 
+@pytest.mark.slow
 def test_a_failure_shrinks_and_shows_its_module() -> None:
     @settings(max_examples=500, database=None, deadline=None)
     @given(testing.modules(["add", "negate", "sine"], "f32", max_instructions=4, max_rank=1))

@@ -113,7 +113,7 @@ def corrupted(text: str, rng: random.Random) -> str:
     return text
 
 
-@pytest.mark.slow_cases("duplicate", "swap", "truncate", "insert", "delete_line")
+@pytest.mark.slow_cases("duplicate", "swap", "truncate", "overwrite", "insert", "delete_line")
 @pytest.mark.parametrize("corruption", _CORRUPTIONS, ids=lambda function: function.__name__.strip("_"))
 def test_corrupted_small_modules_raise_nothing_but_hlo_errors(corruption: Callable[[str, random.Random], str]) -> None:
     rng = random.Random(corruption.__name__)

@@ -49,7 +49,7 @@ def test_a_single_value_behind_a_shape_of_its_own_is_printed_with_a_layout() -> 
     assert oracle.canonical_text(printed) == oracle.canonical_text(text)
 
 
-@pytest.mark.slow_cases("f32")
+@pytest.mark.slow
 @pytest.mark.parametrize("element_type", ["f32", "s32"])
 def test_a_large_literal_takes_little_more_than_its_text(element_type: str) -> None:
     row = "{" + ", ".join(str(1_000_000 + number) for number in range(1000)) + "}"

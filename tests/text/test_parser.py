@@ -41,7 +41,7 @@ def test_accepted_text_survives_printing(text: str) -> None:
             assert parse(printed, strict=strict) == module
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @_named(ACCEPTED)
 def test_text_printed_here_and_by_xla_is_the_same_module_to_xla(text: str) -> None:
     canonical = oracle.canonical_text(text)

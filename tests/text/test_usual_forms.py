@@ -30,7 +30,7 @@ def _with_comments(text: str) -> str:
     return _VERBATIM_OR_SEAM.sub(lambda match: f"/**/{match[1]}/**/" if match[1] else match[0], text)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("text", [*ACCEPTED.values(), *_EXAMPLES.values()], ids=[*ACCEPTED, *_EXAMPLES])
 def test_comments_between_tokens_change_nothing(text: str) -> None:
     with warnings.catch_warnings():

@@ -57,6 +57,7 @@ def test_the_refusal_of_a_pallas_kernel_says_how_it_is_lowered_to_hlo(target):
         hloexec.run(hloexec.parse(text_of(target)), np.zeros(3, np.float32))
 
 
+@pytest.mark.slow
 def test_what_is_lowered_with_interpret_runs():
     jax = pytest.importorskip("jax")
     from jax.experimental import pallas

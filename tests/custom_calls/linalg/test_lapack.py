@@ -184,6 +184,7 @@ def test_modules_that_xla_has_optimized_run_too(name):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=64 * 2.0**-23 * np.abs(theirs).max())
 
 
+@pytest.mark.slow
 def test_eigenvectors_of_tridiagonal_matrices_diagonalize_them():
     """By way of bisection and inverse iteration.
 

@@ -54,10 +54,12 @@ def _agree(opcode: str, dtype: str, operand: Any) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("opcode", XLA_CPU_FUNCTIONS)
 def test_functions_of_f32_have_the_bits_of_xla(opcode: str) -> None:
-    """Every 4093rd pattern (a prime number of steps per binade), and numbers of everyday size."""
-    patterns = np.arange(0, 1 << 32, 4093, dtype=np.uint64).astype(np.uint32).view(_F32)
+    """Every 2047th pattern (a prime number of steps per binade), and numbers of everyday size; a fifth in quick runs."""
+    step = 2047 * (100 // examples(100))
+    patterns = np.arange(0, 1 << 32, step, dtype=np.uint64).astype(np.uint32).view(_F32)
     generator = np.random.default_rng(0)
-    everyday = np.concatenate([generator.normal(size=1 << 17), generator.uniform(-100, 100, 1 << 16)]).astype(_F32)
+    normal, uniform = generator.normal(size=examples(1 << 19)), generator.uniform(-100, 100, examples(1 << 18))
+    everyday = np.concatenate([normal, uniform]).astype(_F32)
     _agree(opcode, "f32", np.concatenate([patterns, everyday]))
 
 
@@ -65,6 +67,7 @@ _ROUNDED_AT_EACH_STEP = {("exponential-minus-one", "f16"), ("logistic", "f16")}
 """What XLA:CPU makes of several instructions, each of them rounded to f16: the policy rounds the function once."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("opcode", "dtype"),
     [
@@ -83,7 +86,7 @@ def _ends_in_the_c_library(opcode: str, size: int) -> bool:
     return opcode in ("exponential", "log") and size < 16 and size % 8 in (3, 5, 6, 7)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize(
     ("opcode", "size"),
     [

@@ -142,7 +142,7 @@ def test_sums_of_products_are_exact(name: str) -> None:
     np.testing.assert_array_equal(result, inputs[0] + total)
 
 
-@pytest.mark.slow_cases("LT-of the product's transpose", "NE-of the product's transpose")
+@pytest.mark.slow_cases("LT-of the product's transpose", "NE-of the product's transpose", "NE-gemm", "NE-terms first")
 @pytest.mark.parametrize("name", ADDING)
 @pytest.mark.parametrize("direction", ["LT", "NE"])
 def test_products_that_wait_for_one_another_leave_the_same_bits(name: str, direction: str) -> None:

@@ -205,7 +205,7 @@ def _inputs(text: str) -> list[np.ndarray]:
 
 
 @pytest.mark.slow_cases("a sum that the condition reads", "a loop that comes to rest and draws numbers")
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
     text = LOOPS[name]
