@@ -115,7 +115,8 @@ _NEEDED_FOR = {
     "jax": "XLA is what the test compares with",
     "jaxlib": "XLA is what the test compares with",
     "scipy": "LAPACK and shrinking run through it",
-    "jinja2": "pages are made of its templates",
+    "jinja2": "pages are made with it",
+    "matplotlib": "pages are made with it",
 }
 
 

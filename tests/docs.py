@@ -45,6 +45,7 @@ import pytest
 from hloexec import pytest_plugin
 from hloexec.cli import main
 from hloexec.custom_calls.registry import USER_CALLS
+from tests.report.needs import require_report_packages
 
 __all__ = [
     "PAGES",
@@ -145,7 +146,7 @@ def start_page(page: Path, folder: Path) -> list[Command]:
     if any("xla-cpu" in command.text or "import jax" in command.text for command in commands):
         pytest.importorskip("jax", reason="JAX is not installed, which commands of the page run")
     if any("--html" in command.text for command in commands):
-        pytest.importorskip("jinja2", reason="jinja2 is not installed, of whose templates pages are made")
+        require_report_packages()
     if any(re.search(r"hloexec (shrink|minify|triage)|--shrink", command.text) for command in commands):
         pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller dimensions")
     return commands

@@ -68,6 +68,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="takes from Linux what others lack")
 def test_everything_works_or_says_what_is_missing(tmp_path: Path) -> None:
     pytest.importorskip("jaxlib", reason="jaxlib is not installed, whose version benchmarks say")

@@ -18,6 +18,7 @@ import pytest
 import hloexec
 from hloexec.arguments import byte_count
 from hloexec.cli.options import ByteCount
+from tests.report.needs import require_report_packages
 
 ADD = """HloModule add
 ENTRY e { x = f32[4] parameter(0)
@@ -277,7 +278,7 @@ def test_a_wrong_argument_is_named(
     function: Callable[..., Any], parameter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if function is hloexec.write_html:
-        pytest.importorskip("jinja2", reason="jinja2 is not installed, of whose templates pages are made")
+        require_report_packages()
     monkeypatch.chdir(tmp_path)
     right = f"{RIGHT[parameter]} {MORE.get(f'{function.__name__}-{parameter}', '')}".split()
     _write_files(tmp_path)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from tests.report.needs import require_report_packages
 from tests.text.building import op
 
 ROOT = Path(__file__).parents[2]
@@ -86,8 +87,7 @@ def test_notebooks_show_what_the_command_shows(
     assert html.startswith("<pre") and html.endswith("</pre>")
     assert all(word in html for word in words)
     monkeypatch.undo()
-    pytest.importorskip("jinja2", reason="Jinja2 is not installed, which notebooks show tables with")
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which notebooks show plots with")
+    require_report_packages()
     html = shown[name]._repr_html_()
     assert html.startswith("<div") and html.rstrip().endswith("</div>")
     assert all(word in re.sub("<[^>]*>", "", html) for word in words)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.report.html.samples import write_samples
+from tests.report.needs import require_report_packages
 
 FLAGS = (
     "headless no-sandbox disable-gpu disable-dev-shm-usage disable-quic no-first-run disable-background-networking "
@@ -20,8 +21,7 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind of result, by the name of the command."""
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which pages are made with")
-    pytest.importorskip("jinja2", reason="Jinja2 is not installed, which pages are made with")
+    require_report_packages()
     return write_samples(tmp_path_factory.mktemp("pages"))
 
 

@@ -14,9 +14,9 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from tests.report.html.samples import EXAMPLES, few_details
+from tests.report.needs import require_report_packages
 
-pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which pages are made with")
-pytest.importorskip("jinja2", reason="Jinja2 is not installed, which pages are made with")
+require_report_packages()
 
 MODULE = """HloModule sample
 ENTRY main {

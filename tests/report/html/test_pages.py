@@ -18,9 +18,9 @@ import pytest
 import hloexec
 from hloexec.report.html.sampling import difference_sample, error_sample, largest_of, value_sample
 from tests.report.html.samples import ATTACK, EXAMPLES, hostile_module
+from tests.report.needs import require_report_packages
 
-pytest.importorskip("matplotlib", reason="Matplotlib is not installed, which pages are made with")
-pytest.importorskip("jinja2", reason="Jinja2 is not installed, which pages are made with")
+require_report_packages()
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "image", "use", "path", "rect", "line", "circle"}
 

@@ -1,0 +1,13 @@
+"""What pages and notebooks are made with."""
+
+from __future__ import annotations
+
+import pytest
+
+__all__ = ["require_report_packages"]
+
+
+def require_report_packages() -> None:
+    """Skips a test, or a module at whose top it is called, unless Jinja2 and Matplotlib are installed."""
+    for package in ("jinja2", "matplotlib"):
+        pytest.importorskip(package, reason=f"{package} is not installed, which pages are made with")
