@@ -6,7 +6,6 @@ Their commands say the same on a narrow terminal, without colours, and as JSON.
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from tests.docs import (
 )
 from tests.here import triaging_here, xla_here
 from tests.otherwise import otherwise
-from tests.report.html.samples import few_details
 
 
 def _page(tmp_path: Path, text: str) -> Path:
@@ -94,16 +92,21 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
         _run(tmp_path, "```python\nx = 1\n```\n")
 
 
-@pytest.mark.slow_cases("coming-from.md", "debugging.md", "html.md", "precision.md", "testing.md")
+_LONG_PAGES = [
+    f"{page}.md" for page in ("bug-report", "coming-from", "debugging", "html", "minifying", "precision", "testing")
+]
+
+
+@pytest.mark.slow_cases(*_LONG_PAGES)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
 def test_pages_are_right_and_their_commands_say_the_same_otherwise(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Where slow tests are left out, commands run once, as the page has them, draw less, and let XLA compile sooner."""
+    """Where slow tests are left out, commands run once, as the page has them, and let XLA compile sooner."""
     folder = tmp_path / "work"
     is_quick = "not slow" in request.config.getoption("markexpr")
     flags = COMPILED_SOONEST if is_quick else {}
-    with triaging_here(), xla_here(flags), few_details() if is_quick else nullcontext():
+    with triaging_here(), xla_here(flags):
         for command in start_page(page, folder):
             words = hloexec_words(command)
             if is_quick or not words:

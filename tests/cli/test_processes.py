@@ -200,6 +200,7 @@ with open_atomically({str(tmp_path / "out")!r}) as file:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "name", "files"),

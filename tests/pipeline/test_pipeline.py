@@ -31,6 +31,7 @@ def test_each_module_runs(text: str, tmp_path: Path) -> None:
     assert outcome(text, tmp_path) == "run"
 
 
+@pytest.mark.slow
 def test_what_mutants_are_made_of_goes_through(tmp_path: Path) -> None:
     texts = corpus()
     ends = {outcome(text, tmp_path) for text in random.Random(0).sample(texts, 60)}

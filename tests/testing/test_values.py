@@ -235,6 +235,7 @@ def test_inputs_of_other_computations(data: st.DataObject) -> None:
     assert str(value.dtype) == "uint4" and value.shape == (3,)
 
 
+@pytest.mark.slow
 def test_hypothesis_is_imported_by_this_package_alone() -> None:
     program = "import sys, hloexec\n[getattr(hloexec, name) for name in hloexec.__all__]\nassert 'hypothesis' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

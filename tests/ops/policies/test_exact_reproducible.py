@@ -18,7 +18,7 @@ def expected() -> dict[str, str]:
     return digests()
 
 
-@pytest.mark.slow_cases("haswell", "sandybridge")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["haswell", "prescott", "sandybridge"])
 def test_results_do_not_depend_on_the_processor(name: str, expected: dict[str, str]) -> None:
     machine = MACHINES[name]
