@@ -86,7 +86,8 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
             number = natural_number(number)
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
             listed = f", numbered from 0 and named {listing(names, 20)}" if names else ""
-            raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(names)}{listed}")
+            near = suggestion(key.removeprefix("%"), names) if isinstance(key, str) else ""
+            raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(names)}{listed}{near}")
         found.append(int(number))
     return found
 

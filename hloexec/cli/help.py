@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import click
 
+from hloexec.wording import quoted, suggestion
+
 __all__ = ["HelpContext", "HelpGroup", "examples"]
 
 _MOST_COLUMNS, _FEWEST_COLUMNS = 80, 24
@@ -30,7 +32,14 @@ class _HelpFormatter(click.HelpFormatter):
 
 
 class HelpGroup(click.Group):
-    """A group whose help has the first sentence on each command, uncut."""
+    """A group whose help has the first sentence on each command, uncut, and which suggests one for a mistyped name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {quoted(args[0])}{suggestion(args[0], self.list_commands(ctx), 3)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)

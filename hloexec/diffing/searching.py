@@ -137,7 +137,7 @@ def _other_shape(blamed: Blamed) -> str:
         return ""
     values = (blamed.node.value, blamed.counterpart.value)
     ours, its = (str(ArrayShape(element_type_of(value.dtype), value.shape)) for value in values)
-    return "" if ours == its else f"it gives {ours} where before gives {its}"
+    return "" if ours == its else f"it is {ours}, where that of the module before is {its}"
 
 
 def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:

@@ -2,7 +2,7 @@
 
 Modules whose difference a policy explains are in one group per policy: the rounding is the cause, whichever instruction
 shows it first. Others are together if the same opcode is to blame, for the same element types and class of shapes, and
-differs in the same way: it takes another operand, it would be right as another operation. What could not be judged is
+differs in the same way: it uses another operand, it is right as another operation. What could not be judged is
 grouped by what kept it from it.
 """
 

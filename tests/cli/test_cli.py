@@ -276,6 +276,7 @@ BAD_COMMANDS: list[tuple[list[str], int, str]] = [
     (["run", "add.hlo", "--computation", "none"], 2, "module m has no computation none; there are main"),
     (["run", "add.hlo", "--memory-limit", "1"], 1, "error: running main would take about 24 B"),
     (["run", "add.hlo", "--memory-limit", "5X"], 2, "'5X' is not a number of bytes, such as 500M or 8G"),
+    (["run", "add.hlo", "--numerics", "tf23"], 2, "; did you mean tf32?"),
     (["run", "add.hlo", "--numerics", "loose"], 2, "unknown numerics policy 'loose'; the policies are reference"),
     (["run", "add.hlo", "--elided", "maybe"], 2, "'maybe' is not one of zeros, random, error and FILE.npz"),
     (["run", "add.hlo", "--input", "array.npy"], 2, "'array.npy' is not of the form PARAMETER=FILE"),
@@ -286,6 +287,7 @@ BAD_COMMANDS: list[tuple[list[str], int, str]] = [
     (["run", "add.hlo", "--custom-call", "t=os:sep"], 2, "os:sep is not a function"),
     (["run"], 2, "Missing argument 'FILE'"),
     (["dance"], 2, "No such command 'dance'"),
+    (["rnu"], 2, "No such command 'rnu'; did you mean run?"),
     (["run", "add.hlo", "--bogus"], 2, "No such option"),
 ]
 

@@ -196,7 +196,7 @@ def test_library_calls_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         (["check", "m.golden", "m2.golden", "--module", "dot.hlo"], 2, "--module takes exactly one golden"),
         (["check", "m.golden", "--update", "--module", "dot.hlo"], 2, "--module takes exactly one golden"),
         (["check", "given.golden", "--update"], 2, "its result comes from result.npz, and is not replaced"),
-        (["chekc"], 2, "No such command 'chekc'"),
+        (["chekc"], 2, "No such command 'chekc'; did you mean check?"),
     ],
 )
 def test_wrong_uses(

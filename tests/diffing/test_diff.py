@@ -165,4 +165,4 @@ ENTRY e { x = s32[8] parameter(0)
     narrow = text.replace("m = s32[8] multiply(y, y)", "n = s8[8] convert(y)\n  m = s8[8] multiply(n, n)")
     found = hloexec.diff(hloexec.parse(text), hloexec.parse(narrow), [np.arange(8, dtype=np.int32)])
     first = found.findings[0]
-    assert (first.after.instruction, first.reason) == ("n", "it gives s8[8] where before gives s32[8]")
+    assert (first.after.instruction, first.reason) == ("n", "it is s8[8], where that of the module before is s32[8]")

@@ -92,7 +92,7 @@ def _blamed(text: str, right: str, wrong: str, inputs: list[Any]) -> hloexec.Fin
 def test_what_a_fusion_is_handed_or_hands_on_is_to_blame(right: str, wrong: str, blamed: str, reason: str) -> None:
     found = _blamed(_FUSIONS, right, wrong, _SQUARES)
     assert (found.after.instruction, found.is_certain) == (blamed, True)
-    assert found.reason == f"it would be right as {reason}"
+    assert found.reason == f"the results are right if it is {reason}"
 
 
 _EXCHANGED = ("fusion(e, s, g, h)", "fusion(e, s, h, g)")
@@ -158,7 +158,7 @@ def test_a_fusion_is_to_blame_whose_products_are_those_of_each_other() -> None:
     inputs = [_RANDOM.normal(size=shape).astype(np.float32) for shape in ((8, 6), (6, 6), (6, 6))]
     found = _blamed(_GATED, "fusion(x, v, w)", "fusion(x, w, v)", inputs)
     assert (found.after.instruction, found.is_certain) == ("y", True)
-    assert found.reason == "it would be right as fusion(%x, %v, %w)"
+    assert found.reason == "the results are right if it is fusion(%x, %v, %w)"
 
 
 _LOOP = """HloModule m
@@ -240,7 +240,7 @@ def test_the_element_that_a_result_takes_from_a_loop_is_where_it_begins() -> Non
     right = "last = f32[4] get-tuple-element(loop), index=2"
     found = _blamed(_LOOP, right, right.replace("index=2", "index=3"), _STATE)
     assert (found.after.instruction, found.is_certain) == ("last", False)
-    assert found.reason == "it would be right as get-tuple-element(%loop), index=2"
+    assert found.reason == "the results are right if it is get-tuple-element(%loop), index=2"
 
 
 _MINIMA = """HloModule m

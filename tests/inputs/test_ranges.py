@@ -89,6 +89,7 @@ def test_other_parameters_stay_as_they_are() -> None:
     [
         ([(0, 1)], "ranges must be a mapping from parameters to pairs of numbers"),
         ({"y": (0, 1)}, "e has no parameter 'y', but 1, numbered from 0"),
+        ({"xx": (0, 1)}, "; did you mean x?"),
         ({3: (0, 1)}, "e has no parameter 3, but 1"),
         ({0: (0, 1), "x": (0, 1)}, "parameter 0 is given two ranges"),
         ({0: 1}, "the range of parameter 0 must be a pair of finite numbers"),

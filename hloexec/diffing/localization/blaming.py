@@ -216,7 +216,7 @@ class Blame:
         found = rewired(module, nodes, leaves, lambda edited: not self.is_over() and comes_right(edited))
         if found is None:
             return []
-        reason = f"it would be right as {found.text}"
+        reason = f"the results are right if it is {found.text}"
         place = (found.place.computation, found.place.instruction)
         is_known = any(entry.is_certain and entry.node.instance.static == place for entry in known[:1])
         region = known[0].region if len(known) == 1 and known[0].is_proven else ()

@@ -137,7 +137,7 @@ class Causes:
             if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
                 yield Suspect(pair, "another branch gives what it should", decision=pair, is_certain=True, place=place)
             if entry.place is not None:
-                reason = "it hands on what the loop was given"
+                reason = "it returns what the loop was given, unchanged"
                 yield Suspect(pair, reason, place=entry.place, decision=entry.decision, is_end=True)
             found = self._explained(pair)
             decision = entry.decision

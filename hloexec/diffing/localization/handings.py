@@ -63,7 +63,7 @@ class Handings:
                         first, second = (
                             node.instance.instruction.name for node in (self._source(pair.ours), pair.theirs)
                         )
-                        reason = f"it hands on %{first} where before hands on %{second}"
+                        reason = f"it returns %{first}, where the module before returns %{second}"
                         is_moved = _is_passed_on(pair.ours, ours) and pair.ours not in ours.given
                         # What moves a value that was given may stand where something else should.
                         yield Suspect(pair, reason, place=pair.ours.place if is_moved else place)

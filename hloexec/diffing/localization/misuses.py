@@ -167,8 +167,8 @@ def _is_inside(node: Node, loop: str) -> bool:
 
 
 def _reason(place: InstructionRun | None, ours: str, theirs: str) -> str:
-    verb = "takes" if place is None else "hands on"
-    return f"it {verb} {ours} where before {verb} {theirs}"
+    verb = "uses" if place is None else "returns"
+    return f"it {verb} {ours}, where the module before {verb} {theirs}"
 
 
 def _name(node: Node) -> str:

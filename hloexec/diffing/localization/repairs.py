@@ -97,7 +97,7 @@ class Repairs:
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
             arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
             if arrays is not None and not self._changes_little(node, arrays[node.leaf]):
-                yield _Change(node, arrays[node.leaf], f"it would be right as {edit.text}")
+                yield _Change(node, arrays[node.leaf], f"its value is right if it is {edit.text}")
 
     def _changes_little(self, node: Node, now: Array) -> bool:
         """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
@@ -118,7 +118,10 @@ class Repairs:
                 value = self._state.values[entry.number]
                 is_alike = value.shape == raw.shape and entry.digest.family == node.digest.family
                 if is_alike and not constant_of(entry) and not is_same(value, raw):
-                    yield _Change(node, value, "it would be right without it")
+                    text = (
+                        f"its value is right if it is left out, and %{entry.instance.instruction.name} is used as it is"
+                    )
+                    yield _Change(node, value, text)
 
     def _with_constants(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A constant of `before` in the place of one."""
@@ -137,7 +140,7 @@ class Repairs:
                     changed = np.full(entry.shape, other.value.reshape(-1)[0], entry.dtype)
                     array = self._on(node, {entry.number: changed})
                     if array is not None:
-                        text = f"it would be right with {number} for %{entry.instance.instruction.name}"
+                        text = f"its value is right if %{entry.instance.instruction.name} is {number}"
                         yield _Change(node, array, text)
 
     def _from_others(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
@@ -151,7 +154,7 @@ class Repairs:
                     array = self._on(node, {entry.number: other.value})
                     if array is not None:
                         ours, theirs = (each.instance.instruction.name for each in (entry, other))
-                        text = f"it would be right on %{theirs} of before in the place of %{ours}"
+                        text = f"its value is right if it uses %{theirs} of the module before instead of %{ours}"
                         yield _Change(node, array, text, NodePair(entry, other))
 
     def _on(self, node: Node, changes: dict[int, Array]) -> Array | None:

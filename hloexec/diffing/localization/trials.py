@@ -238,7 +238,7 @@ class Trials:
         where = NodePair(repair.node, pair.theirs)
         if repair.operand is not None and (place := self._misuses.carrier(where, repair.operand)) is not None:
             ours, theirs = (node.instance.instruction.name for node in (repair.operand.ours, repair.operand.theirs))
-            reason = f"it hands on %{ours} where before hands on %{theirs}"
+            reason = f"it returns %{ours}, where the module before returns %{theirs}"
             return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
         region = repair.alike if len(repair.alike) <= LIMITS.largest_region else ()
         return Suspect(where, repair.text, pair, region, decision=decision, is_repair=True)

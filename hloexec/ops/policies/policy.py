@@ -20,7 +20,7 @@ import attrs
 from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.structs import frozen
-from hloexec.wording import natural_number, quoted
+from hloexec.wording import natural_number, quoted, suggestion
 
 __all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy", "without"]
 
@@ -348,5 +348,6 @@ def _plain(name: str) -> NumericsPolicy:
     found = POLICIES.get(name)
     if found is None:
         known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
-        raise UnsupportedError(f"unknown numerics policy {quoted(name)}; the policies are {known}")
+        near = suggestion(name, POLICIES)
+        raise UnsupportedError(f"unknown numerics policy {quoted(name)}; the policies are {known}{near}")
     return found

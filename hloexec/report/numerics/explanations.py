@@ -90,12 +90,18 @@ def _instructions_text(names: Sequence[str]) -> str:
 def _left(trial: Trial) -> str:
     if trial.equal_share == 1.0:
         return "all elements have the expected bits"
-    bits = "" if trial.policy.name == "reference" or trial.bits < 0.05 else f"{trial.bits:.1f} bits explained, "
+    bits = (
+        ""
+        if trial.policy.name == "reference" or trial.bits < 0.05
+        else f"the difference is {number_text(2**trial.bits, 2)} times smaller, "
+    )
     off = ""
     if trial.mismatches:
         off = f"{plural(trial.mismatches, 'element')} off by more than rounding explains, "
     ratio = (
-        "" if trial.spread_ratio is None else f"what remains is {number_text(trial.spread_ratio, 2)} times rounding, "
+        ""
+        if trial.spread_ratio is None
+        else f"what is left is {number_text(trial.spread_ratio, 2)} times what rounding alone leaves, "
     )
     return f"{bits}{off}{ratio}{100 * trial.equal_share:.1f} % of the elements have the expected bits"
 
