@@ -97,7 +97,7 @@ def _of_shadow(found: ShadowRun, link: Linker) -> Iterator[Figure | None]:
         share = loss.lost_share or loss.share
         rows.append((loss.instruction, 100 * share, f"{share:.1%}  {loss.kind}"))
         links.append(link(f"{loss.computation}/{loss.instruction}"))
-    yield bars("Where the error of the outputs comes from", rows, "share in %", links)
+    yield bars("Where the error of the outputs comes from", rows, "share in %", links, is_percent=True)
 
 
 def _of_triage(found: Triage, _: Linker) -> Iterator[Figure | None]:

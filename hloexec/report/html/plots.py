@@ -252,9 +252,14 @@ def _map() -> Any:
 
 
 def bars(
-    title: str, rows: Sequence[tuple[str, float, str]], label: str, links: Sequence[str | None] = ()
+    title: str,
+    rows: Sequence[tuple[str, float, str]],
+    label: str,
+    links: Sequence[str | None] = (),
+    *,
+    is_percent: bool = False,
 ) -> Figure | None:
-    """A bar for each row of a name, a number and its text."""
+    """A bar for each row of a name, a number and its text; an axis of percent ends at 100."""
     if not rows:
         return None
     with drawing(
@@ -275,6 +280,9 @@ def bars(
         axes.spines["left"].set_visible(False)
         axes.set_ylim(0.4, len(rows) + 0.6)
         axes.set_xlim(0, 1.3 * max(*lengths, 1e-300))
+        if is_percent:
+            axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 100])
+            axes.spines["bottom"].set_bounds(0, min(100, axes.get_xlim()[1]))
         axes.set_xlabel(label)
     told = "; ".join(f"{name}: {words}" for name, _, words in rows[:12])
     return Figure(title, f"{label}: {told}", canvas.svg)

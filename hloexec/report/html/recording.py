@@ -7,7 +7,7 @@ what is drawn of their worst run.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -20,17 +20,28 @@ from hloexec.numerics.statistics import leaves
 from hloexec.ops.common import wide
 from hloexec.report.html.sampling import Sample, difference_sample, error_sample, largest_of, value_sample
 from hloexec.shadowing.observer import ShadowObserver
-from hloexec.shadowing.store import energy_of
+from hloexec.shadowing.store import Shadow, energy_of
 from hloexec.structs import define, frozen
 from hloexec.values import Array
 
-__all__ = ["DifferenceRecorder", "Key", "Measure", "Seen", "ShadowRecorder", "ValueRecorder", "ValueStore"]
+__all__ = [
+    "DifferenceRecorder",
+    "Key",
+    "Measure",
+    "Seen",
+    "ShadowRecorder",
+    "ValueRecorder",
+    "ValueStore",
+    "relative_error",
+]
 
 Key: TypeAlias = tuple[str, str]
 """The names of a computation and an instruction."""
 _MOST_BYTES = 1 << 28
 _CLEARLY = 1.5
 """How much worse another run of an instruction has to be to be drawn instead: loops would draw too often."""
+_DWARFED = 1e3
+"""How many times as large a value is that dwarfs the smallest tenth of them."""
 _MOST_RESHAPED = 0.5
 """Where dimensions differ, a larger relative error may be that of another order of the elements: it is not known."""
 
@@ -129,18 +140,18 @@ class ShadowRecorder(ValueRecorder):
         shadow = self._shadows.shadow_of(leaf)
         energy = 0.0 if shadow is None else shadow.energy
         lost = 0 if shadow is None else shadow.lost
-        size = energy_of(wide(leaf)[np.isfinite(wide(leaf))]) if energy else 1.0
-        error = math.inf if lost else math.sqrt(energy / size) if size else math.inf
+        error = math.inf if lost else relative_error(energy, wide(leaf), lambda: _differences(leaf, shadow))
         measure.error = max(measure.error or 0.0, error)
         if key in self._wanted and self._has_room(key, error):
-            if shadow is None:
-                differences = np.zeros(leaf.shape)
-            else:
-                differences = shadow.data if not shadow.is_whole else _differences(leaf, shadow.data)
-            self._keep(event, key, leaf, difference_sample(leaf, differences), error, is_error=True)
+            self._keep(event, key, leaf, difference_sample(leaf, _differences(leaf, shadow)), error, is_error=True)
 
 
-def _differences(leaf: Array, exact: Array) -> Array:
+def _differences(leaf: Array, shadow: Shadow | None) -> Array:
+    if shadow is None:
+        return np.zeros(leaf.shape)
+    if not shadow.is_whole:
+        return shadow.data
+    exact = shadow.data
     with np.errstate(all="ignore"):
         found = wide(leaf) - exact
     return np.where((wide(leaf) == exact) | (np.isnan(wide(leaf)) & np.isnan(exact)), 0.0, found)
@@ -197,7 +208,7 @@ class DifferenceRecorder(ValueRecorder):
         if expected is None or expected.size != leaf.size or expected.dtype != leaf.dtype:
             return
         is_reshaped = [size for size in expected.shape if size > 1] != [size for size in leaf.shape if size > 1]
-        error = _relative_error(leaf, expected.reshape(leaf.shape))
+        error = _error_beside(leaf, expected.reshape(leaf.shape))
         if is_reshaped and error > _MOST_RESHAPED:
             return
         expected = expected.reshape(leaf.shape)
@@ -206,8 +217,26 @@ class DifferenceRecorder(ValueRecorder):
             self._keep(event, key, leaf, error_sample(leaf, expected), error, is_error=True)
 
 
-def _relative_error(actual: Array, expected: Array) -> float:
-    """The root of the sum of squared differences, relative to that of what is expected."""
+def relative_error(energy: float, values: Array, differences: Callable[[], Array]) -> float:
+    """The size of differences, the sum of whose squares is `energy`, relative to that of the values.
+
+    Where some values dwarf the others, as those of a mask do, each difference counts relative to its own value, or to
+    what nine tenths of those that are not 0 exceed, if that is larger.
+    """
+    if not energy:
+        return 0.0
+    finite = values[np.isfinite(values)]
+    sizes = np.abs(finite)
+    small = float(np.quantile(sizes[sizes > 0], 0.1, method="lower")) if sizes.any() else 0.0
+    if not small:
+        return math.inf
+    if sizes.max() <= _DWARFED * small:
+        return math.sqrt(energy / energy_of(finite))
+    shares = differences()[np.isfinite(values)] / np.maximum(sizes, small)
+    return math.sqrt(energy_of(shares[np.isfinite(shares)]) / shares.size)
+
+
+def _error_beside(actual: Array, expected: Array) -> float:
     with np.errstate(all="ignore"):
         ours, theirs = wide(actual), wide(expected)
         if ours.dtype.kind in "iub":
@@ -216,10 +245,7 @@ def _relative_error(actual: Array, expected: Array) -> float:
         is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         if not (is_finite | is_same).all():
             return math.inf
-        energy, size = energy_of((ours - theirs)[is_finite]), energy_of(theirs[is_finite])
-    if not energy:
-        return 0.0
-    return math.sqrt(energy / size) if size else math.inf
+        return relative_error(energy_of((ours - theirs)[is_finite]), theirs, lambda: ours - theirs)
 
 
 def _has_nan(leaf: Array) -> bool:

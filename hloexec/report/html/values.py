@@ -45,7 +45,7 @@ _LOST = "NaN or infinities that should not be, or errors where all should be zer
 _RUNS = Column("runs", "how often it ran")
 _LARGEST = Column("max |x|", "the largest absolute value of its finite elements, in any run")
 _INFINITE = Column("NaN, inf", "how many elements are NaN or infinite, in the run with most of them")
-_ERROR = Column("error", "the root of the sum of squared errors, relative to that of the values, in the worst run")
+_ERROR = Column("error", "the root of the mean squared error, relative to the size of the values, in the worst run")
 
 
 @frozen(eq=False)
