@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _PLAIN_WIDTH = 240
-_LEAST_WIDTH = 16
-"""Columns of text are no narrower than this, or than their longest text."""
+_LEAST_WIDTH, _LEAST_NAME_WIDTH = 16, 24
+"""Columns of text, and those of names, are no narrower than this, or than their longest text."""
 
 
 class _Console(Console):
@@ -118,8 +118,11 @@ class _PlainTable(Table):
 def _least_width(column: Column) -> int:
     if column.width is not None:
         return column.width
-    longest = max(_as_text(cell).cell_len for cell in (column.header, *column.cells))
-    return longest if column.no_wrap else max(column.min_width or 0, min(longest, _LEAST_WIDTH))
+    longest = max(map(_as_text, (column.header, *column.cells)), key=lambda text: text.cell_len)
+    if column.no_wrap:
+        return longest.cell_len
+    least = _LEAST_WIDTH if " " in longest.plain else _LEAST_NAME_WIDTH
+    return max(column.min_width or 0, min(longest.cell_len, least))
 
 
 def _as_text(cell: RenderableType, style: str = "") -> Text:

@@ -59,6 +59,16 @@ def test_a_narrow_console_shows_a_paragraph_for_each_row() -> None:
     ]
 
 
+def test_a_name_is_not_folded_into_a_narrow_column() -> None:
+    table = plain_table("share", "instruction", "source")
+    name, path = "broadcast_multiply_fusion_of_the_decoder", "models/decoder/attention/output_projection.py:123"
+    table.add_row("96.1%", name, path)
+    console = Console(width=50, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    assert [line.strip() for line in capture.get().splitlines()] == ["share 96.1%", "instruction", name, "source", path]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_rows_fit_the_terminal_with_numbers_and_hash_whole(width: int) -> None:
     array = np.random.default_rng(0).normal(size=(2, 43, 16, 8, 12)).astype(np.float32)
