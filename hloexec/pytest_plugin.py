@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hloexec.golden import Golden, GoldenCheck
     from hloexec.ir import Module
@@ -102,8 +102,10 @@ class _GoldenError(Exception):
 class GoldenFixture:
     """Goldens of one test: `goldens/TEST_FILE/TEST.golden` next to the test's file."""
 
-    def __init__(self, path: Path, test: str, config: pytest.Config) -> None:
+    def __init__(self, path: Path, test: str, config: pytest.Config, new_folder: Callable[[], Path]) -> None:
         self._path = path
+        self._new_folder = new_folder
+        """Where modules are kept that fail."""
         self._test = test
         """What tells it from others in the file, as in `TestA::test_it[a/b]`."""
         self._config = config
@@ -162,7 +164,7 @@ class GoldenFixture:
             if found.passed and not others:
                 return
             if not is_updating:
-                pytest.fail(others if found.passed else _failure_text(found), pytrace=False)
+                pytest.fail(others if found.passed else self._failure_text(found, module), pytrace=False)
             if not _is_own(folder):
                 kept = f"{folder} has its result from elsewhere, and is not replaced by hloexec's own"
                 pytest.fail(f"{kept}; {others or found.message}", pytrace=False)
@@ -173,11 +175,32 @@ class GoldenFixture:
         verb = "recorded" if found is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
 
+    def _failure_text(self, found: GoldenCheck, module: Module) -> str:
+        """What a check says at length; if the module is another one than the golden's, it is kept, and compared."""
+        from hloexec.golden import diff_with_recorded
+        from hloexec.golden.folder import module_text
+        from hloexec.report.running.golden import change_lines
+
+        text, golden = _failure_text(found), found.golden
+        if golden is None or found.comparison is None or _is_of(found.folder, module):
+            return text
+        kept = self._new_folder() / f"{found.folder.stem}.hlo"
+        kept.write_bytes(module_text(module))
+        lines = change_lines(golden, str(kept), diff_with_recorded(golden, module))
+        return "\n".join(
+            [text, "", f"the new module is kept: {kept}", "where to look:", *(f"  {line}" for line in lines)]
+        )
+
 
 @pytest.fixture
 def hlo_golden(request: pytest.FixtureRequest) -> GoldenFixture:
     """Goldens of this test: `hlo_golden.check(module)`."""
-    return GoldenFixture(request.path, request.node.nodeid.partition("::")[2], request.config)
+
+    def new_folder() -> Path:
+        folder: Path = request.getfixturevalue("tmp_path")
+        return folder
+
+    return GoldenFixture(request.path, request.node.nodeid.partition("::")[2], request.config, new_folder)
 
 
 def _is_of(folder: Path, module: Module) -> bool:

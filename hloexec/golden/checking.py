@@ -6,7 +6,7 @@ import enum
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -26,9 +26,14 @@ from hloexec.sharding import shard_inputs, shards_of_result
 from hloexec.structs import frozen
 from hloexec.values import Described, Value
 
-__all__ = ["GoldenCheck", "Outcome", "check_golden", "update_golden"]
+if TYPE_CHECKING:
+    from hloexec.diffing import Diff
+
+__all__ = ["GoldenCheck", "Outcome", "check_golden", "diff_with_recorded", "update_golden"]
 
 _MOST_READINGS = 20
+_RUNS_OF_A_FAILURE = 20_000
+"""The work of a search, as `diff` counts it, for what is to blame where a golden fails."""
 
 
 class Outcome(enum.Enum):
@@ -78,6 +83,18 @@ def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None
     if module is not None:
         require_module(module)
     return _timed(Path(folder), module)[0]
+
+
+def diff_with_recorded(golden: Golden, module: Module) -> Diff | None:
+    """What a short search says of a golden's own module and another one; None where they cannot be compared."""
+    from hloexec.diffing import diff
+
+    try:
+        recorded = load(golden.folder / MODULE)
+        inputs = _inputs(golden, recorded, recorded)
+        return diff(recorded, module, inputs, numerics=golden.numerics, runs=_RUNS_OF_A_FAILURE, **golden.run_options)
+    except HloError:
+        return None
 
 
 def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:

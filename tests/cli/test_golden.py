@@ -42,8 +42,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _record(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["golden", "record", *arguments]) == 0, capsys.readouterr().err
+def _record(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(["golden", "record", *arguments]) == code, capsys.readouterr().err
     return capsys.readouterr().out
 
 
@@ -96,7 +96,7 @@ def test_results_of_other_backends(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["golden", "check", "m.golden"]) == 0
     np.savez("tpu.npz", x @ y * np.float32(1.01))
     arguments = ["dot.hlo", "-o", "m.golden", "--inputs", "x_and_y.npz", "--expected", "tpu.npz", "--force"]
-    _record(capsys, *arguments)
+    assert "the module does not give this result: different: value: " in _record(capsys, *arguments, code=1)
     assert main(["golden", "check", "m.golden"]) == 1
     _record(capsys, *arguments, "--rtol", "0.02")
     assert main(["golden", "check", "m.golden"]) == 0
@@ -104,7 +104,7 @@ def test_results_of_other_backends(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_snapshot_is_recorded_with_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = _snapshot(tmp_path, [1.0, 2.0, 3.0], [10.0, 20.0, 30.0], result=[11.0, 22.0, 33.5])
-    out = _record(capsys, snapshot, "-o", ".")
+    out = _record(capsys, snapshot, "-o", ".", code=1)
     assert f"inputs: {snapshot}; result: {snapshot}" in out
     assert main(["golden", "check", "snapshot.golden"]) == 1
     assert "33.0, expected 33.5" in capsys.readouterr().out
@@ -113,12 +113,18 @@ def test_a_snapshot_is_recorded_with_its_values(tmp_path: Path, capsys: pytest.C
 def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     _record(capsys, "dot.hlo", "-o", "m.golden")
     assert main(["golden", "check", "m.golden", "--module", "dot.hlo"]) == 0
+    capsys.readouterr()
     assert main(["golden", "check", "m.golden", "--module", "negated.hlo"]) == 1
+    said = capsys.readouterr().out.split("where to look:\n  ")[1].splitlines()
+    assert said[0].startswith("%") and " is to blame: " in said[0]
+    command = "hloexec diff m.golden/module.hlo negated.hlo --inputs m.golden/inputs.npz"
+    assert said[1].strip() == command
+    assert main(command.split()[1:]) == 1
 
 
 def test_a_golden_that_cannot_be_updated_keeps_no_other_from_it(capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("ones.npz", np.ones((4, 3), np.float32))
-    _record(capsys, "dot.hlo", "-o", "goldens", "--name", "elsewhere", "--expected", "ones.npz")
+    _record(capsys, "dot.hlo", "-o", "goldens", "--name", "elsewhere", "--expected", "ones.npz", code=1)
     _record(capsys, "dot.hlo", "-o", "goldens", "--name", "own")
     literals.save("goldens/own.golden/expected.npz", np.zeros((4, 3), np.float32))
     assert main(["golden", "check", "goldens", "--update"]) == 2

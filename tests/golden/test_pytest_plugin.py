@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -115,6 +116,11 @@ def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
     out = _pytest(tmp_path, code=1)
     assert "different: value: 3 of 3 elements beyond tolerance" in out and "pytest --hlo-update" in out
     assert "pytest_plugin.py" not in out
+    (kept,) = re.findall(r"^the new module is kept: (.+)$", out, re.MULTILINE)
+    assert "subtract(x, y)" in Path(kept).read_text()
+    assert re.search(
+        rf"where to look:\n  %\w+ is to blame: .*\n  hloexec diff {folder}/module.hlo {kept} --inputs", out
+    )
     assert f"updated {folder}" in _pytest(tmp_path, "--hlo-update")
     assert "1 passed" in _pytest(tmp_path)
 

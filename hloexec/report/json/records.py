@@ -37,8 +37,8 @@ RECORDS: Mapping[str, str] = {
     "compare": f"actual_file expected_file module? numerics {_COMPARISON}",
     "diff": f"before_file after_file seed numerics_before numerics_after {_DIFF} extraction?",
     "diff-folders": "before_file after_file? seed numerics_before numerics_after verdict modules notes",
-    "golden-record": f"file folder {_GOLDEN}",
-    "golden-check": "checks is_complete",
+    "golden-record": f"file folder {_GOLDEN} disagreement?",
+    "golden-check": "checks is_complete advice",
     "info": "file module device_count instruction_count computation_count replica_count num_partitions is_scheduled "
     "entry parameters parameter_bytes result_shape opcode_counts custom_call_counts element_type_counts contractions "
     "flops loop_count loops_without_trip_count constant_count elided_constant_count unsupported notes computations?",

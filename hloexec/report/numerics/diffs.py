@@ -20,7 +20,7 @@ from hloexec.report.numerics.pairs import SavedPair, pair_view
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 
-__all__ = ["diff_record", "diff_view", "sides_record"]
+__all__ = ["diff_line", "diff_record", "diff_view", "sides_record"]
 
 _MOST_STEPS = 5
 """A called computation of more is not shown."""
@@ -30,7 +30,7 @@ _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "differ": "bold 
 def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPair | None = None) -> RenderableType:
     """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
     of `after`."""
-    parts: list[RenderableType] = [_verdict(found)]
+    parts: list[RenderableType] = [diff_line(found)]
     if found.findings:
         first = found.findings[0]
         parts += [Text(""), *_details(first, found)]
@@ -55,7 +55,8 @@ _NOT_CORRECTED = "nothing that it takes was found to differ; its value alone was
 """What is said of an instruction whose value could not be compared with the one that it should be."""
 
 
-def _verdict(found: Diff) -> Text:
+def diff_line(found: Diff) -> Text:
+    """The verdict, or the first instruction to blame, in one line."""
     if not found.findings:
         equal = sum(not leaf.unequal for leaf in found.outputs.leaves)
         rest = f"{equal} of {plural(len(found.outputs.leaves), 'result')} bit for bit"

@@ -9,19 +9,24 @@ import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.diffing import Diff
 from hloexec.golden.checking import GoldenCheck, Outcome
-from hloexec.golden.folder import Golden
+from hloexec.golden.folder import INPUTS, MODULE, OURS, Golden
 from hloexec.report.layout import rest_text
 from hloexec.report.numerics.comparison import comparison_record, comparison_view
+from hloexec.report.numerics.diffs import diff_line
 from hloexec.report.units import plural, seconds_text
 
-__all__ = ["check_record", "checks_view"]
+__all__ = ["change_lines", "check_record", "checks_view"]
 
 _STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.BROKEN: "bold yellow"}
 
 
-def checks_view(checks: Sequence[GoldenCheck], count: int, top: int) -> RenderableType:
-    """The overall verdict, a line per golden, and details of those that failed; `count` are to be checked."""
+def checks_view(checks: Sequence[GoldenCheck], count: int, top: int, advice: Sequence[str] = ()) -> RenderableType:
+    """The overall verdict, a line per golden, and details of those that failed; `count` are to be checked.
+
+    `advice` are the `change_lines` of a golden whose module was replaced.
+    """
     parts: list[RenderableType] = [_headline(checks, count), Text("")]
     width = max(len(check.folder.name) for check in checks)
     parts += [_line(check, width) for check in checks]
@@ -33,7 +38,9 @@ def checks_view(checks: Sequence[GoldenCheck], count: int, top: int) -> Renderab
         parts.append(rest_text(len(failed) - top))
     if len(checks) < count:
         parts.append(Text(f"\ninterrupted after {len(checks)} of {plural(count, 'golden')}", "yellow"))
-    if failed and failed[0].golden is not None and failed[0].golden.expected_source == "hloexec":
+    if advice:
+        parts.append(Text("\n" + "\n".join(["where to look:", *(f"  {line}" for line in advice)]), style="dim"))
+    elif failed and failed[0].golden is not None and failed[0].golden.expected_source == OURS:
         command = shlex.join(["hloexec", "golden", "check", "--update", str(failed[0].folder)])
         parts.append(Text(f"\nif the new result is meant:\n  {command}", style="dim"))
     return Group(*parts)
@@ -55,6 +62,14 @@ def _line(check: GoldenCheck, width: int) -> Text:
     label = (f"{check.outcome.value:<7}", _STYLES[check.outcome])
     message = check.message.replace("\n", "\n" + " " * (width + 9))
     return Text.assemble(label, f"{check.folder.name:<{width}}  ", message, (policy + took, "dim"))
+
+
+def change_lines(golden: Golden, module_file: str, found: Diff | None) -> list[str]:
+    """Where to look if another module fails a golden: the instruction that a diff names, and the command for it."""
+    words = ["hloexec", "diff", str(golden.folder / MODULE), module_file, "--inputs", str(golden.folder / INPUTS)]
+    words += ["--numerics", golden.numerics] if golden.numerics != "reference" else []
+    lines = [] if found is None else [diff_line(found).plain]
+    return [*lines, shlex.join(words)] if golden.inputs_per_device == 1 else lines
 
 
 def check_record(check: GoldenCheck) -> dict[str, object]:

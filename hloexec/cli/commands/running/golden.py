@@ -59,11 +59,12 @@ def record(
     as_json: bool,
     given: RunOptions,
     **settings: Any,
-) -> None:
+) -> int:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
 
     A snapshot is recorded with its own inputs and result. With --numerics exact, the result has the same bits on every
-    machine, and checks compare every bit; otherwise they allow for rounding.
+    machine, and checks compare every bit; otherwise they allow for rounding. If --expected or a snapshot has another
+    result than the module gives, that is recorded, said, and the exit code is 1.
     """
     import hloexec
     from hloexec.golden.folder import SUFFIX
@@ -96,7 +97,7 @@ def record(
         **settings,
         **given.limits(),
     )
-    recorded = {
+    recorded: dict[str, object] = {
         "file": file,
         "folder": str(golden.folder),
         "module": golden.module_name,
@@ -104,11 +105,17 @@ def record(
         "seed": golden.seed,
         "numerics": golden.numerics,
     }
+    found = None if result is None else hloexec.check_golden(golden.folder)
+    disagreement = None if found is None or found.passed else as_options(found.message)
+    recorded["disagreement"] = disagreement
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
-    said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\nto check it:\n"
+    said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\n"
+    said += f"the module does not give this result: {disagreement}\n\n" if disagreement else ""
+    said += "to check it:\n"
     calls = [word for call in given.custom_calls for word in ("--custom-call", "=".join(call))]
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder), *calls])}\n"
     show_report("golden-record", as_json, lambda: recorded, lambda: said)
+    return 0 if disagreement is None else 1
 
 
 @command.command("check", epilog=examples(_CHECK))
@@ -150,16 +157,30 @@ def check(
     except KeyboardInterrupt:
         if not checks:
             raise
+    advice = _advice(checks[0], module, module_file)
+    is_complete = len(checks) == len(found)
     show_report(
         "golden-check",
         as_json,
-        lambda: {"checks": [*map(check_record, checks)], "is_complete": len(checks) == len(found)},
-        lambda: checks_view(checks, len(found), top),
+        lambda: {"checks": [*map(check_record, checks)], "is_complete": is_complete, "advice": advice},
+        lambda: checks_view(checks, len(found), top, advice),
     )
-    if len(checks) < len(found):
+    if not is_complete:
         return 130
     outcomes = {entry.outcome for entry in checks}
     return 2 if Outcome.BROKEN in outcomes else 1 if Outcome.FAILED in outcomes else 0
+
+
+def _advice(check: GoldenCheck, module: Module | None, module_file: str | None) -> list[str]:
+    """Where to look if another module fails the check."""
+    from hloexec.golden import diff_with_recorded
+    from hloexec.golden.checking import Outcome
+    from hloexec.report.running.golden import change_lines
+
+    golden = check.golden
+    if module is None or module_file is None or golden is None or check.outcome is not Outcome.FAILED:
+        return []
+    return change_lines(golden, module_file, diff_with_recorded(golden, module))
 
 
 def _checked(path: Path, module: Module | None, *, is_updated: bool) -> GoldenCheck:

@@ -30,6 +30,8 @@ RUNNING: Mapping[str, tuple[str, str]] = {
     "value_bytes": ("integer", "The size of the values on disk."),
     # Goldens.
     "module_hash": ("text", "SHA-256 of the module's text."),
+    "disagreement": ("text", "How the given result differs from the module's own; null where it does not."),
+    "advice": ("[text]", "If another module fails: what is to blame, and the command that shows it."),
     "checks": ("[golden_check]", "What came of each golden."),
     "outcome": ("passed|failed|broken", "What came of it; `broken`: it could not be checked."),
     "message": ("text", "The same in words."),
