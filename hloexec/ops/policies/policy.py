@@ -12,7 +12,7 @@ A policy is written `tf32`; several at once `tf32+ftz`; and instructions that ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import attrs
@@ -326,6 +326,7 @@ def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | 
     return _with_overrides(default, [(name, policy) for name, policy in overrides if policy is not None])
 
 
+@lru_cache(256)
 def _combined(text: str) -> NumericsPolicy:
     """The policy of names joined by `+`; UnsupportedError where two of them want different things."""
     first, *others = (_plain(name.strip()) for name in text.strip().split("+"))
