@@ -9,6 +9,8 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 2
 MACHINES ?= 2
+# What runs the tests that are not slow: pytest here, or as on other processors, "tests.machines 1".
+RUN ?= pytest
 
 # The tests start many processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
@@ -16,11 +18,12 @@ export PYTHONDONTWRITEBYTECODE =
 SOURCES := hloexec tests conformance evaluation docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all machines coverage lint types check docs format clean
+.PHONY: help demo test test-slow test-all machines coverage lint types check docs format clean
 
 help:
 	@echo 'make demo      run two examples (creates .venv on first use)'
 	@echo 'make test      run the tests that are not slow'
+	@echo 'make test-slow run the others'
 	@echo 'make test-all  run all tests'
 	@echo 'make machines  the tests of what depends on numbers, as on other processors'
 	@echo 'make coverage  make test, and what of opcodes, commands and pages it leaves out'
@@ -51,7 +54,10 @@ demo: $(STAMPS)/runtime
 	$(BIN)/hloexec run examples/attention.hlo
 
 test: $(STAMPS)/dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+	$(BIN)/python -m $(RUN) -n $(WORKERS) --dist worksteal -m 'not slow'
+
+test-slow: $(STAMPS)/dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 test-all: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -22,6 +22,7 @@ from tests.docs import (
     run_page,
     start_page,
 )
+from tests.drawing import examples
 from tests.here import triaging_here, xla_here
 from tests.otherwise import otherwise
 
@@ -99,12 +100,10 @@ _LONG_PAGES = [
 
 @pytest.mark.slow_cases(*_LONG_PAGES)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
-def test_pages_are_right_and_their_commands_say_the_same_otherwise(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Where slow tests are left out, commands run once, as the page has them, and let XLA compile sooner."""
+def test_pages_are_right_and_their_commands_say_the_same_otherwise(page: Path, tmp_path: Path) -> None:
+    """Where less is drawn, commands run once, as the page has them, and let XLA compile sooner."""
     folder = tmp_path / "work"
-    is_quick = "not slow" in request.config.getoption("markexpr")
+    is_quick = examples(100) < 100
     flags = COMPILED_SOONEST if is_quick else {}
     with triaging_here(), xla_here(flags):
         for command in start_page(page, folder):
