@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from conformance.xla import COMPILED_SOONEST
+from tests.drawing import examples
 
 _WITHOUT_LLVM_PASSES: dict[str, object] = {"xla_backend_optimization_level": 0}
 
@@ -15,12 +16,10 @@ _WITHOUT_LLVM_PASSES: dict[str, object] = {"xla_backend_optimization_level": 0}
 def compiled_soon(request: pytest.FixtureRequest) -> Iterator[None]:
     """XLA's own passes stay as they are; LLVM's, which take longer than such a module runs, are left out.
 
-    LLVM contracts products and sums, and so does the policy of XLA's own functions, whose tests need it. Where slow
-    tests are left out, XLA's older emitters make the code, in a seventh of the time for elementwise operations.
+    LLVM contracts products and sums, and so does the policy of XLA's own functions, whose tests need it. Where less is
+    drawn, XLA's older emitters make the code, in a seventh of the time for elementwise operations.
     """
-    flags = _WITHOUT_LLVM_PASSES
-    if "not slow" in request.config.getoption("markexpr"):
-        flags = dict(COMPILED_SOONEST)
+    flags = dict(COMPILED_SOONEST) if examples(100) < 100 else _WITHOUT_LLVM_PASSES
     with pytest.MonkeyPatch.context() as patch:
         if request.path.stem != "test_xla_cpu_functions":
             patch.setattr("conformance.xla.COMPILATION_FLAGS", flags)
