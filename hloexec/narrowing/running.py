@@ -31,6 +31,7 @@ from hloexec.verifier import verify
 
 __all__ = ["narrow"]
 
+_MARGIN = 0.25
 _SLACK = 4
 """How many times the iterations of the original's longest loop a loop of a narrowed module may take, where numbers that
 are rounded decide when it ends."""
@@ -49,7 +50,7 @@ def narrow(
     carry: Mapping[Any, Any] | None = None,
     seeds: int = 5,
     held_back: int = 60,
-    margin: float = 0.25,
+    margin: float | None = None,
     max_trials: int = 200,
     portable: bool = False,
     observers: Sequence[Observer] = (),
@@ -72,7 +73,7 @@ def narrow(
 
     `inputs` is a list of inputs, each as for `run_devices`, or a function from a seed to inputs; by default random
     inputs. The search runs on `seeds` of them (of a list, on the first two thirds), and accepts what stays within
-    `margin` times the tolerances on all of these. In the end, the module that was found runs on `held_back` inputs that
+    `margin` times the tolerances on all of these: a quarter by default, and all where none is held back. In the end, the module that was found runs on `held_back` inputs that
     the search has not seen (of a list, the last third), and has to stay within the root of `margin` times the
     tolerances there; of 20 and more, what they say of others (`hloexec.narrowing.limits`) must be that 999 of 1000 are
     within the tolerances, with 95 % confidence, if the logarithms of their errors are normal. Else the search takes
@@ -97,6 +98,8 @@ def narrow(
     attach(observers)
     stages = Stages(listed("observers", observers, "observers"))
     supply = Supply(module, inputs, settings)
+    if margin is None:
+        margin = _MARGIN if supply.held_back_count else 1.0
     references, ranges = _originals(measurer, supply, candidates, stages)
     limits = _limits(module, ranges, options)
     shares = margin, max_trials

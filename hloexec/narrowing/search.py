@@ -3,7 +3,8 @@
 First everything is tried at once. Where that is too much, instructions that do the same, as in layers of a network,
 form a group. Each group is narrowed alone, which tells how much it changes the outputs; groups are then added in the
 order of that error per FLOP, the longest prefix of this order by bisecting, and of the rest whatever still fits, by
-splitting what does not into halves. This is the search of Precimonious (Rubio-González et al., 2013) with an order to
+splitting what does not into halves. If one instruction does more than all that was found so, and fits alone, the search
+begins again with it. This is the search of Precimonious (Rubio-González et al., 2013) with an order to
 start from. Every set that is accepted was run as a whole, on all inputs.
 """
 
@@ -89,6 +90,7 @@ class Search:
         self._stages.begin(f"trying {narrow.name}", None)
         if self._extends([_Group(usable, 1.0)], narrow):
             return
+        base = dict(self.accepted)
         groups = self._ranked(usable, narrow)
         count = self._longest_prefix(groups, narrow)
         rest = groups[count:]
@@ -100,6 +102,24 @@ class Search:
                 self._refuse_candidate(rest[0].members[0])
             pending += parts
         self._add_rest(pending, narrow)
+        self._begin_with_largest(base, groups, narrow)
+
+    def _begin_with_largest(
+        self, base: dict[Place, ElementType], groups: Sequence[_Group], narrow: ElementType
+    ) -> None:
+        """Narrow an instruction that does more than all together that were narrowed since `base`, and what fits beside
+        it; if none of these can be narrowed, all stays as it is."""
+        work = {each.place: _work(each, self._ranges[0]) for each in self.candidates}
+        gained = sum(work[place] for place in self.accepted.keys() - base.keys())
+        members = [member for group in groups for member in group.members if work[member.place] > gained]
+        for candidate in sorted(members, key=lambda each: -work[each.place]):
+            found = self.accepted
+            self.accepted = dict(base)
+            if not self._is_over and self._extends([_Group([candidate], 1.0)], narrow):
+                others = [[each for each in group.members if each is not candidate] for group in groups]
+                self._add_rest([[_Group(each, 1.0) for each in others if each]], narrow)
+                return
+            self.accepted = found
 
     @property
     def check_share(self) -> float:

@@ -31,7 +31,7 @@ class Settings:
         kinds: Sequence[str],
         steps: int,
         counts: tuple[int, int],
-        margin: float,
+        margin: float | None,
         max_trials: int,
         options: RunOptions,
     ) -> None:
@@ -42,8 +42,9 @@ class Settings:
         require_integer("seeds", self.seeds, 1)
         require_integer("held_back", self.held_back, 0)
         require_integer("max_trials", max_trials, 1)
-        require_number("margin", margin, 1)
-        if not margin:
+        if margin is not None:
+            require_number("margin", margin, 1)
+        if margin == 0:
             raise InputError("margin must be above 0: the share of the tolerance that the search may use")
         require_run_options("narrow", options)
         for name in _REFUSED_OPTIONS:

@@ -96,6 +96,46 @@ def test_everything_is_narrowed_within_a_wide_tolerance_in_one_trial() -> None:
     assert found.narrowed_share == 1
 
 
+SUMS = """HloModule sums
+
+ENTRY main {{
+  x = f32[16,64] parameter(0)
+  y = f32[16,160] parameter(1)
+  v = f32[64,8] parameter(2)
+  w = f32[160,8] parameter(3)
+  scale = f32[] constant({scale})
+  scales = f32[16,8] broadcast(scale), dimensions={{}}
+  small = f32[16,8] dot(x, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  scaled = f32[16,8] multiply(small, scales)
+  large = f32[16,8] dot(y, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT sum = f32[16,8] add(scaled, large)
+}}
+"""
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.4, 0.7])
+def test_the_largest_instruction_that_is_within_the_tolerance_alone_is_never_given_up_for_smaller_ones(
+    scale: float,
+) -> None:
+    """`small` has less error per FLOP, and takes too much of the tolerance for `large` to fit beside it."""
+    text, options = SUMS.format(scale=scale), {"held_back": 0, "seeds": 1, "kinds": ["contraction"]}
+    alone = {each.instruction: each for each in _found(text, tolerance=1e-7, **options).instructions}
+    largest = alone["large"].alone
+    assert largest is not None
+    found = _found(text, tolerance=largest.severity * 1e-7 * 1.0001, **options)
+    assert _standings(found)["large"] is Standing.NARROWED
+
+
+def test_given_inputs_of_which_none_is_held_back_may_use_all_of_the_tolerance() -> None:
+    text, inputs = SUMS.format(scale=0.0), [hloexec.random_inputs(hloexec.parse(SUMS.format(scale=0.0)))]
+    alone = {each.instruction: each for each in _found(text, inputs, tolerance=1e-7).instructions}
+    assert alone["large"].alone is not None
+    found = _found(text, inputs, tolerance=alone["large"].alone.severity * 1e-7 * 1.5, kinds=["contraction"])
+    assert (found.margin, found.held_back_count) == (1.0, 0)
+    assert _standings(found)["large"] is Standing.NARROWED
+    assert _found(text).margin == 0.25
+
+
 def test_nothing_is_narrowed_where_the_tolerance_is_that_of_f32() -> None:
     found = _found(LAYERS, tolerance=1e-7)
     assert found.narrowed_share == 0

@@ -87,9 +87,8 @@ __all__ = ["command"]
 @click.option(
     "--margin",
     type=float,
-    default=0.25,
-    show_default=True,
-    help="The share of the tolerance that the search uses; on the inputs of the last check, it is the root of that.",
+    help="The share of the tolerance that the search uses; on the inputs of the last check, it is the root of that.  "
+    "[default: 0.25; 1 where no inputs are held back]",
 )
 @click.option(
     "--max-trials", type=click.IntRange(1), default=200, show_default=True, help="How many modules to try, at most."
