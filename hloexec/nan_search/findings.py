@@ -111,7 +111,8 @@ class NanSearch(Described):
     made_integers: tuple[str, ...]
     """Converts, by path, that made integers of NaN (XLA makes 0); of each the first run."""
     compared: tuple[str, ...]
-    """Comparisons by order (<, ≤, >, ≥), by path, that took NaN and are false there; of each the first run."""
+    """Comparisons, by path, that took NaN, which is unequal to all numbers and neither smaller nor larger; of each the
+    first run. Not those of a value with itself by = or ≠, which test for NaN."""
     nan_constants: tuple[str, ...]
     """Constants that hold NaN."""
     events: int

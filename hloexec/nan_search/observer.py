@@ -176,14 +176,15 @@ class NanObserver:
     def _nan_lost_in(self, instruction: Instruction) -> dict[tuple[str, str], str] | None:
         """Where to note an instruction whose result says nothing of NaN in its operands; None for others.
 
-        The comparisons are those by order, which signal for NaN (IEEE 754-2019, 5.11): = and ≠ may be tests for it.
+        A value that is compared with itself, by = or ≠, is tested for NaN, and that says something.
         """
         if traits_of(instruction).converts:
             return self._made_integers
         attributes = instruction.attributes
         if not isinstance(attributes, CompareAttributes) or attributes.type == "TOTALORDER":
             return None
-        return None if attributes.direction in ("EQ", "NE") else self._compared
+        is_test = attributes.direction in ("EQ", "NE") and len({*instruction.operands}) == 1
+        return None if is_test else self._compared
 
     def _takes_nan(self, event: Event) -> bool:
         """Whether an operand has NaN."""

@@ -75,10 +75,11 @@ def narrow(
     inputs. The search runs on `seeds` of them (of a list, on the first two thirds), and accepts what stays within
     `margin` times the tolerances on all of these: a quarter by default, and all where none is held back. In the end,
     the module that was found runs on `held_back` inputs that the search has not seen (of a list, the last third), and
-    has to stay within the root of `margin` times the tolerances there; of 20 and more, what they say of others (`hloexec.narrowing.limits`) must be that 999 of 1000 are
-    within the tolerances, with 95 % confidence, if the logarithms of their errors are normal. Else the search takes
-    back what was accepted last. Whatever the distribution, a module that stays within them on n inputs leaves them on
-    fewer than 3 of n, with 95 % confidence. `max_trials` is the number of modules that are tried before that.
+    has to stay within the root of `margin` times the tolerances there; of 20 and more, what they say of others
+    (`hloexec.narrowing.limits`) must be that 999 of 1000 are within the tolerances, with 95 % confidence, if the
+    logarithms of their errors are normal. Else the search takes back what was accepted last. Whatever the distribution,
+    a module that stays within them on n inputs leaves them on fewer than 3 of n, with 95 % confidence. `max_trials` is
+    the number of modules that are tried before that.
 
     With `portable`, contractions of the module take narrow operands converted back to f32, with the same values:
     XLA:CPU does not multiply most narrow types.

@@ -69,7 +69,7 @@ ENTRY e { x = f32[2] parameter(0)
     assert (
         out.startswith("nothing found")
         and "1 instruction produced NaN or infinities that did not reach the result; first: l, logarithm of a" in out
-        and "NaN were compared, which is false whatever with: ok" in out
+        and "NaN were compared, and are neither equal to anything nor smaller nor larger: ok" in out
     )
     (command,) = [line for line in out.splitlines() if line.startswith("  hloexec nan")]
     assert main(shlex.split(command)[1:]) == 1
@@ -133,3 +133,23 @@ def test_wrong_uses_say_what_is_wrong(
     assert main(["nan", *arguments]) == code
     captured = capsys.readouterr()
     assert message in captured.err and "Traceback" not in captured.err and not captured.out
+
+
+def test_nan_of_the_inputs_that_only_a_comparison_saw_are_said_beside_what_they_led_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.hlo").write_text("""HloModule m
+ENTRY e {
+  x = f32[3] parameter(0)
+  y = f32[3] parameter(1)
+  is_same = pred[3] compare(x, y), direction=EQ
+  ones = f32[3] convert(is_same)
+  ROOT r = f32[3] divide(ones, ones)
+}
+""")
+    np.savez(tmp_path / "in.npz", **{"0": np.array([1, np.nan, 2], np.float32), "1": np.array([1, 1, 2], np.float32)})
+    assert main(["nan", str(tmp_path / "m.hlo"), "--inputs", str(tmp_path / "in.npz")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "%r makes NaN of finite numbers: zero divided by zero, 1 of 3 elements"
+    assert lines[1] == "the inputs hold NaN: %x[1], 1 of 3 elements"
+    assert lines[2].endswith(": is_same")

@@ -114,15 +114,17 @@ def test_converts_that_make_integers_of_nan_are_named() -> None:
     assert not found(infinite, np.array([1000], F32)).made_integers
 
 
-def test_comparisons_by_order_that_take_nan_are_named() -> None:
+def test_comparisons_that_take_nan_are_named() -> None:
     body = """x = f32[3] parameter(0)
         q = f32[3] divide(x, x)
         a = pred[3] compare(q, x), direction=DIRECTION
         ROOT r = f32[3] select(a, x, x)"""
     given = np.array([1, 0, 2], F32)
-    for direction, expected in {"GT": ("a",), "LE": ("a",), "EQ": (), "NE": ()}.items():
+    for direction, expected in {"GT": ("a",), "LE": ("a",), "EQ": ("a",), "NE": ("a",)}.items():
         search = found(module(body.replace("DIRECTION", direction)), given)
         assert search.finding is None and search.compared == expected
+    for direction in ("EQ", "NE"):
+        assert not found(module(body.replace("q, x", "q, q").replace("DIRECTION", direction)), given).compared
     assert not found(module(body.replace("DIRECTION", "GT, type=TOTALORDER")), given).compared
     assert not found(module(body.replace("DIRECTION", "GT")), np.ones(3, F32)).compared
 

@@ -47,7 +47,11 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if finding.kind != "literal":
         verdict.append(f": {finding.reason}")
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
-    parts: list[RenderableType] = [verdict, Text(""), *place_lines(finding)]
+    parts: list[RenderableType] = [verdict]
+    if search.nan_inputs:
+        parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}", style="yellow"))
+        parts += [Text(_compared(search), style="yellow")] if search.compared else []
+    parts += [Text(""), *place_lines(finding)]
     rows = [("result", finding.value)]
     for operand in dict.fromkeys(finding.operands):
         rows += [(leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]
@@ -88,13 +92,18 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
     if search.made_integers:
         parts.append(Text(f"integers were made of NaN, which gives 0: {listing(search.made_integers, 4)}"))
     if search.compared:
-        parts.append(Text(f"NaN were compared, which is false whatever with: {listing(search.compared, 4)}"))
+        parts.append(Text(_compared(search)))
     if search.discarded:
         parts.append(_discarded(search))
         parts.append(next_steps(command("nan", "--first")))
     if search.nan_inputs:
         parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}"))
     return Group(*parts)
+
+
+def _compared(search: NanSearch) -> str:
+    names = listing(search.compared, 4)
+    return f"NaN were compared, and are neither equal to anything nor smaller nor larger: {names}"
 
 
 def _discarded(search: NanSearch) -> Text:

@@ -109,7 +109,7 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     "parameter_name": ("text", "The name of the parameter."),
     "tuple_index": ("[integer]", "The place of the array in the parameter, if that is a tuple."),
     "made_integers": ("[text]", "The converts that made integers of NaN; of each the path of its first run."),
-    "compared": ("[text]", "The comparisons by order that took NaN; of each the path of its first run."),
+    "compared": ("[text]", "The comparisons that took NaN, but for tests for it; of each the path of its first run."),
     "nan_constants": ("[text]", "The constants that hold NaN."),
     "nan_from_inputs": ("flag", "Whether NaN of the inputs or of constants reach the result."),
     "event_count": ("integer", "How many values were looked at."),
