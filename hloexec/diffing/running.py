@@ -33,6 +33,8 @@ from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.diffing.replaying.ties import Decided, explained_by_ties, ties_of
 from hloexec.diffing.searching import Search, search
+from hloexec.diffing.texts.blaming import blamed_by_texts, notes_on_texts
+from hloexec.diffing.texts.changes import text_changes
 from hloexec.diffing.work import BYTES, Work
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
@@ -204,12 +206,16 @@ def diff(
     judge = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
     different = _different(run.graph, theirs, pairing, run.comparison)
     blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
-    found = search(run.replay, run.state, blame, run.comparison, top, stages)
+    is_alike = tiles is None and policies[0] == policies[1]
+    changes = text_changes(before, after) if is_alike else []
+    known = blamed_by_texts(changes, run.graph, theirs)
+    found = search(run.replay, run.state, blame, run.comparison, top, stages, known)
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     pairs, count, matched, picture = _matched(run.graph, theirs, found)
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
-    notes = (*pairing.notes, *decided.notes, *found.notes, *hidden)
+    said = [] if known is not None and is_different else notes_on_texts(changes)
+    notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     return Diff(before, after, verdict, found.findings, run.comparison, pairs, count, matched, picture, notes, part)
 

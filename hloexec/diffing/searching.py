@@ -60,12 +60,24 @@ class Search:
             return InputError("it was interrupted")
 
 
-def search(replay: Replay, state: State, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> Search:
+def search(
+    replay: Replay,
+    state: State,
+    blame: Blame,
+    comparison: Comparison,
+    top: int,
+    stages: Stages,
+    known: Blamed | None = None,
+) -> Search:
     """What is to blame, at most `top` findings; where rounding explains the results, only what it does not explain.
 
-    `state` is that of the replay without overrides.
+    `state` is that of the replay without overrides. `known` is the only thing that can be to blame, where that follows
+    from the texts.
     """
     stages.begin("search")
+    if known is not None and not comparison.agrees:
+        match_through_rounding(replay.graph, state)
+        return Search(state, [known], (_finding(known, state),), ("the texts differ nowhere else",), known)
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     is_settled = len(blamed) == 1 and blamed[0].is_certain
     if not (comparison.agrees or is_settled or blame.without_roundings is not None):

@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_maps import ErrorMap, MapMaker
 from hloexec.numerics.leaves import blocks
-from hloexec.numerics.severities import absolute_errors, exceeds, severities
+from hloexec.numerics.severities import absolute_errors, exceeds, severities, tolerates_nothing
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances
 from hloexec.ops.common import wide
@@ -175,7 +175,7 @@ class _Accumulator:
         scales = None if self._own_scales is None else self._own_scales[places]
         means = None if self._means is None else self._means(places)
         found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
-        self._map.add(places, found)
+        self._map.add(places, np.full(found.shape, np.inf) if tolerates_nothing(self._tolerance) else found)
         too_bad = exceeds(found, self._tolerance)
         self._mismatches += int(np.count_nonzero(too_bad))
         self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))

@@ -11,7 +11,7 @@ from hloexec.ops.common import wide
 from hloexec.precision import largest_number
 from hloexec.values import Array
 
-__all__ = ["absolute_errors", "agreement", "exceeds", "severities"]
+__all__ = ["absolute_errors", "agreement", "exceeds", "severities", "tolerates_nothing"]
 
 
 def agreement(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None) -> Array:
@@ -40,7 +40,7 @@ def severities(
     those of the samples it was measured by. With them an error is the distance of the side that is farther from the
     mean, where that is less: two honest sides share an error, while a fault is of one of them.
     """
-    if _tolerates_nothing(tolerance):
+    if tolerates_nothing(tolerance):
         return np.where(np.isnan(errors), np.inf, errors)
     found = np.full(errors.shape, np.inf)
     if tolerance.rtol or tolerance.atol or tolerance.factor:
@@ -63,13 +63,14 @@ def severities(
 
 def exceeds(severity: Array, tolerance: Tolerance) -> Array:
     """Which severities a tolerance does not allow."""
-    if not _tolerates_nothing(tolerance):
+    if not tolerates_nothing(tolerance):
         return np.asarray(severity > 1)
     # Who gives a tolerance of zero means numbers, of which −0 and +0 are one; else bits are meant.
     return np.asarray(severity > 0) if tolerance.is_given else np.ones(severity.shape, np.bool_)
 
 
-def _tolerates_nothing(tolerance: Tolerance) -> bool:
+def tolerates_nothing(tolerance: Tolerance) -> bool:
+    """Whether elements must be the same."""
     return not (tolerance.rtol or tolerance.atol or tolerance.factor or tolerance.ulp)
 
 

@@ -1,0 +1,1 @@
+"""What two texts say differently, and the instruction that follows from it."""
