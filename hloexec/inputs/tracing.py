@@ -68,12 +68,14 @@ class _Tracing:
         if len(shapes) != len(operands):
             return
         bounds = tuple(found.frame.bounds[operand.name][0] for operand in operands)
-        use = Use(instruction, shapes, bounds, self._module, found.is_condition)
+        use = Use(instruction, shapes, bounds, self._module, found.is_condition, tuple(operands))
         traits = traits_of(instruction)
         made: list[tuple[int, Demand]] = []
         if len(demands) == 1 and demands[0] != ANYTHING:
             if traits.demands_for is not None:
-                made += traits.demands_for(use, demands[0])
+                made += (
+                    (number, _as_lenient(wanted, demands[0])) for number, wanted in traits.demands_for(use, demands[0])
+                )
             made += [(number, demands[0]) for number in traits.moved_operands(len(operands))]
         if traits.demands is not None:
             made += traits.demands(use)
@@ -94,7 +96,7 @@ class _Tracing:
                 found.add(operands[0], 0, demands)
                 return
             case Role.CONDITIONAL:
-                found.add(operands[0], 0, (Demand(0, len(callees) - 1),))
+                found.add(operands[0], 0, (Demand(0, len(callees) - 1, is_defined_beyond=True),))
                 for branch, operand in zip(callees, operands[1:], strict=False):
                     found.add(operand, 0, self.parameters(branch, demands, is_condition=is_condition)[0])
                 return
@@ -125,6 +127,11 @@ class _Demanded:
             if _meet_in_a_point(known[i], demand) and _is_float(instruction.shape, i):
                 merged = attrs.evolve(merged, low=known[i].low, high=known[i].high)
             known[i] = merged
+
+
+def _as_lenient(wanted: Demand, demand: Demand) -> Demand:
+    """What a demand on a result asks of an operand: no more than it asks itself."""
+    return attrs.evolve(wanted, is_defined_beyond=True) if demand.is_defined_beyond and wanted.has_bounds else wanted
 
 
 def _meet_in_a_point(one: Demand, other: Demand) -> bool:
