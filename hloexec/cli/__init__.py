@@ -181,7 +181,7 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         error.show()
         kind, message, code = "usage", error.format_message(), error.exit_code
     except HloError as error:
-        kind, message = kind_of(error), as_options(str(error))
+        kind, message = kind_of(error), as_options(str(error), _commands_of(arguments))
         code = 2 if has_verdict or isinstance(error, _FAULTS) else 1
         show_problem("error", message, "red")
     except MemoryError:
@@ -194,6 +194,19 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         echo_error(kind, message, said)
         sys.stdout.flush()
     return code
+
+
+def _commands_of(arguments: Sequence[str]) -> list[click.Command]:
+    """The command that a command line names, after the groups that it is in."""
+    found: list[click.Command] = [_hloexec]
+    for word in arguments:
+        group = found[-1]
+        if not isinstance(group, click.Group):
+            break
+        command = None if word.startswith("-") else group.get_command(click.Context(group), word)
+        if command is not None:
+            found.append(command)
+    return found
 
 
 @contextmanager

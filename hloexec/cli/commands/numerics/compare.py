@@ -10,7 +10,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.options import KeyValue, html_option, json_option, named_policy, top_option
-from hloexec.cli.reports import show_report, write_command_page
+from hloexec.cli.reports import exit_code, show_report, write_command_page
 from hloexec.structs import frozen
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ def command(
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
 
-    Prints one of `equal`, `rounding only`, `within tolerance` and `different`, and shows the differences. If no
-    tolerance is given, it is derived from the element types and the module. Exits with 0 if both agree, 1 if they
-    differ, 2 if they cannot be compared.
+    Prints one of `equal`, `rounding only`, `within tolerance`, `not decided` and `different`, and shows the
+    differences. If no tolerance is given, it is derived from the element types and the module. Exits with 0 if both
+    agree, 1 if they differ, 2 if they cannot be compared, 3 if they differ only where the module leaves open what they
+    are.
     """
     from hloexec.report.numerics.comparison import comparison_record, comparison_view
 
@@ -100,7 +101,7 @@ def command(
     if html is not None:
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
         write_command_page(html, comparison, module, view, facts, pairs)
-    return 0 if comparison.agrees else 1
+    return exit_code(comparison.verdict)
 
 
 @frozen

@@ -31,7 +31,7 @@ RUNNING: Mapping[str, tuple[str, str]] = {
     # Goldens.
     "module_hash": ("text", "SHA-256 of the module's text."),
     "checks": ("[golden_check]", "What came of each golden."),
-    "outcome": ("passed|failed|broken", "What came of it; `broken`: it could not be checked."),
+    "outcome": ("passed|not_decided|failed|broken", "What came of it; `broken`: it could not be checked."),
     "message": ("text", "The same in words."),
     "golden": ("golden", "What its golden.json says."),
     "inputs_per_device": ("integer", "One, or as many as there are devices."),
