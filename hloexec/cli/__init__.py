@@ -4,9 +4,10 @@ Commands are imported on first use. Every error is one block on standard error a
 output.
 
 The exit code is 0 on success, if everything compared agrees; 1 if a comparison found differences or a search found
-something; 2 if the command line, a file that it names or a value in a file is invalid. A run that fails (an unknown
-library call, too little memory, a deadlock) exits with 1, or with 2 in commands whose exit code 1 is a verdict, because
-they reached none. Ctrl-C exits with 130, SIGTERM with 143, and a closed output pipe with 141, all without a traceback.
+something; 2 if the command line, a file that it names or a value in a file is invalid; 3 if a comparison found
+differences only where the module leaves results open. A run that fails (an unknown library call, too little memory, a
+deadlock) exits with 1, or with 2 in commands whose exit code 1 is a verdict, because they reached none. Ctrl-C exits
+with 130, SIGTERM with 143, and a closed output pipe with 141, all without a traceback.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def _compared(
         tolerance = derived_tolerance(narrow, wide, chain, length)
     if narrow is not wide and narrow.is_inexact and given is None:
         side = "actual" if narrow is ours else "expected"
-        said = f"{tolerance.derivation}: {narrow} is the {side} value's type, whose rounding sets it"
+        said = f"{tolerance.derivation}: {narrow} is the type of the {side} value, whose rounding sets it"
         tolerance = attrs.evolve(tolerance, derivation=said)
     scales, means = (None, None) if spread is None else (spread.scales, spread.means)
     measured = measure(actual, expected, tolerance, scales, means)

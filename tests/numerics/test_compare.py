@@ -267,11 +267,11 @@ def test_it_says_whose_rounding_sets_the_tolerance(has_inputs: bool) -> None:
     found = hloexec.compare(narrow, exact, module=module, inputs=inputs).leaves[0]
     assert found.verdict is Verdict.ROUNDING
     assert found.tolerance.derivation.endswith(
-        "f32 compared with bf16: bf16 is the actual value's type, whose rounding sets it"
+        "f32 compared with bf16: bf16 is the type of the actual value, whose rounding sets it"
     )
     found = hloexec.compare(exact, narrow, module=module, inputs=inputs).leaves[0]
     assert found.tolerance.derivation.endswith(
-        "f32 compared with bf16: bf16 is the expected value's type, whose rounding sets it"
+        "f32 compared with bf16: bf16 is the type of the expected value, whose rounding sets it"
     )
     found = hloexec.compare(exact, exact * np.float32(1.000001), module=module, inputs=inputs).leaves[0]
     assert "whose rounding" not in found.tolerance.derivation

@@ -183,7 +183,7 @@ def _hints(comparison: Comparison, actual: str, expected: str, own: _Options, *,
     if own.module_file is None:
         return ["with the module, the tolerance follows from its roundings:", f"  {command} --module MODULE"]
     module = shlex.quote(own.module_file)
-    if own.inputs is None and any(leaf.note for leaf in comparison.different):
+    if own.inputs is None and (comparison.not_decided or any(leaf.note for leaf in comparison.different)):
         if is_whole:
             return [
                 "a run on the whole inputs measures the rounding error of each element (where the module lacks "
@@ -191,7 +191,9 @@ def _hints(comparison: Comparison, actual: str, expected: str, own: _Options, *,
                 f"  hloexec run {module} --global-inputs FILE --against {shlex.quote(expected)}",
             ]
         return [
-            "with the inputs, the rounding error of each element is measured:",
+            "with the inputs, the rounding error of each element is measured, and which elements are left open:"
+            if comparison.not_decided
+            else "with the inputs, the rounding error of each element is measured:",
             f"  {command} --module {module} --inputs FILE",
         ]
     return []
