@@ -8,11 +8,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.arguments import require_integer, require_module, wrong
+from hloexec.arguments import require_flags, require_integer, require_module, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments, inputs_by_device
+from hloexec.exec.plans import require_elided
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
@@ -84,7 +85,7 @@ def compare(
     """
     rows = _rows(module, inputs)
     numerics = numerics_policy(numerics)
-    _require_kinds(contraction_length, selects, spreads)
+    _require_kinds(contraction_length, selects, spreads, same_choices, elided)
     given = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
@@ -127,8 +128,13 @@ def compare(
     return judged(spreads or {}, lambda: next(stages, Sampled()).keys, way)
 
 
-def _require_kinds(contraction_length: object, selects: object, spreads: object) -> None:
+def _require_kinds(
+    contraction_length: object, selects: object, spreads: object, same_choices: object, elided: object
+) -> None:
     """InputError where an argument is of a wrong type."""
+    require_flags(same_choices=same_choices)
+    if elided is not None:
+        require_elided(elided)
     if contraction_length is not None:
         require_integer("contraction_length", contraction_length, 1)
     if selects is not None and not isinstance(selects, Mapping):

@@ -39,6 +39,7 @@ __all__ = ["UndecidedLeaves"]
 _T = TypeVar("_T")
 
 _ORDERED = (-64.0, 64.0)
+"""Numbers that a reducer keeps which keeps the smaller, or the larger, of two."""
 _FIRST = 4
 """How many elements are listed."""
 _REASONS = 3
@@ -185,7 +186,7 @@ class _Observer:
         instruction, computation = event.instruction, event.computation
         place = computation.name, instruction.name
         role, leaves = role_of(instruction), [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
-        if role in (Role.CONSTANT, Role.KERNEL, Role.CUSTOM_CALL, Role.MACHINE, Role.COPY_START, Role.ASYNC_START):
+        if role in (Role.CONSTANT, Role.KERNEL, Role.CUSTOM_CALL, Role.MACHINE):
             is_open = place in self._values or bool(
                 self._within.intersection(computation_names(instruction.attributes))
             )
@@ -225,8 +226,13 @@ class _Observer:
                 return whole
             own = found
         names = [(event.computation.name, name) for name in instruction.operands]
-        if exchanges(instruction) or not operands:
-            return whole if self._places.intersection(names) else [own] * len(leaves)
+        is_met = not self._places.isdisjoint(names)
+        if exchanges(instruction):
+            return whole if is_met else [own] * len(leaves)
+        if not operands:
+            # What a copy shows may be the array itself.
+            known = [self._get(leaf) for leaf in leaves]
+            return whole if is_met and all(mask is None for mask in known) else [_either(own, mask) for mask in known]
         masks = [self._get(operand) for operand in operands]
         if all(mask is None for mask in masks):
             return [own] * len(leaves)

@@ -389,3 +389,25 @@ def test_a_fault_in_a_computation_beside_an_open_one_is_found_in_calls_and_fusio
 
     assert verdicts(compared(text, M13_INPUTS, places)) == ["not decided", "equal"]
     assert verdicts(compared(text, M13_INPUTS, all_but())) == ["different", "different"]
+
+
+def test_open_elements_are_followed_through_annotations_and_asynchronous_copies() -> None:
+    text = module(
+        f"""x = f32[6] parameter(0)
+        i = s32[6,1] parameter(1)
+        u = f32[6] parameter(2)
+        s = f32[6] scatter(x, i, u), {SCATTER}, to_apply=second
+        a = f32[6] custom-call(s), custom_call_target="Sharding", sharding={{replicated}}
+        b = (f32[6], f32[6], u32[]) copy-start(a)
+        c = f32[6] copy-done(b)
+        d = ((f32[6]), f32[6], u32[]) async-start(c), calls=negated
+        e = f32[6] async-done(d)
+        ROOT r = f32[6] copy(e)""",
+        SECOND + "negated {\n a = f32[6] parameter(0)\n ROOT n = f32[6] negate(a)\n}\n",
+    )
+
+    def there(result: Any) -> None:
+        result[[1, 3]] += 1
+
+    assert elements(compared(text, M13_INPUTS, there)) == (2, ((1,), (3,)))
+    assert verdicts(compared(text, M13_INPUTS, all_but())) == ["different"]
