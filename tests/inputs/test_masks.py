@@ -36,6 +36,15 @@ MASKS = {
     "above a half": f"m = s32[4,8] parameter(0)\nf = f32[4,8] convert(m)\n{constant('0.5')}\nROOT d = pred[4,8] compare(f, c), direction=GT",
     "to pred": "m = s32[4,8] parameter(0)\nROOT d = pred[4,8] convert(m)",
     "and another": "m = s32[4,8] parameter(0)\nk = s32[4,8] parameter(1)\na = s32[4,8] and(m, k)\nROOT d = pred[4,8] convert(a)",
+    "less 1 as an integer": (
+        f"m = s32[4,8] parameter(0)\n{constant('1', 's32')}\nd = s32[4,8] subtract(m, c)\nf = f32[4,8] convert(d)\n"
+        f"{constant('1e4', name='k')}\nROOT p = f32[4,8] multiply(f, k)"
+    ),
+    "negated, and 1 added": (
+        f"m = s32[4,8] parameter(0)\nf = f32[4,8] convert(m)\nn = f32[4,8] negate(f)\n{constant('1')}\n"
+        f"a = f32[4,8] add(n, c)\n{constant('-1e4', name='k')}\nROOT p = f32[4,8] multiply(k, a)"
+    ),
+    "times another": "m = s32[4,8] parameter(0)\nk = s32[4,8] parameter(1)\na = s32[4,8] multiply(m, k)\nROOT d = pred[4,8] convert(a)",
     "selects": (
         f"m = s32[4,8] parameter(0)\nx = f32[4,8] parameter(1)\n{constant('0', 's32')}\n{constant('-1e30', name='k')}\n"
         "p = pred[4,8] compare(m, c), direction=NE\nROOT d = f32[4,8] select(p, x, k)"

@@ -14,7 +14,6 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape
-from hloexec.ops.elementwise import ranges
 from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
 from hloexec.ops.elementwise.single import (
     divide_scalars,
@@ -194,8 +193,8 @@ def _mulhi_unsigned(lhs: Array, rhs: Array) -> Array:
 
 
 _bitwise = partial(elementwise, operands=2, kinds=LOGICAL, commutes=True)
-_bitwise("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And).", keeps_unit=True, demands_for=ranges.both_choices)
-_bitwise("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or).", demands_for=ranges.both_choices)
+_bitwise("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And).", keeps_unit=True)
+_bitwise("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or).")
 _bitwise("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor).")
 elementwise(
     "not",

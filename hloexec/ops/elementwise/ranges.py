@@ -22,7 +22,6 @@ from hloexec.ops.intervals import (
 
 __all__ = [
     "add_demands",
-    "both_choices",
     "compare_demands",
     "divide_demands",
     "divisor_demands",
@@ -156,12 +155,6 @@ def same_demands(use: Use, demand: Demand) -> Demanded:
 
 def nearest_bounds(use: Use, x: Bounds) -> Bounds:
     return Bounds(x.low - 0.5, x.high + 0.5)
-
-
-def both_choices(use: Use, demand: Demand) -> Demanded:
-    """Of masks, or what is made of two of them, both are masks."""
-    if demand.choices is not None:
-        yield from ((i, Demand(choices=demand.choices)) for i in range(len(use.shapes)))
 
 
 def subtract_mask_demands(use: Use) -> Demanded:
