@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
     is_compared = any(word.partition("=")[0] == "--against" for word in arguments)
-    has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
+    said.has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
     try:
         with _unwrapped_signals():
             result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
@@ -183,10 +183,10 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         kind, message, code = "usage", error.format_message(), error.exit_code
     except HloError as error:
         kind, message = kind_of(error), as_options(str(error), _commands_of(arguments))
-        code = 2 if has_verdict or isinstance(error, _FAULTS) else 1
+        code = 2 if said.has_verdict or isinstance(error, _FAULTS) else 1
         show_problem("error", message, "red")
     except MemoryError:
-        kind, message, code = "resource", "there is not enough memory", 2 if has_verdict else 1
+        kind, message, code = "resource", "there is not enough memory", 2 if said.has_verdict else 1
         show_problem("error", message, "red")
     except (click.Abort, KeyboardInterrupt):
         kind, message, code = "interrupted", "interrupted", 130

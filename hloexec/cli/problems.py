@@ -142,6 +142,8 @@ class Warnings(list[str]):
 
     words: Sequence[str] = ()
     """The words of the command line."""
+    has_verdict = False
+    """Whether exit code 1 is a verdict of the command that runs, though it need not be one."""
 
     def show(self, message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         """Takes the place of `warnings.showwarning`; what several runs warn of is said once."""

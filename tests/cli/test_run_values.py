@@ -153,3 +153,13 @@ def test_rounding_explains_a_snapshots_result_as_it_does_that_of_a_golden(
     for result, code in (([0.125, 0.25, 0.25], 0), ([0.1, 0.2, 0.3], 0), ([0.1, 0.2, 9.0], 1)):
         assert main(["run", _snapshot(tmp_path, *inputs, result=result, text=text)]) == code
     assert "1 of 3 elements beyond tolerance, the worst at [2]" in capsys.readouterr().out
+
+
+def test_a_run_of_a_snapshot_that_fails_has_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1 would say that the results differ."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calls.py").write_text("def fail(x, y):\n    raise ValueError('no')\n")
+    text = op('f32[3] custom-call(x, y), custom_call_target="failing"', x="f32[3]", y="f32[3]")
+    path = _snapshot(tmp_path, X, Y, result=[11, 22, 33], text=text)
+    assert main(["run", path, "--custom-call", "failing=calls:fail"]) == 2
+    assert main(["run", path, "--random-inputs", "--custom-call", "failing=calls:fail"]) == 1

@@ -125,6 +125,8 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         given = with_inputs_of(own.against, given)
     loaded = _load_inputs(file, given, own, strict=strict)
     run, module = loaded.run, loaded.run.module
+    said = click.get_current_context().obj
+    said.has_verdict |= run.recorded_result is not None
     expected_for = None if own.against is None else expectation(own.against, module, loaded.options)
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
