@@ -91,7 +91,10 @@ def test_golden_check(capsys: pytest.CaptureFixture[str]) -> None:
     record = as_json(capsys, "golden check g.golden", 3)
     assert record["checks"][0]["outcome"] == "not_decided"
     assert main("golden check g.golden".split()) == 3
-    assert capsys.readouterr().out.startswith("1 not decided  of 1 golden\n")
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "1 not decided  of 1 golden\n\nnot decided g.golden  not decided: 1 of 2 leaves; 0: no element"
+    )
     assert main("golden record m.hlo --inputs in.npz --expected wrong.npz -o w.golden".split()) == 0
     assert main("golden check g.golden w.golden".split()) == 1
     # What hloexec has recorded, it has recorded with the same constants.

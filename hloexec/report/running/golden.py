@@ -58,7 +58,7 @@ def _headline(checks: Sequence[GoldenCheck], count: int) -> Text:
 def _line(check: GoldenCheck, width: int) -> Text:
     took = f"  {seconds_text(check.seconds)}" if check.seconds else ""
     policy = f" ({check.golden.numerics})" if check.golden is not None else ""
-    label = (f"{check.outcome.value:<7}", _STYLES[check.outcome])
+    label = (f"{check.outcome.value:<6} ", _STYLES[check.outcome])
     message = check.message.replace("\n", "\n" + " " * (width + 9))
     return Text.assemble(label, f"{check.folder.name:<{width}}  ", message, (policy + took, "dim"))
 
