@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 
 from hloexec.dataflow.open_values import open_leaves, open_values
+from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, HloWarning
 from hloexec.exec.observers import Activation, Event
@@ -112,10 +113,16 @@ class UndecidedLeaves:
             return None
         return open_elements(self._module, self._inputs, self._numerics, self._values, self._elided)
 
+    @cached_property
+    def _are_of_one_device(self) -> bool:
+        """Whether leaves are not those of several devices."""
+        count = 1 if self._module is None else topology_of(self._module, None, None).count
+        return self._is_of_one_device or count == 1
+
     def _own(self, label: str) -> tuple[int, str]:
         """The device that a leaf is of, and its label there."""
         device, _, rest = label.partition(".")
-        if self._is_of_one_device or not device.isdecimal():
+        if self._are_of_one_device or not device.isdecimal():
             return 0, label
         return int(device), rest or "value"
 

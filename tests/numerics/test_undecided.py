@@ -411,3 +411,15 @@ def test_open_elements_are_followed_through_annotations_and_asynchronous_copies(
 
     assert elements(compared(text, M13_INPUTS, there)) == (2, ((1,), (3,)))
     assert verdicts(compared(text, M13_INPUTS, all_but())) == ["different"]
+
+
+@pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+def test_a_leaf_that_one_side_lacks_is_different_beside_one_that_is_not_decided() -> None:
+    parsed = hloexec.parse(ELIDED)
+    ones = np.ones(4, np.float32)
+    for inputs in (None, [ones]):
+        given: dict[str, Any] = {"module": parsed, "inputs": inputs}
+        found = hloexec.compare((ones, 2 * ones), (3 * ones, 2 * ones, ones), **given)
+        assert verdicts(found) == ["not decided", "equal", "different"]
+        found = hloexec.compare((ones, 2 * ones), (3 * ones, 4 * ones, ones), **given)
+        assert verdicts(found) == ["not decided", "different", "different"]
