@@ -423,3 +423,55 @@ def test_a_leaf_that_one_side_lacks_is_different_beside_one_that_is_not_decided(
         assert verdicts(found) == ["not decided", "equal", "different"]
         found = hloexec.compare((ones, 2 * ones), (3 * ones, 4 * ones, ones), **given)
         assert verdicts(found) == ["not decided", "different", "different"]
+
+
+FOLLOWED = {
+    "rows of a product": (
+        "m = f32[3,2] reshape(s)\nw = f32[2,4] constant({{1,2,3,4},{5,6,7,8}})\n"
+        "ROOT d = f32[3,4] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        (0, 1),
+        (2, 1),
+    ),
+    "windows of a sum": (
+        "z = f32[] constant(0)\nROOT d = f32[5] reduce-window(s, z), window={size=2}, to_apply=add_f32",
+        (2,),
+        (4,),
+    ),
+    "rows of a transform": (
+        "m = f32[2,3] reshape(s)\nc = c64[2,2] fft(m), fft_type=RFFT, fft_length={3}\nROOT d = f32[2,2] real(c)",
+        (0, 1),
+        None,
+    ),
+    "a narrower type": ("ROOT d = bf16[6] convert(s)", (1,), (4,)),
+    "bounds": ("z = f32[] constant(0)\nh = f32[] constant(3)\nROOT d = f32[6] clamp(z, s, h)", (3,), (0,)),
+    "what is written over": (
+        "k = s32[] constant(0)\nw = f32[3] slice(u), slice={[0:3]}\nROOT d = f32[6] dynamic-update-slice(s, w, k)",
+        (3,),
+        (1,),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOLLOWED)
+def test_an_open_element_is_told_from_one_beside_it(what: str) -> None:
+    last, open_, decided = FOLLOWED[what]
+    text = module(
+        f"""x = f32[6] parameter(0)
+        i = s32[6,1] parameter(1)
+        u = f32[6] parameter(2)
+        s = f32[6] scatter(x, i, u), {SCATTER}, to_apply=second
+        {last}""",
+        SECOND + ADD,
+    )
+    for place, verdict in ((open_, "not decided"), (decided, "different")):
+
+        def there(result: Any, place: Any = place) -> None:
+            result[place] += result.dtype.type(1)
+
+        if place is not None:
+            assert verdicts(compared(text, M13_INPUTS, there)) == [verdict]
+
+
+def test_updates_that_do_not_fit_repeat_nothing() -> None:
+    outside = [M13_INPUTS[0], np.array([[9], [9], [1], [-1], [-1], [2]], np.int32), M13_INPUTS[2]]
+    assert verdicts(compared(M13, outside, all_but())) == ["different"]
