@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from hloexec.nan_search import NanSearch, find_nan
     from hloexec.narrowing import Narrowing, narrow
     from hloexec.numerics.comparing import compare
-    from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
+    from hloexec.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
     from hloexec.numerics.error_maps import ErrorMap
     from hloexec.numerics.measuring import ElementDifference, Measured
     from hloexec.numerics.sampling.spread import Spread
@@ -191,6 +191,7 @@ __all__ = [
     "TriagedModule",
     "Trial",
     "TupleShape",
+    "Undecided",
     "UnsupportedError",
     "Untold",
     "Value",
@@ -272,7 +273,7 @@ _NAMES = {
     "nan_search": "NanSearch find_nan",
     "narrowing": "Narrowing narrow",
     "numerics.comparing": "compare",
-    "numerics.comparison": "Comparison LeafComparison Verdict",
+    "numerics.comparison": "Comparison LeafComparison Undecided Verdict",
     "numerics.error_maps": "ErrorMap",
     "numerics.measuring": "ElementDifference Measured",
     "numerics.sampling.spread": "Spread",

@@ -134,7 +134,7 @@ FLOORS = (
     "ops",
     "custom_calls",
     "npz operations text verifier",
-    "costs devices element_types interop literals origins",
+    "costs dataflow devices element_types interop literals origins",
     "inputs loading plan",
     "exec summary testing",
     "buffers numerics sharding",

@@ -4,9 +4,10 @@ Commands are imported on first use. Every error is one block on standard error a
 output.
 
 The exit code is 0 on success, if everything compared agrees; 1 if a comparison found differences or a search found
-something; 2 if the command line, a file that it names or a value in a file is invalid. A run that fails (an unknown
-library call, too little memory, a deadlock) exits with 1, or with 2 in commands whose exit code 1 is a verdict, because
-they reached none. Ctrl-C exits with 130, SIGTERM with 143, and a closed output pipe with 141, all without a traceback.
+something; 2 if the command line, a file that it names or a value in a file is invalid; 3 if a comparison found
+differences only where the module leaves results open. A run that fails (an unknown library call, too little memory, a
+deadlock) exits with 1, or with 2 in commands whose exit code 1 is a verdict, because they reached none. Ctrl-C exits
+with 130, SIGTERM with 143, and a closed output pipe with 141, all without a traceback.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
     is_compared = any(word.partition("=")[0] == "--against" for word in arguments)
-    has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
+    said.has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
     try:
         with _unwrapped_signals():
             result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
@@ -181,11 +182,11 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         error.show()
         kind, message, code = "usage", error.format_message(), error.exit_code
     except HloError as error:
-        kind, message = kind_of(error), as_options(str(error))
-        code = 2 if has_verdict or isinstance(error, _FAULTS) else 1
+        kind, message = kind_of(error), as_options(str(error), _commands_of(arguments))
+        code = 2 if said.has_verdict or isinstance(error, _FAULTS) else 1
         show_problem("error", message, "red")
     except MemoryError:
-        kind, message, code = "resource", "there is not enough memory", 2 if has_verdict else 1
+        kind, message, code = "resource", "there is not enough memory", 2 if said.has_verdict else 1
         show_problem("error", message, "red")
     except (click.Abort, KeyboardInterrupt):
         kind, message, code = "interrupted", "interrupted", 130
@@ -194,6 +195,19 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         echo_error(kind, message, said)
         sys.stdout.flush()
     return code
+
+
+def _commands_of(arguments: Sequence[str]) -> list[click.Command]:
+    """The command that a command line names, after the groups that it is in."""
+    found: list[click.Command] = [_hloexec]
+    for word in arguments:
+        group = found[-1]
+        if not isinstance(group, click.Group):
+            break
+        command = None if word.startswith("-") else group.get_command(click.Context(group), word)
+        if command is not None:
+            found.append(command)
+    return found
 
 
 @contextmanager

@@ -56,6 +56,8 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
     """
     import hloexec
     from hloexec import literals
+    from hloexec.dataflow.open_values import elides_constants
+    from hloexec.golden.checking import known_choices
     from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
     from hloexec.results import read_result, result_shapes
 
@@ -66,10 +68,16 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
         return lambda values: (on_xla_cpu(module, values[0]), {})
     policy = _policy_of(against)
     if policy is not None:
-        return lambda values: (_run(module, values, {**options, "numerics": policy}), {})
+        same = {"same_choices": True}
+        return lambda values: (_run(module, values, {**options, "numerics": policy}), same)
     if against.rstrip(f"/{os.sep}").endswith(SUFFIX):
         golden = read_golden(against)
-        tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
+        tolerances = {
+            "atol": golden.atol,
+            "rtol": golden.rtol,
+            "ulp": golden.ulp,
+            **known_choices(golden, is_own=False),
+        }
         recorded = literals.load(os.path.join(against, EXPECTED))
         return lambda _: (recorded, tolerances)
     if against.lower().endswith((".npz", ".npy")):
@@ -77,7 +85,9 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
         return lambda _: (result, {})
     constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
     other = hloexec.load(against)
-    return lambda values: (_run(other, values, {**options, "elided": constants}), {})
+    # Constants that both texts elide are the same for both.
+    known = {"elided": None} if elides_constants(other) and constants == options["elided"] else {}
+    return lambda values: (_run(other, values, {**options, "elided": constants}), known)
 
 
 def compared(
@@ -113,7 +123,7 @@ def compared(
         module=module,
         inputs=values if len(values) in (1, len(results)) else None,
         numerics=options["numerics"],
-        **tolerances,
+        **{"elided": options["elided"], **tolerances},
     )
 
 

@@ -14,7 +14,16 @@ import click
 from hloexec.cli.options import echo_json
 from hloexec.errors import HloError, HloWarning, printable
 
-__all__ = ["Warnings", "as_options", "discard_output", "echo_error", "kind_of", "show_problem", "wants_json"]
+__all__ = [
+    "Warnings",
+    "as_options",
+    "commands_at_hand",
+    "discard_output",
+    "echo_error",
+    "kind_of",
+    "show_problem",
+    "wants_json",
+]
 
 _ARGUMENTS = (
     "atol check_error computation contraction_length depth elided iteration max_iterations memory_limit numerics "
@@ -60,14 +69,72 @@ _OTHERS = {
     r"; carry says which": "; --carry says which",
 }
 """What messages say of other arguments and functions, as patterns, and what options say instead."""
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?!\w)")
+_COMMAND = re.compile(r"\bhloexec [a-z]")
+_CLAUSE = re.compile(
+    r"(?P<delimiter> \(|; |, |^|(?<=\. ))(?P<clause>[^;,()\n]*?--[^;,()\n]*)(?P<end>\))?", re.MULTILINE
+)
+"""What gives advice: in parentheses, after a semicolon or a comma, or at the beginning of a sentence."""
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): ", re.MULTILINE)
 
 
-def as_options(message: str) -> str:
-    """What errors say about arguments of functions, as options of the command line."""
+def as_options(message: str, at_hand: Sequence[click.Command] = ()) -> str:
+    """What errors say about arguments of functions, as options of the command line. Of options that the command `at
+    hand` lacks, which comes last, after the groups that it is in, advice does not speak."""
     for pattern, text in _OTHERS.items():
         message = re.sub(pattern, text, message)
-    return _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')}{' ' * found[0].endswith('=')}", message)
+    message = _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')}{' ' * found[0].endswith('=')}", message)
+    return _of_command(message, at_hand) if at_hand else message
+
+
+def commands_at_hand() -> list[click.Command]:
+    """The command that runs, after the groups that it is in."""
+    context = click.get_current_context(silent=True)
+    found: list[click.Command] = []
+    while context is not None:
+        found.insert(0, context.command)
+        context = context.parent
+    return found
+
+
+def _of_command(message: str, at_hand: Sequence[click.Command]) -> str:
+    """A message without advice that the last of these commands cannot follow."""
+    root, command = at_hand[0], at_hand[-1]
+    own = _options_of(command)
+
+    def lacking(text: str) -> set[str]:
+        return set() if _COMMAND.search(text) else set(_OPTION.findall(text)) - own
+
+    def advice(found: re.Match[str]) -> str:
+        options, delimiter, end = lacking(found["clause"]), found["delimiter"], found["end"] or ""
+        if not options:
+            return found[0]
+        if delimiter == " (" and end:
+            return ""
+        if delimiter == ", ":
+            return end
+        names = " ".join(str(each.name) for each in at_hand[1:])
+        other = _command_with(options, root)
+        said = f"hloexec {names} has no option for that" + (f", but hloexec {other} has" if other else "")
+        return f"{delimiter}{said}{end}"
+
+    return _CLAUSE.sub(advice, message)
+
+
+def _options_of(command: click.Command) -> set[str]:
+    return {"--help", *(option for parameter in command.params for option in parameter.opts)}
+
+
+def _command_with(options: set[str], root: click.Command) -> str | None:
+    """The first command that has options."""
+    if not isinstance(root, click.Group):
+        return None
+    context = click.Context(root)
+    for name in root.list_commands(context):
+        found = root.get_command(context, name)
+        if found is not None and options <= _options_of(found):
+            return name
+    return None
 
 
 class Warnings(list[str]):
@@ -75,10 +142,12 @@ class Warnings(list[str]):
 
     words: Sequence[str] = ()
     """The words of the command line."""
+    has_verdict = False
+    """Whether exit code 1 is a verdict of the command that runs, though it need not be one."""
 
     def show(self, message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         """Takes the place of `warnings.showwarning`; what several runs warn of is said once."""
-        text = as_options(str(message))
+        text = as_options(str(message), commands_at_hand())
         if issubclass(category, HloWarning) and text not in self:
             self.append(text)
             show_problem("warning", text, "yellow")

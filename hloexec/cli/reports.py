@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hloexec.ir import Module
+    from hloexec.numerics.comparison import Verdict
     from hloexec.values import Array
 
-__all__ = ["show_report", "write_command_page", "write_run_page"]
+__all__ = ["exit_code", "show_report", "write_command_page", "write_run_page"]
 
 _Facts = tuple[tuple[str, str], ...]
 _MOST_ROWS = 200
@@ -38,6 +39,11 @@ def show_report(
         from hloexec.report.layout import show
 
         show(shown)
+
+
+def exit_code(verdict: Verdict) -> int:
+    """0 where two results agree, 1 where they differ, 3 where nothing can be said of what differs."""
+    return 0 if verdict.agrees else 3 if verdict.value == "not decided" else 1
 
 
 def write_run_page(

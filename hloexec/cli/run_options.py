@@ -33,10 +33,14 @@ class RunOptions:
     )
     distribution: str = _option(
         "--distribution",
-        type=click.Choice(("normal", "uniform", "ones", "zeros", "iota", "special", "large")),
+        type=click.Choice(("normal", "uniform", "ones", "zeros", "iota", "special", "large", "edges")),
         default="normal",
         show_default=True,
-        help="Distribution of random inputs. Indices stay in bounds with all of them.",
+        help="What random inputs are like. normal, uniform (-1 to 1): as the module needs them, masks of 0 and 1. "
+        "zeros, ones. iota: 0, 1, 2, … as far as the type, or the bounds of an index, "
+        "allow. special: half of the floats are NaN, infinite, denormal or extreme. large: the upper end of each "
+        "range. edges: few unlike numbers, often repeated: both ends of each type, both zeros, denormals, and of "
+        "indices those below, at and beyond their bounds; floats are finite. Indices stay in bounds with all others.",
     )
     inputs: tuple[str, ...] = _option(
         "--inputs",

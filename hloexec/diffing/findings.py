@@ -15,7 +15,7 @@ from hloexec.values import Described
 
 __all__ = ["Diff", "Finding", "InstructionRun", "Pair", "RegionStep", "Verdict"]
 
-Verdict: TypeAlias = Literal["agree", "rounding only", "differ"]
+Verdict: TypeAlias = Literal["agree", "rounding only", "not decided", "differ"]
 
 
 @frozen
@@ -152,4 +152,4 @@ class Diff(Described):
     @property
     def agrees(self) -> bool:
         """Whether nothing but rounding differs."""
-        return self.verdict != "differ"
+        return self.verdict in ("agree", "rounding only")

@@ -27,8 +27,8 @@ from hloexec.wording import truncated
 
 __all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders", "diff_stages", "paired_stages"]
 
-Outcome: TypeAlias = Literal["agree", "rounding only", "differ", "not compared"]
-_ORDER: tuple[Outcome, ...] = ("differ", "not compared", "rounding only", "agree")
+Outcome: TypeAlias = Literal["agree", "rounding only", "not decided", "differ", "not compared"]
+_ORDER: tuple[Outcome, ...] = ("differ", "not compared", "not decided", "rounding only", "agree")
 """What one outcome of several counts as that of all: the first of these among them."""
 
 

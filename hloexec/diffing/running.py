@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
+from hloexec.dataflow.open_values import open_values
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing.agreement import is_near
 from hloexec.diffing.bounds import Bounds, PathBounds
@@ -217,7 +218,8 @@ def diff(
     said = [] if known is not None and is_different else notes_on_texts(changes)
     notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
-    return Diff(before, after, verdict, found.findings, run.comparison, pairs, count, matched, picture, notes, part)
+    end = Diff(before, after, verdict, found.findings, run.comparison, pairs, count, matched, picture, notes, part)
+    return _unless_left_open(end, run.graph, theirs, pairing, values) if is_different and tiles is None else end
 
 
 def _require_arguments(before: object, after: object, top: object, runs: object, budget: object, seed: object) -> None:
@@ -378,10 +380,31 @@ def _compared(
     """The results of each device, in the order of `after`'s, compared."""
     actual, expected = (tuple(map(pairing.result, side)) for side in (ours, theirs))
     if len(actual) == 1:
-        return compare(actual[0], expected[0], module=pairing.before, numerics=policy, spreads=spreads)
+        return compare(
+            actual[0], expected[0], module=pairing.before, numerics=policy, spreads=spreads, same_choices=True
+        )
     # The module itself may be silent about how many devices there are.
     module = attrs.evolve(pairing.before, replica_count=len(actual), num_partitions=1)
-    return compare(actual, expected, module=module, numerics=policy, spreads=spreads)
+    return compare(actual, expected, module=module, numerics=policy, spreads=spreads, same_choices=True)
+
+
+def _unless_left_open(found: Diff, ours: Graph, theirs: Graph, pairing: Correspondence, values: Any) -> Diff:
+    """What was found, or *not decided* where the results differ only in what `before` leaves open. Constants that it
+    elides are the same on both sides."""
+    module = pairing.before
+    names = {instruction.name for computation in module for instruction in computation}
+    if not open_values(module, names):
+        return found
+    actual, expected = (tuple(map(pairing.result, _arrays(side))) for side in (ours, theirs))
+    if len(actual) > 1:
+        module = attrs.evolve(module, replica_count=len(actual), num_partitions=1)
+    sides = (actual, expected) if len(actual) > 1 else (actual[0], expected[0])
+    outputs = compare(*sides, module=module, inputs=values, elided=None)
+    if outputs.verdict is not Outcome.NOT_DECIDED:
+        return found
+    said = (f"{leaf.label}: {leaf.undecided_text}" for leaf in outputs.not_decided)
+    notes = (*found.notes, *said)
+    return attrs.evolve(found, verdict="not decided", findings=(), outputs=outputs, notes=notes, extracted=None)
 
 
 def _matched(ours: Graph, theirs: Graph, found: Search) -> tuple[Pairs, int, int, str]:

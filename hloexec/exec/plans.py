@@ -22,7 +22,7 @@ from hloexec.plan.planner import build
 from hloexec.plan.steps import Plan
 from hloexec.structs import define
 
-__all__ = ["explained_unless_verified", "plan_of", "plan_options", "require_policy_names"]
+__all__ = ["explained_unless_verified", "plan_of", "plan_options", "require_elided", "require_policy_names"]
 
 
 @define(eq=False)
@@ -76,8 +76,7 @@ def plan_of(
         require_flags(verify=verify, planner=planner)
     entry = module.entry if computation is None else named_computation(module, computation)
     policy = numerics_policy(numerics)
-    if not _is_one_of(elided, "zeros", "random", "error") and not _are_values_by_name(elided):
-        raise wrong("elided", "one of zeros, random, error, or a mapping from names to arrays", elided)
+    require_elided(elided)
     if not _is_one_of(unknown, "error", "zeros", "random"):
         raise wrong("unknown", "one of error, zeros, random", unknown)
     if policy.overrides:
@@ -96,6 +95,12 @@ def plan_of(
     if is_usual:
         known.usual[usual] = plan
     return plan
+
+
+def require_elided(elided: object) -> None:
+    """InputError unless it says what elided constants are."""
+    if not _is_one_of(elided, "zeros", "random", "error") and not _are_values_by_name(elided):
+        raise wrong("elided", "one of zeros, random, error, or a mapping from names to arrays", elided)
 
 
 def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ class Explained(enum.Enum):
     """What differs from the reference is what rounding of sums and functions may do to it."""
     POLICY = "explained"
     """What differs from the reference does so under a policy, but for rounding."""
+    NOT_DECIDED = "not decided"
+    """What rounding does not explain depends on what HLO, or the text, leaves open."""
     NONE = "none of them explains it"
     """Under every policy some elements are off by more than rounding explains."""
 
@@ -114,11 +116,14 @@ class Explanation(Described):
     checked_instructions: int = 0
     is_complete: bool = True
     """Whether the search ended by itself, not by its budget."""
+    left_open: tuple[str, ...] = ()
+    """By leaf, what HLO, or the text, leaves open in it, where no policy explains what is expected there: that is not
+    looked at."""
 
     @property
     def is_explained(self) -> bool:
         """Whether rounding or a policy explains what is expected."""
-        return self.verdict is not Explained.NONE
+        return self.verdict not in (Explained.NOT_DECIDED, Explained.NONE)
 
     @property
     def first_unexplained(self) -> InstructionExplanation | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import attrs
+import numpy as np
 
 from hloexec.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.devices.topology import topology_of
@@ -16,7 +17,7 @@ from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.plans import require_policy_names
 from hloexec.exec.running import run_devices
-from hloexec.explaining.findings import Explanation, InstructionExplanation
+from hloexec.explaining.findings import Explained, Explanation, InstructionExplanation
 from hloexec.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
 from hloexec.explaining.per_instruction import explained_instructions
 from hloexec.explaining.searching import search
@@ -27,6 +28,7 @@ from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.ulps import are_comparable
+from hloexec.numerics.undecided import UndecidedLeaves
 from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
 from hloexec.tracing.reading import Trace
@@ -96,6 +98,13 @@ def explain(
     trials = Trials(run, {}, most_runs(module) if runs is None else runs, budget)
     trials.expected = _fitted(theirs, trials.reference)
     found = search(module, trials, chosen)
+    left_open: tuple[str, ...] = ()
+    if found.verdict is Explained.NONE and "computation" not in options:
+        trials, left_open = _without_open(module, inputs, trials, options)
+        if left_open:
+            found = search(module, trials, chosen)
+            if found.verdict in (Explained.EQUAL, Explained.ROUNDING):
+                found = attrs.evolve(found, verdict=Explained.NOT_DECIDED)
     count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
         frames = _frames(module, inputs, values, options)
@@ -109,7 +118,24 @@ def explain(
         instructions=tuple(instructions),
         checked_instructions=count,
         is_complete=not trials.is_over,
+        left_open=left_open,
     )
+
+
+def _without_open(
+    module: Module, inputs: Inputs, trials: Trials, options: Mapping[str, Any]
+) -> tuple[Trials, tuple[str, ...]]:
+    """Trials against what is expected where HLO and the text leave nothing open, and what they leave open, by leaf."""
+    rows = inputs_by_device(module.entry, inputs)
+    count = topology_of(module, options.get("replicas"), options.get("partitions")).count
+    undecided = UndecidedLeaves(module, rows, "reference", options.get("elided", "zeros"), count == 1)
+    expected, said = dict(trials.expected), []
+    for label, array in trials.reference.items():
+        found, mask = undecided.found(label, array)
+        if found is not None and not np.array_equal(expected[label][mask], array[mask]):
+            expected[label] = np.where(mask, array, expected[label])
+            said.append(f"{label}: {found.text(array.size)}")
+    return (trials.against(expected), tuple(said)) if said else (trials, ())
 
 
 def _frames(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 
 import attrs
@@ -60,6 +61,13 @@ class Trials:
         self._end = math.inf if seconds is None else time.monotonic() + seconds
         self.is_over = False
         """Whether the search was cut."""
+
+    def against(self, expected: Leaves) -> Trials:
+        """The same runs, compared with something else."""
+        found = copy(self)
+        vars(found).pop("scale", None)
+        found.expected, found._judged, found._scales = expected, {}, {}
+        return found
 
     def may_go_on(self) -> bool:
         """Whether the search has runs left, and time, if that is limited."""

@@ -40,6 +40,8 @@ class Outcome(enum.Enum):
     """What became of a check, from the best to the worst."""
 
     PASSED = "ok"
+    NOT_DECIDED = "not decided"
+    """The result is another one only where the module leaves open what it is."""
     FAILED = "FAILED"
     """The result is another one."""
     BROKEN = "BROKEN"
@@ -194,13 +196,22 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
         inputs=inputs if files.is_divided else inputs[0] if len(inputs) == 1 else None,
         numerics=golden.numerics,
         spreads=spreads if spreads or golden.devices > 1 else None,
+        **known_choices(golden, is_own=other is None),
     )
     verdict = comparison.verdict
     if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:
         message = f"{comparison}; under the exact policy every bit must be the same"
         return GoldenCheck(path, Outcome.FAILED, message, golden, comparison), result
-    outcome = Outcome.PASSED if verdict.agrees else Outcome.FAILED
+    outcome = Outcome.PASSED if verdict.agrees else Outcome.FAILED if comparison.different else Outcome.NOT_DECIDED
     return GoldenCheck(path, outcome, str(comparison), golden, comparison), result
+
+
+def known_choices(golden: Golden, *, is_own: bool) -> dict[str, Any]:
+    """What `compare` is told of the result of a golden's own module, or of another: results of hloexec's own were
+    computed with the same constants, and those of the module itself with the same choices in all that is left open."""
+    if golden.expected_source != OURS:
+        return {"elided": golden.elided}
+    return {"same_choices": True} if is_own else {"elided": None}
 
 
 def _by_device(files: _Files, result: Value) -> tuple[Any, Any]:

@@ -45,9 +45,14 @@ def random_inputs(
     parameters. `normal` and `uniform` (-1 to 1) respect what the module needs: indices in bounds, loops with few
     iterations, positive numbers under roots and logarithms and as divisors, also where these are computed from counts
     (n > 0 for 1 - b^n), and matrices scaled so that products keep a standard deviation of 1; other signed integers are
-    0 to 99, unsigned and 8-bit ones are arbitrary. The others are for special purposes: `zeros`, `ones`, `iota` (0, 1,
-    2, … as far as the type can count), `special` (half of the floats are NaN, infinities, denormals or extremes;
-    integers are at the ends of their range) and `large`. With these, too, integers stay in bounds, but floats may not.
+    0 to 99, unsigned and 8-bit ones are arbitrary. Integers that keep or drop elements, as masks do, are 0 and 1. The
+    others are for special purposes: `zeros`, `ones`, `iota` (0, 1, 2, … as far as the type can count, or within the
+    bounds of an index), `special` (half of the floats are NaN, infinities, denormals or extremes; integers are at the
+    ends of that range), `large` (the upper end of the range) and `edges` (few unlike numbers, each repeated: both ends
+    of each type, what lies next to them and to zero, both zeros and denormals, and the bounds that the module sets).
+    With these, too, integers stay in bounds, but floats may not. With `edges`, floats stay in bounds and are finite,
+    and integers go beyond where the operation is defined: indices are clamped, windows of a gather or scatter moved or
+    left out, integers divided by zero, and shifted by more than their width.
 
     `ranges` maps parameters, by number or name, to the smallest and largest number to generate; values are uniformly
     distributed in this range, regardless of what the module needs.

@@ -104,7 +104,10 @@ def _fill_preds(flat: Array, distribution: str, philox: np.random.Philox) -> Non
 def _fill_integers(
     flat: Array, element_type: ElementType, demand: Demand, distribution: str, philox: np.random.Philox
 ) -> None:
-    low, high = integer_range(element_type, demand)
+    if distribution == "edges":
+        _fill_from(flat, _edge_integers(element_type, demand), philox)
+        return
+    low, high = _open_range(element_type, demand) if distribution == "iota" else integer_range(element_type, demand)
     span = high - low + 1
     make = _INTEGERS.get(distribution, _uniform_integers)
     for start, block in _blocks(flat):
@@ -119,6 +122,8 @@ def integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
     lowest, highest = element_type.integer_range
     low = None if demand.low < lowest else math.ceil(demand.low)
     high = None if demand.high > highest else math.floor(demand.high)
+    if low is None and high is None and demand.choices is not None:
+        return 0, min(demand.choices, highest)
     if low is None and high is None:
         if element_type.kind is Kind.SIGNED and element_type.bits > _WIDEST_ARBITRARY_SIGNED:
             return 0, _SMALL_INTEGERS - 1
@@ -130,6 +135,39 @@ def integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
         low = 0 if high >= 0 else max(lowest, high - _SMALL_INTEGERS + 1)
     low, high = min(max(low, lowest), highest), min(max(high, lowest), highest)
     return low, max(low, high)
+
+
+def _open_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
+    """The same, but as far as the type reaches where uses say nothing: all of it from 0, or from the lowest, on."""
+    lowest, highest = element_type.integer_range
+    if demand.choices is not None or demand.high <= highest:
+        return integer_range(element_type, demand)
+    return (integer_range(element_type, demand)[0], highest) if demand.low >= lowest else (0, highest - lowest)
+
+
+def _edge_integers(element_type: ElementType, demand: Demand) -> Array:
+    """The ends of the range, what lies next to them and to zero, and, where that is defined, what lies beyond."""
+    lowest, highest = element_type.integer_range
+    low, high = integer_range(element_type, demand)
+    if demand.has_bounds or demand.choices is None:
+        low = lowest if demand.low < lowest else low
+        high = highest if demand.high > highest else high
+    wanted = {low, low + 1, high - 1, high, low + (high - low) // 2, -1, 0, 1, 2, 3}
+    if demand.is_defined_beyond:
+        wanted |= {low - 1, high + 1, lowest, highest}
+        low, high = lowest, highest
+    numbers = [number % 2**64 for number in sorted(wanted) if low <= number <= high]
+    return np.array(numbers, np.uint64).astype(element_type.compute).astype(element_type.storage)
+
+
+def _fill_from(flat: Array, table: Array, philox: np.random.Philox) -> None:
+    """Elements of a table, chosen at random, but each of them once at least where there is room."""
+    order = np.argsort(_words(philox, table.size, 64), kind="stable")
+    for _, block in _blocks(flat):
+        block[...] = table[_uniform_integers(philox, block.size, 0, 0, table.size).astype(np.intp)]
+    step = flat.size // table.size
+    if step:
+        flat[int(order[0]) % step :: step][: table.size] = table[order]
 
 
 def _uniform_integers(philox: np.random.Philox, count: int, start: int, low: int, span: int) -> Array:
@@ -179,9 +217,13 @@ def _fill_floats(
     flat: Array, element_type: ElementType, demand: Demand, distribution: str, philox: np.random.Philox
 ) -> None:
     if distribution == "iota":
-        period = 2 ** min(24, element_type.mantissa_bits + 1)
+        period = 2 ** (element_type.mantissa_bits + 1)
         for start, block in _blocks(flat):
-            block[...] = (np.arange(start, start + block.size) % period).astype(np.float32).astype(flat.dtype)
+            numbers = (np.arange(start, start + block.size) % period).astype(np.float64)
+            block[...] = numbers.astype(np.float32).astype(flat.dtype) if element_type.bits < 32 else numbers
+        return
+    if distribution == "edges":
+        _fill_from(flat, _edge_floats(element_type, demand), philox)
         return
     is_smooth = distribution in _SMOOTH
     is_bounded_both = demand.low > -np.inf and demand.high < np.inf
@@ -279,6 +321,21 @@ def _large_numbers(element_type: ElementType) -> Array:
     return np.asarray(np.ldexp(np.where(index & 1, -mantissas, mantissas), exponents))
 
 
+def _edge_floats(element_type: ElementType, demand: Demand) -> Array:
+    """Both zeros, denormals, the ends of the type and of the range, and small numbers, all of them finite."""
+    largest, normal = largest_number(element_type), smallest_normal(element_type)
+    tiny = normal * 2.0**-element_type.mantissa_bits
+    positive = [0.0, tiny, normal - tiny, normal, largest, 0.5, 1.0, 2.0]
+    numbers = np.array([*positive, *(-number for number in positive)])
+    ends = np.array([end for end in (demand.low, demand.high) if math.isfinite(end)])
+    if demand.is_defined_beyond:
+        numbers = np.concatenate([numbers, ends, ends - 1, ends + 1])
+    else:
+        middle = [ends.mean()] if ends.size == 2 else []
+        numbers = np.concatenate([numbers[(numbers >= demand.low) & (numbers <= demand.high)], ends, middle])
+    return _to_storage(numbers, element_type)
+
+
 _TABLES: dict[str, Callable[[ElementType], Array]] = {
     "zeros": lambda _: np.zeros(_CELLS),
     "ones": lambda _: np.ones(_CELLS),
@@ -286,5 +343,5 @@ _TABLES: dict[str, Callable[[ElementType], Array]] = {
     "large": _large_numbers,
 }
 
-DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "large")
+DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "large", "edges")
 """What random inputs may look like; see `hloexec.random_inputs`."""

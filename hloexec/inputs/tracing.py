@@ -16,7 +16,7 @@ import attrs
 from hloexec.costs import contraction_of
 from hloexec.inputs.bounds import Scope, leaf_count
 from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape, leaf_shapes
-from hloexec.operations import forwarded_names, traits_of
+from hloexec.operations import forwarded_names, is_elementwise, traits_of
 from hloexec.ops.intervals import ANYTHING, Demand, Demanded, Use
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.traits import Index
@@ -68,13 +68,16 @@ class _Tracing:
         if len(shapes) != len(operands):
             return
         bounds = tuple(found.frame.bounds[operand.name][0] for operand in operands)
-        use = Use(instruction, shapes, bounds, self._module, found.is_condition)
+        use = Use(instruction, shapes, bounds, self._module, found.is_condition, tuple(operands))
         traits = traits_of(instruction)
         made: list[tuple[int, Demand]] = []
         if len(demands) == 1 and demands[0] != ANYTHING:
             if traits.demands_for is not None:
-                made += traits.demands_for(use, demands[0])
+                made += (
+                    (number, _as_lenient(wanted, demands[0])) for number, wanted in traits.demands_for(use, demands[0])
+                )
             made += [(number, demands[0]) for number in traits.moved_operands(len(operands))]
+            made += _choice_demands(use, demands[0])
         if traits.demands is not None:
             made += traits.demands(use)
         made += _contraction_demands(use)
@@ -94,7 +97,7 @@ class _Tracing:
                 found.add(operands[0], 0, demands)
                 return
             case Role.CONDITIONAL:
-                found.add(operands[0], 0, (Demand(0, len(callees) - 1),))
+                found.add(operands[0], 0, (Demand(0, len(callees) - 1, is_defined_beyond=True),))
                 for branch, operand in zip(callees, operands[1:], strict=False):
                     found.add(operand, 0, self.parameters(branch, demands, is_condition=is_condition)[0])
                 return
@@ -125,6 +128,24 @@ class _Demanded:
             if _meet_in_a_point(known[i], demand) and _is_float(instruction.shape, i):
                 merged = attrs.evolve(merged, low=known[i].low, high=known[i].high)
             known[i] = merged
+
+
+def _as_lenient(wanted: Demand, demand: Demand) -> Demand:
+    """What a demand on a result asks of an operand: no more than it asks itself."""
+    return attrs.evolve(wanted, is_defined_beyond=True) if demand.is_defined_beyond and wanted.has_bounds else wanted
+
+
+def _choice_demands(use: Use, demand: Demand) -> Demanded:
+    """What is as few unlike numbers as is asked of an elementwise result: what that is the negative of, or what a mask
+    of 0 or 1 is added to, subtracted from or multiplied by, be that known or not."""
+    if demand.choices is None or not is_elementwise(use.instruction):
+        return
+    traits = traits_of(use.instruction)
+    combines = traits.commutes and not traits.cancels
+    for number in range(len(use.bounds)):
+        others = use.bounds[:number] + use.bounds[number + 1 :]
+        if combines or all(other.low == other.high and abs(other.low) <= 1 for other in others):
+            yield number, Demand(choices=demand.choices)
 
 
 def _meet_in_a_point(one: Demand, other: Demand) -> bool:

@@ -186,7 +186,8 @@ class _Difference:
 
     def _judge(self, case: Case) -> dict[str, Any]:
         """What a comparison measures rounding on."""
-        return {"module": case.module, "inputs": case.inputs, "numerics": self.options["numerics"]}
+        numerics = self.options["numerics"]
+        return {"module": case.module, "inputs": case.inputs, "numerics": numerics, "same_choices": True}
 
     def _compared(self, case: Case) -> Comparison | None:
         """The comparison; None where the bits are the same."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
-from hloexec.arguments import require_integer, require_module, wrong
+from hloexec.arguments import require_flags, require_integer, require_module, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments, inputs_by_device
+from hloexec.exec.plans import require_elided
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
@@ -24,6 +26,7 @@ from hloexec.numerics.selections import ModuleValue
 from hloexec.numerics.sequential import settled, severity_beside
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.numerics.ulps import are_comparable, narrower
+from hloexec.numerics.undecided import UndecidedLeaves
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.values import Array, Inputs, Value, label_of
 
@@ -44,6 +47,8 @@ def compare(
     contraction_length: int | None = None,
     selects: Mapping[str, object] | None = None,
     spreads: Mapping[str, Spread] | None = None,
+    elided: str | Mapping[str, Any] | None = "zeros",
+    same_choices: bool = False,
 ) -> Comparison:
     """Compare a value with the expected one, leaf by leaf.
 
@@ -68,44 +73,50 @@ def compare(
     argsort); this needs the module's `inputs`, or a leaf with the values themselves. Without a module, `selects` maps
     the label of a leaf to the array that it selects from along the last dimension, or to a pair of array and dimension.
 
+    Given the `module`, an element that differs is *not decided* if it depends on what HLO, or the text, leaves open:
+    constants that the text elides, random numbers of an unspecified generator, the order in which a scatter writes,
+    memory that nothing has written. Which elements do, shows on the `inputs`; without these, all of a leaf may.
+    `elided` are the values of the constants, as for `run`: a mapping where they are known, and None where both sides
+    were computed with the same ones. `same_choices` says that both sides are hloexec's, with the same choices in all
+    that is left open.
+
     Raises InputError for arguments that are not values, for negative tolerances, for a `check_error` without a
     tolerance, and for `selects` that do not fit.
     """
     rows = _rows(module, inputs)
     numerics = numerics_policy(numerics)
-    if contraction_length is not None:
-        require_integer("contraction_length", contraction_length, 1)
-    if selects is not None and not isinstance(selects, Mapping):
-        raise wrong("selects", "a mapping from the labels of leaves to arrays", selects)
-    if spreads is not None and not (
-        isinstance(spreads, Mapping) and all(isinstance(spread, Spread) for spread in spreads.values())
-    ):
-        raise wrong("spreads", "a mapping from the labels of leaves to Spread objects", spreads)
+    _require_kinds(contraction_length, selects, spreads, same_choices, elided)
     given = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
     own = {} if module is None else _own_chains(module, numerics)
     chains = {} if module is None else _chains(module, own, leaves[1])
+    _require_leaves(module, pairs, chains)
     is_of_one_device = own.keys() >= leaves[1].keys()
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
 
+    undecided = UndecidedLeaves(None if same_choices else module, rows, numerics, elided, is_of_one_device)
     stages: Iterator[Sampled] = iter(())
     if module is not None and rows is not None and given is None:
         places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
         stages = sampled_in_stages(module, rows, numerics, places, first_only=is_of_one_device)
 
+    def one(pair: Pair, spreads: Mapping[str, Spread], way: str) -> LeafComparison:
+        return _compared(pair, given, chains.get(pair[0]), spreads.get(pair[0]), contraction_length, way)
+
     def judged(spreads: Mapping[str, Spread], keys: Callable[[], Mapping[ModuleValue, Key]], way: str) -> Comparison:
         if len(spreads) == 1:
             # A lone leaf may be labelled in either way.
             spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
-        found = []
-        for pair in pairs:
-            label, ours, theirs = pair
-            chain = chains.get(label)
-            if module is not None and chain is None and ours is not None and theirs is not None:
-                raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
-            found.append(_compared(pair, given, chain, spreads.get(label), contraction_length, way))
-        return Comparison(tuple(indices.resolve(found, pairs, spreads, keys)))
+        found = [one(pair, spreads, way) for pair in pairs]
+        found = list(indices.resolve(found, pairs, spreads, keys))
+
+        def again(pair: Pair) -> LeafComparison:
+            others = [pair if pair[0] == other[0] else other for other in pairs]
+            (leaf,) = indices.resolve([one(pair, spreads, way)], others, spreads, keys)
+            return leaf
+
+        return Comparison(tuple(undecided.resolve(found, pairs, again)))
 
     def judged_by(runs: Sampled) -> Comparison:
         failed = f"the module does not run on these inputs ({runs.failure}): give --atol"
@@ -115,6 +126,30 @@ def compare(
     if spreads is None and any(not entry.is_integral for entry in _differing(pairs)):
         return settled(stages, judged_by)
     return judged(spreads or {}, lambda: next(stages, Sampled()).keys, way)
+
+
+def _require_kinds(
+    contraction_length: object, selects: object, spreads: object, same_choices: object, elided: object
+) -> None:
+    """InputError where an argument is of a wrong type."""
+    require_flags(same_choices=same_choices)
+    if elided is not None:
+        require_elided(elided)
+    if contraction_length is not None:
+        require_integer("contraction_length", contraction_length, 1)
+    if selects is not None and not isinstance(selects, Mapping):
+        raise wrong("selects", "a mapping from the labels of leaves to arrays", selects)
+    if spreads is not None and not (
+        isinstance(spreads, Mapping) and all(isinstance(spread, Spread) for spread in spreads.values())
+    ):
+        raise wrong("spreads", "a mapping from the labels of leaves to Spread objects", spreads)
+
+
+def _require_leaves(module: Module | None, pairs: Sequence[Pair], chains: Mapping[str, Chain]) -> None:
+    """InputError where both sides have a leaf that the module's result has not."""
+    for label, ours, theirs in pairs:
+        if module is not None and label not in chains and ours is not None and theirs is not None:
+            raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
 
 
 def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pair]:
@@ -191,6 +226,10 @@ def _compared(
         tolerance = measured_tolerance(narrow, wide, spread, chain)
     else:
         tolerance = derived_tolerance(narrow, wide, chain, length)
+    if narrow is not wide and narrow.is_inexact and given is None:
+        side = "actual" if narrow is ours else "expected"
+        said = f"{tolerance.derivation}: {narrow} is the type of the {side} value, whose rounding sets it"
+        tolerance = attrs.evolve(tolerance, derivation=said)
     scales, means = (None, None) if spread is None else (spread.scales, spread.means)
     measured = measure(actual, expected, tolerance, scales, means)
     note = ""

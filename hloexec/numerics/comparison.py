@@ -11,8 +11,9 @@ from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import CHECK_ERRORS, Tolerance
 from hloexec.structs import frozen
 from hloexec.values import Described
+from hloexec.wording import listing
 
-__all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
+__all__ = ["Comparison", "LeafComparison", "Undecided", "Verdict", "verdict_of"]
 
 
 class Verdict(enum.Enum):
@@ -30,15 +31,36 @@ class Verdict(enum.Enum):
     """The same, asked of the median of the errors alone."""
     MEAN = "mean within tolerance"
     """The same, asked of the mean of the errors alone."""
+    NOT_DECIDED = "not decided"
+    """Different, where HLO or the text leaves open what the elements are that do so (`hloexec.numerics.undecided`)."""
     DIFFERENT = "different"
 
     @property
     def agrees(self) -> bool:
-        return self is not Verdict.DIFFERENT
+        return self not in (Verdict.NOT_DECIDED, Verdict.DIFFERENT)
 
 
 _ORDER = tuple(Verdict)
 _BY_STATISTIC = {"p99": Verdict.P99, "median": Verdict.MEDIAN, "mean": Verdict.MEAN}
+
+
+@frozen
+class Undecided:
+    """What of a leaf is left open: how many of its elements, some of them, and by what."""
+
+    element_count: int
+    first: tuple[tuple[int, ...], ...]
+    instructions: tuple[str, ...]
+    """What leaves them open, as COMPUTATION/INSTRUCTION."""
+    reason: str
+    """Why, and what would tell, in words."""
+
+    def text(self, count: int) -> str:
+        """What is left open of a leaf of so many elements."""
+        if self.element_count == count:
+            return f"no element is decided, since {self.reason}"
+        places = listing(map(list, self.first), len(self.first) - (len(self.first) < self.element_count))
+        return f"not decided: {self.element_count} of {count} elements ({places}), since {self.reason}"
 
 
 @frozen(eq=False)
@@ -71,6 +93,8 @@ class LeafComparison:
     severity_beside: float = 0.0
     """Of a leaf with few elements beyond a measured tolerance: the mean severity of the others in their row, the
     largest of these rows'."""
+    undecided: Undecided | None = None
+    """Of a leaf that differs where something is left open: what that is."""
 
     @property
     def tolerance(self) -> Tolerance:
@@ -110,6 +134,14 @@ class LeafComparison:
             what += f", {measured.mean_severity:.3g} times what is tolerated"
         place = "within" if measured.is_within else "outside of"
         return f"{what}: {place} the tolerance; {beyond}"
+
+    @property
+    def undecided_text(self) -> str:
+        """What of it is left open, in a sentence; empty where nothing is."""
+        if self.undecided is None:
+            return ""
+        rest = "" if self.verdict is Verdict.NOT_DECIDED else "; others differ, too"
+        return self.undecided.text(self.count) + rest
 
     @property
     def allowed_at_worst(self) -> float | None:
@@ -154,7 +186,12 @@ class Comparison(Described):
     @property
     def different(self) -> tuple[LeafComparison, ...]:
         """The leaves that are different."""
-        return tuple(leaf for leaf in self.leaves if not leaf.verdict.agrees)
+        return tuple(leaf for leaf in self.leaves if leaf.verdict is Verdict.DIFFERENT)
+
+    @property
+    def not_decided(self) -> tuple[LeafComparison, ...]:
+        """The leaves that are different only where something leaves open what they are."""
+        return tuple(leaf for leaf in self.leaves if leaf.verdict is Verdict.NOT_DECIDED)
 
     @property
     def nan_text(self) -> str:
@@ -165,14 +202,15 @@ class Comparison(Described):
 
     def __str__(self) -> str:
         """The verdict in a line."""
-        bad, count = self.different, len(self.leaves)
+        bad, count = self.different or self.not_decided, len(self.leaves)
         if not bad:
             off = sum(leaf.unequal > 0 for leaf in self.leaves)
             where = f"{off} of {count} leaves not bit for bit" if off and count > 1 else ""
             remarks = ", ".join(filter(None, (where, self.nan_text)))
             return f"{self.verdict.value}: {remarks}" if remarks else self.verdict.value
         where = f"{len(bad)} of {count} leaves; " if count > 1 else ""
-        return f"different: {where}{bad[0]}"
+        what = bad[0] if self.different else f"{bad[0].label}: {bad[0].undecided_text}"
+        return f"{self.verdict.value}: {where}{what}"
 
 
 def verdict_of(measured: Measured) -> Verdict:

@@ -21,6 +21,7 @@ from hloexec.structs import frozen
 __all__ = [
     "ANYTHING",
     "INFINITY",
+    "MASK",
     "POSITIVE",
     "UNBOUNDED",
     "UNKNOWN",
@@ -63,7 +64,9 @@ class Demand:
 
     `is_offset` marks what is added to something so that the sum is positive; where it is a scalar, it is the epsilon of
     a normalization or an optimizer. Integers with `is_ascending` start at `low` along the last dimension and never
-    decrease, as the starts of rows do.
+    decrease, as the starts of rows do. Beyond bounds with `is_defined_beyond`, the operation is defined, too, if
+    rarely of use: it clamps an index, or leaves out what it should select. `choices` is what integers that nothing
+    bounds should be at most, from 0 on: a mask, or the numbers of segments.
     """
 
     low: float = -INFINITY
@@ -71,18 +74,28 @@ class Demand:
     scale: float = 1.0
     is_offset: bool = False
     is_ascending: bool = False
+    is_defined_beyond: bool = False
+    choices: int | None = None
+
+    @property
+    def has_bounds(self) -> bool:
+        return self.low > -INFINITY or self.high < INFINITY
 
     def merge(self, other: Demand) -> Demand:
         """Both demands; the bounds of this one alone where they contradict each other."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         if low > high:
             low, high = self.low, self.high
+        beyond = [demand.is_defined_beyond for demand in (self, other) if demand.has_bounds]
+        choices = [demand.choices for demand in (self, other) if demand.choices is not None]
         return Demand(
             low,
             high,
             min(self.scale, other.scale),
             self.is_offset or other.is_offset,
             self.is_ascending or other.is_ascending,
+            bool(beyond) and all(beyond),
+            max(choices, default=None),
         )
 
     def times(self, factor: float) -> Demand:
@@ -93,6 +106,8 @@ class Demand:
 
 ANYTHING = Demand()
 POSITIVE = Demand(low=0)
+MASK = Demand(choices=1)
+"""What keeps or drops something, if it is an integer."""
 
 
 @frozen
@@ -105,6 +120,8 @@ class Use:
     module: Module
     is_condition: bool = False
     """Whether the instruction decides how often a loop runs."""
+    operands: tuple[Instruction, ...] = ()
+    """Known where demands are asked for."""
 
     @property
     def shape(self) -> Any:

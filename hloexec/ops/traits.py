@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
 from hloexec.ops.probes import Probe
 from hloexec.ops.rounding import Sums
@@ -69,6 +69,12 @@ MembersRule: TypeAlias = Callable[[Sequence[Shape], Shape, Any], int | None]
 """From the shapes of a collective's operands and result and its attributes, how many devices a group of it has; None
 where they do not say."""
 
+UnspecifiedRule: TypeAlias = Callable[[Instruction, Module], str | None]
+"""From an instruction and its module, why its result depends on more than its operands, as what is said of it; None
+where it does not."""
+OpenElementsRule: TypeAlias = Callable[[Instruction, Sequence[Array]], Array | None]
+"""From an instruction and its operands, which elements of an array of its result do; None where all may."""
+
 ContractionRule: TypeAlias = Callable[[Instruction, ArrayShape, ArrayShape, ArrayShape], ContractionSize | None]
 """From an instruction and the shapes of lhs, rhs and (first) result; None where it does not say enough."""
 
@@ -121,6 +127,10 @@ class Traits:
     """The operands whose elements decide where others go, and are not in the result."""
     flushes_denormals: bool = False
     """Whether denormal operands and results are zeros under `ftz`; `hloexec.ops.policies.flushing` says why."""
+    unspecified: UnspecifiedRule | None = None
+    """Why HLO leaves its result open."""
+    open_elements: OpenElementsRule | None = None
+    """Which elements that are; all of them without this."""
     jumps: bool = False
     """Whether numbers near operands may have a result far from theirs: beside a tie, or where it wraps around. All do
     whose results are integers or preds."""
@@ -187,9 +197,11 @@ _IN_ENTRIES = (
     "group_members",
     "keeps_relative_errors",
     "layout_of",
+    "open_elements",
     "probe",
     "states_shape",
     "sums",
+    "unspecified",
 )
 
 

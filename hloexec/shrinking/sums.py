@@ -14,12 +14,12 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.dataflow import Fact, ForwardAnalysis
 from hloexec.dtypes import Kind
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode
 from hloexec.ops.relations import Place, Relations
-from hloexec.shrinking.dataflow import Fact, ForwardAnalysis
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.structs import define, frozen
 
@@ -184,7 +184,7 @@ class Sums(ForwardAnalysis[_Fact]):
         roots = sorted(map(self.relations.root, self.dimensions.values[place[0]][place[1]].axes))
         self.spread.setdefault(source, {}).update(dict.fromkeys([tuple(roots), *((root,) for root in roots)]))
 
-    def looped(self, body: Computation, state: _Fact) -> _Fact:
+    def looped(self, called: Sequence[Computation], body: Computation, state: _Fact) -> _Fact:
         """What the body adds to is a sum over the dimensions along which the loop's counters are positions."""
         given = self.dimensions.values[body.name][body.parameters[0].name]
         added = {

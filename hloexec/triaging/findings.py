@@ -25,7 +25,7 @@ __all__ = [
     "TriagedModule",
 ]
 
-OUTCOMES = ("differ", "crashed", "timed out", "out of memory", "not compared", "rounding only", "agree")
+OUTCOMES = ("differ", "crashed", "timed out", "out of memory", "not compared", "not decided", "rounding only", "agree")
 """What may come of a module, from worst to best."""
 _AGREEING = ("agree", "rounding only")
 
@@ -140,7 +140,7 @@ class TriagedModule:
     @property
     def is_judged(self) -> bool:
         """Whether it was compared at all."""
-        return self.agrees or self.outcome == "differ"
+        return self.agrees or self.outcome in ("differ", "not decided")
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> TriagedModule:

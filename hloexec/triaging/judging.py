@@ -22,7 +22,7 @@ from hloexec.ir import Module
 from hloexec.loading import load, load_with_values
 from hloexec.minifying.oracles import has_numbers, on_xla_cpu
 from hloexec.numerics.comparing import compare
-from hloexec.numerics.comparison import Comparison, LeafComparison
+from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.results import labelled_arrays, read_result, result_shapes
 from hloexec.triaging.blaming import (
@@ -39,6 +39,9 @@ from hloexec.triaging.settings import Settings
 from hloexec.values import Value
 
 __all__ = ["Tell", "failed", "has_results", "inputs_of", "judged", "stages_to_blame"]
+
+_OUTCOMES = {Verdict.EQUAL: "agree", Verdict.NOT_DECIDED: "not decided", Verdict.DIFFERENT: "differ"}
+"""What comes of a module with such a verdict; others are a matter of rounding."""
 
 Tell = Callable[[TriagedModule], None]
 """Takes what is known so far: it counts if what follows takes too much."""
@@ -112,7 +115,7 @@ def _judged_diff(
         notes=(*blank.notes, *found.notes),
         **_differences(found.outputs),
     )
-    if found.agrees:
+    if found.verdict != "differ":
         return result
     tell(result)
     return attrs.evolve(result, explained=explained_pair(found, inputs, settings))
@@ -126,7 +129,9 @@ def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[
     inputs = None if not case.inputs else (lambda first: inputs_of(case, first, settings))
     steps = diff_stages(module.stages, inputs, lambda _: None, options)
     outcomes = [step.outcome for step in steps]
-    worst = next((each for each in ("differ", "not compared", "rounding only") if each in outcomes), "agree")
+    worst = next(
+        (each for each in ("differ", "not compared", "not decided", "rounding only") if each in outcomes), "agree"
+    )
     return worst, next((step for step in steps if step.outcome == "differ"), None), steps
 
 
@@ -156,15 +161,16 @@ def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
         module=module,
         inputs=inputs if len(inputs) in (1, len(results)) else None,
         numerics=policy,
+        same_choices=not has_results(case, snapshot) and not settings.is_against_xla,
     )
-    verdict = comparison.verdict.value
     result = attrs.evolve(
         _blank(case, settings),
-        outcome="differ" if not comparison.agrees else "agree" if verdict == "equal" else "rounding only",
+        outcome=_OUTCOMES.get(comparison.verdict, "rounding only"),
+        reason=comparison.not_decided[0].undecided_text if comparison.verdict is Verdict.NOT_DECIDED else "",
         instruction_count=module.instruction_count,
         **_differences(comparison),
     )
-    if comparison.agrees:
+    if comparison.verdict is not Verdict.DIFFERENT:
         return result
     tell(result)
     if result.difference == "shapes":

@@ -137,6 +137,7 @@ RIGHT: dict[str, str] = {
     "rtol": "None 5 2.5",
     "samples": "5",
     "says": "",
+    "same_choices": "True",
     "seed": "5",
     "seeds": "5",
     "select": "texts empty",
@@ -164,6 +165,7 @@ RIGHT: dict[str, str] = {
 """Which of these are right after all, by the name of the parameter, which means the same in all functions."""
 MORE = {
     "check_golden-module": "None",
+    "compare-elided": "None",
     "compare-expected": "True 5 -1 2.5 nan numbers mapping empty array nested",
     "compare-module": "None",
     "diff_folders-inputs": "class texts numbers empty mapping nested",

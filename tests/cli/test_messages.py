@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import hloexec
 from hloexec.cli import main
@@ -126,7 +130,8 @@ def test_reasons_in_tables_speak_of_options(capsys: pytest.CaptureFixture[str]) 
     record.write_text(record.read_text().replace('"unknown": "zeros"', '"unknown": "error"'))
     capsys.readouterr()
     assert main(["golden", "check", "u.golden"]) == 2
-    assert "with --unknown zeros or --unknown random" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "with --custom-call TARGET=MODULE:FUNCTION" in out and "--unknown" not in out
 
 
 @pytest.mark.parametrize(
@@ -194,3 +199,59 @@ def test_messages_quote_the_beginning_of_a_long_text(line: str, capsys: pytest.C
     assert main(line.replace("§", "9" * 5000).split()) != 0
     said = capsys.readouterr().err
     assert "9…" in said and len(said) < 1000
+
+
+def _options_of(words: list[str]) -> set[str]:
+    """The options of the command that a line names, as its help says."""
+    found = CliRunner().invoke(_command_of(words[0]), [*words[1:2], "--help"] if words[0] == "golden" else ["--help"])
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", found.output))
+
+
+def _command_of(name: str) -> click.Command:
+    package = next(path for path in ("running", "numerics", "making", "inspecting") if _has(path, name))
+    command: click.Command = import_module(f"hloexec.cli.commands.{package}.{name}").command
+    return command
+
+
+def _has(package: str, name: str) -> bool:
+    return find_spec(f"hloexec.cli.commands.{package}.{name}") is not None
+
+
+@pytest.mark.parametrize("file", ["feeds.hlo", "channels.hlo", "unknown.hlo", "summed.hlo", "three.hlo"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run",
+        "trace -o t.trace",
+        "step -x step",
+        "nan",
+        "shadow",
+        "explain --expected x.npy",
+        "precision --tolerance 1e-2",
+        "extract --instruction r -o out",
+        "diff again.hlo",
+        "golden record -o g.golden",
+        "graph -o g.svg",
+        "plan",
+        "memory",
+    ],
+)
+def test_advice_is_for_the_command_at_hand(file: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("again.hlo").write_text(Path(file).read_text())
+    command, *options = line.split()
+    subcommand = [options.pop(0)] if command == "golden" else []
+    main([command, *subcommand, file, *options])
+    err = capsys.readouterr().err
+    said = {
+        option
+        for text in err.splitlines()
+        if "hloexec" not in text
+        for option in re.findall(r"(?<![\w-])--[a-z-]+", text)
+    }
+    assert said <= _options_of([command, *subcommand]), err
+
+
+def test_what_has_no_option_at_hand_is_said_to_have_one_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "feeds.hlo", "-o", "t.trace"]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith("from the infeed; hloexec trace has no option for that, but hloexec run has\n")

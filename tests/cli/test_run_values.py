@@ -11,7 +11,7 @@ import pytest
 
 from hloexec.cli import main
 from tests.records import read_record
-from tests.text.building import op
+from tests.text.building import module, op
 
 ADD = op("f32[3] add(x, y)", x="f32[3]", y="f32[3]")
 X, Y = [1.0, 2.0, 3.0], [10.0, 20.0, 30.0]
@@ -41,9 +41,9 @@ def _literal(values: list[float]) -> bytes:
     return _field(1, shape) + _field(8, struct.pack(f"<{len(values)}f", *values))
 
 
-def _snapshot(tmp_path: Path, *inputs: list[float], result: list[float] | None = None) -> str:
+def _snapshot(tmp_path: Path, *inputs: list[float], result: list[float] | None = None, text: str = ADD) -> str:
     hlo = pytest.importorskip("jaxlib._hlo")
-    proto = hlo.hlo_module_from_text(ADD).as_serialized_hlo_module_proto()
+    proto = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     data = _field(1, _field(1, proto)) + b"".join(_field(2, _literal(values)) for values in inputs)
     if result is not None:
         data += _field(3, _literal(result))
@@ -52,8 +52,8 @@ def _snapshot(tmp_path: Path, *inputs: list[float], result: list[float] | None =
     return str(path)
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main([*arguments, "--json"]) == code
     return read_record(capsys.readouterr().out)
 
 
@@ -69,15 +69,15 @@ def test_a_snapshots_result_is_compared(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["run", same]) == 0
     assert "compared with the snapshot's result: equal" in capsys.readouterr().out
     other = _snapshot(tmp_path, X, Y, result=[11, 22.5, 33])
-    (leaf,) = _json(capsys, "run", other)["comparison"]["leaves"]
+    (leaf,) = _json(capsys, "run", other, code=1)["comparison"]["leaves"]
     measured = leaf["measured"]
     assert (measured["mismatch_count"], leaf["element_count"], measured["max_absolute_error"]) == (1, 3, 0.5)
-    assert main(["run", other]) == 0
+    assert main(["run", other]) == 1
     assert "value: 1 of 3 elements beyond tolerance, the worst at [1]: 22.0, expected 22.5" in capsys.readouterr().out
 
 
 def test_a_result_of_another_shape_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", _snapshot(tmp_path, X, Y, result=[11, 22])]) == 0
+    assert main(["run", _snapshot(tmp_path, X, Y, result=[11, 22])]) == 1
     assert "the dimensions differ (actual f32[3], expected f32[2])" in capsys.readouterr().out
 
 
@@ -140,3 +140,26 @@ def test_wrong_values_are_refused(
     np.save("one.npy", np.array([5, 7], np.float32))
     assert main(["run", *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+def test_rounding_explains_a_snapshots_result_as_it_does_that_of_a_golden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """x + y − x is far from y in units of y, where x is large: only a run on the inputs shows how far."""
+    text = module(
+        "x = f32[3] parameter(0)\ny = f32[3] parameter(1)\ns = f32[3] add(x, y)\nROOT d = f32[3] subtract(s, x)"
+    )
+    inputs = [1e6, 2e6, 3e6], [0.1, 0.2, 0.3]
+    for result, code in (([0.125, 0.25, 0.25], 0), ([0.1, 0.2, 0.3], 0), ([0.1, 0.2, 9.0], 1)):
+        assert main(["run", _snapshot(tmp_path, *inputs, result=result, text=text)]) == code
+    assert "1 of 3 elements beyond tolerance, the worst at [2]" in capsys.readouterr().out
+
+
+def test_a_run_of_a_snapshot_that_fails_has_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1 would say that the results differ."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calls.py").write_text("def fail(x, y):\n    raise ValueError('no')\n")
+    text = op('f32[3] custom-call(x, y), custom_call_target="failing"', x="f32[3]", y="f32[3]")
+    path = _snapshot(tmp_path, X, Y, result=[11, 22, 33], text=text)
+    assert main(["run", path, "--custom-call", "failing=calls:fail"]) == 2
+    assert main(["run", path, "--random-inputs", "--custom-call", "failing=calls:fail"]) == 1

@@ -164,3 +164,23 @@ def test_equal_inputs_of_all_devices_are_said_to_prove_little(
     assert "had the same inputs" not in capsys.readouterr().out
     assert main(["diff", before, before, "--different-inputs"]) == 0
     assert "had the same inputs" not in capsys.readouterr().out
+
+
+def test_random_numbers_of_a_generator_that_is_open_are_not_decided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a pass that expands `rng` does: the numbers are others, and no instruction is to blame."""
+    common = "x = f32[4] parameter(0)\n zero = f32[] constant(0)\n one = f32[] constant(1)\n"
+    before = f"HloModule a\nENTRY e {{ {common} u = f32[4] rng(zero, one), distribution=rng_uniform\n"
+    drawn = "r = f32[4] constant({0.5, 0.25, 0.125, 0.75})\n u = f32[4] multiply(r, r)\n"
+    after = f"HloModule a\nENTRY e {{ {common} {drawn}"
+    (tmp_path / "a.hlo").write_text(f"{before} ROOT s = f32[4] add(x, u) }}")
+    (tmp_path / "b.hlo").write_text(f"{after} ROOT s = f32[4] add(x, u) }}")
+    assert main(["diff", str(tmp_path / "a.hlo"), str(tmp_path / "b.hlo")]) == 3
+    out = capsys.readouterr().out
+    assert out.startswith("not decided: 0 of 1 result bit for bit") and "is to blame" not in out
+    assert "value: no element is decided, since %u has random numbers of a generator that each backend chooses" in out
+    two = " y = f32[4] {}(x, x)\n s = f32[4] add(x, u)\n ROOT t = (f32[4], f32[4]) tuple(s, y) }}"
+    (tmp_path / "a.hlo").write_text(before + two.format("add"))
+    (tmp_path / "b.hlo").write_text(after + two.format("multiply"))
+    assert main(["diff", str(tmp_path / "a.hlo"), str(tmp_path / "b.hlo")]) == 1

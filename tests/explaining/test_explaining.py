@@ -17,6 +17,7 @@ from evaluation.explaining.judging import judged
 from evaluation.processes import ENVIRONMENT
 from hloexec.cli import main
 from hloexec.explaining import Explained
+from tests.text.building import op
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CASES = (
@@ -205,3 +206,15 @@ def test_products_are_explained_beside_decompositions_which_have_no_precision(po
     found = hloexec.explain(module, inputs, hloexec.run(module, *inputs, numerics=policy))
     assert found.is_explained
     assert policy in {trial.name for trial in (found.best, *found.alike)}
+
+
+def test_what_the_order_of_a_scatter_decides_is_not_decided_by_a_policy() -> None:
+    second = "second {\n a = f32[] parameter(0)\n ROOT b = f32[] parameter(1)\n}\n"
+    dims = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+    text = op(f"f32[6] scatter(x, i, u), {dims}, to_apply=second", second, x="f32[6]", i="s32[6,1]", u="f32[6]")
+    inputs = [np.zeros(6, "f4"), np.array([[1], [3], [1], [4], [3], [1]], "i4"), np.arange(1, 7, dtype="f4")]
+    found = hloexec.explain(hloexec.parse(text), inputs, np.array([0, 1, 0, 2, 4, 0], "f4"))
+    assert found.verdict is Explained.NOT_DECIDED and not found.is_explained
+    assert found.left_open[0].startswith("value: not decided: 2 of 6 elements ([1], [3]), since %root writes to places")
+    found = hloexec.explain(hloexec.parse(text), inputs, np.array([0, 1, 9, 2, 4, 0], "f4"))
+    assert found.verdict is Explained.NONE and found.best.mismatches == 1

@@ -224,3 +224,60 @@ def test_a_parameter_larger_than_an_array_can_be_is_refused_even_if_it_is_empty(
     huge = parse("HloModule m\nENTRY e { ROOT x = f32[1000000000000,1000000000000,0] parameter(0) }")
     with pytest.raises(InputError, match=r"parameter x is .* larger than an array can be"):
         random_inputs(huge)
+
+
+INTEGERS = [f"{sign}{bits}" for sign in "su" for bits in (2, 4, 8, 16, 32, 64)]
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_edges_of_integers_are_both_ends_of_the_type_and_repeat(name: str) -> None:
+    bits = int(name[1:])
+    low, high = (0, 2**bits - 1) if name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    array = random_array(element_type(name), (100,), ANYTHING, "edges", (0, 0)).astype(object)
+    assert {low, low + 1, high - 1, high, 0, 1} <= set(array.tolist())
+    assert len(set(array.tolist())) <= 10
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64", "f8e5m2"])
+def test_edges_of_floats_are_finite_and_reach_the_ends_of_the_type(name: str) -> None:
+    entry = element_type(name)
+    info: Any = np.finfo(entry.storage) if entry.storage.isbuiltin == 1 else ml_dtypes.finfo(entry.storage)
+    numbers = random_array(entry, (64,), ANYTHING, "edges", (0, 0)).astype(np.float64)
+    assert np.isfinite(numbers).all()
+    for wanted in (info.max, info.smallest_subnormal, info.tiny, 0.0, 1.0):
+        assert (numbers == float(wanted)).any() and (numbers == -float(wanted)).any()
+    assert set(np.signbit(numbers[numbers == 0])) == {True, False}
+
+
+def test_edges_go_beyond_the_bounds_of_what_is_defined_there_alone() -> None:
+    index = random_array(element_type("s32"), (30,), Demand(0, 16, is_defined_beyond=True), "edges", (0, 0))
+    assert {-(2**31), -1, 0, 1, 15, 16, 17, 2**31 - 1} <= set(index.tolist())
+    size = random_array(element_type("s32"), (30,), Demand(0, 16), "edges", (0, 0))
+    assert size.min() == 0 and size.max() == 16
+    cosines = random_array(element_type("f32"), (30,), Demand(-1, 1), "edges", (0, 0))
+    assert cosines.min() == -1 and cosines.max() == 1
+    counts = random_array(element_type("s32"), (30,), Demand(low=1), "edges", (0, 0))
+    assert counts.min() == 1 and counts.max() == 2**31 - 1
+
+
+def test_edges_of_few_elements_change_with_the_seed() -> None:
+    found = {random_array(element_type("s32"), (), ANYTHING, "edges", (seed, 0)).item() for seed in range(60)}
+    assert len(found) > 5
+
+
+@pytest.mark.parametrize("name", ["s16", "u16", "s32", "s64", "u8", "s8"])
+def test_iota_counts_through_the_whole_type(name: str) -> None:
+    array = random_array(element_type(name), (300,), ANYTHING, "iota", (0, 0))
+    expected = np.arange(300).astype(array.dtype)
+    np.testing.assert_array_equal(array, expected)
+
+
+def test_iota_counts_on_from_a_lower_bound_and_between_two() -> None:
+    counts = random_array(element_type("s32"), (300,), Demand(low=1), "iota", (0, 0))
+    assert counts.tolist() == list(range(1, 301))
+    assert random_array(element_type("s8"), (5,), Demand(low=126), "iota", (0, 0)).tolist() == [126, 127, 126, 127, 126]
+
+
+def test_iota_of_f64_does_not_end_where_that_of_f32_does() -> None:
+    array = random_array(element_type("f64"), (2**24 + 2,), ANYTHING, "iota", (0, 0))
+    assert array[-2:].tolist() == [2**24, 2**24 + 1]

@@ -255,3 +255,23 @@ def test_devices_results_are_held_to_the_modules_leaves() -> None:
     assert [leaf.label for leaf in comparison.leaves] == ["0", "1"] and comparison.verdict is Verdict.EQUAL
     with pytest.raises(hloexec.InputError, match=r"has no leaf '1\.0'"):
         hloexec.compare([x, (x,)], [x, (x,)], module=module)
+
+
+@pytest.mark.parametrize("has_inputs", [False, True])
+def test_it_says_whose_rounding_sets_the_tolerance(has_inputs: bool) -> None:
+    module = hloexec.parse(op("bf16[4] multiply(x, x)", x="bf16[4]"))
+    x = np.array([1.1, 1.2, 1.3, 1.4], ml_dtypes.bfloat16)
+    exact = x.astype(np.float32) ** 2
+    narrow = hloexec.run(module, x)
+    inputs = [x] if has_inputs else None
+    found = hloexec.compare(narrow, exact, module=module, inputs=inputs).leaves[0]
+    assert found.verdict is Verdict.ROUNDING
+    assert found.tolerance.derivation.endswith(
+        "f32 compared with bf16: bf16 is the type of the actual value, whose rounding sets it"
+    )
+    found = hloexec.compare(exact, narrow, module=module, inputs=inputs).leaves[0]
+    assert found.tolerance.derivation.endswith(
+        "f32 compared with bf16: bf16 is the type of the expected value, whose rounding sets it"
+    )
+    found = hloexec.compare(exact, exact * np.float32(1.000001), module=module, inputs=inputs).leaves[0]
+    assert "whose rounding" not in found.tolerance.derivation

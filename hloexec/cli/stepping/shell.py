@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from hloexec import literals
-from hloexec.cli.problems import as_options
+from hloexec.cli.problems import as_options, commands_at_hand
 from hloexec.cli.stepping.words import count_of, number_of, require_nothing, scalar_of_text, split_expression
 from hloexec.errors import HloError, InputError, printable
 from hloexec.ir import Instruction
@@ -383,7 +383,7 @@ class Shell(cmd.Cmd):
 
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.echo(printable(as_options(line)))
+            self.echo(printable(as_options(line, commands_at_hand())))
 
 
 def _documentation(method: object) -> list[str]:

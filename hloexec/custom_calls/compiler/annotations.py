@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.custom_calls.ffi import checked_attributes
 from hloexec.custom_calls.registry import custom_call
 from hloexec.errors import EvaluationError, ShapeError
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.relations import Relating, pointwise
@@ -88,6 +88,11 @@ class Nothing:
     @staticmethod
     def relate(use: Relating) -> None:
         """Any amount of memory can be allocated."""
+
+    @staticmethod
+    def unspecified(instruction: Instruction, module: Module) -> str | None:
+        has_memory = any(isinstance(leaf, ArrayShape) and leaf.is_array for _, leaf in leaf_shapes(instruction.shape))
+        return "is memory that nothing has written" if has_memory else None
 
     @staticmethod
     def evaluate(*operands: object, shape: Shape) -> Any:

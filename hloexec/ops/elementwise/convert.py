@@ -23,7 +23,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape
 from hloexec.ops.elementwise.single import OfScalars, decided_by
-from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Demand, Demanded, Use
+from hloexec.ops.intervals import INFINITY, MASK, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
@@ -152,9 +152,16 @@ def _converted_demands(use: Use, demand: Demand) -> Demanded:
     yield 0, attrs.evolve(demand, low=low, high=high)
 
 
+def _mask_demands(use: Use) -> Demanded:
+    """Integers that become preds are a mask."""
+    if use.shape.element_type.kind is Kind.PRED:
+        yield 0, MASK
+
+
 _CONVERTS: dict[str, Any] = {
     "converts": True,
     "keeps_order": True,
+    "demands": _mask_demands,
     "demands_for": _converted_demands,
     "nonzero": finite_and_not_zero,
 }

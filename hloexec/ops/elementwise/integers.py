@@ -219,7 +219,7 @@ _shift = partial(
     elementwise,
     operands=2,
     kinds=INTEGRAL,
-    demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1))],
+    demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1, is_defined_beyond=True))],
     is_shift=True,
 )
 _shift(

@@ -7,7 +7,18 @@ from collections.abc import Callable
 
 import attrs
 
-from hloexec.ops.intervals import ANYTHING, INFINITY, POSITIVE, UNKNOWN, Bounds, BoundsRule, Demand, Demanded, Use
+from hloexec.ops.intervals import (
+    ANYTHING,
+    INFINITY,
+    MASK,
+    POSITIVE,
+    UNKNOWN,
+    Bounds,
+    BoundsRule,
+    Demand,
+    Demanded,
+    Use,
+)
 
 __all__ = [
     "add_demands",
@@ -17,6 +28,7 @@ __all__ = [
     "exponential_demands",
     "multiply_bounds",
     "multiply_demands",
+    "multiply_mask_demands",
     "nearest_bounds",
     "power_base_demands",
     "power_bounds",
@@ -24,10 +36,18 @@ __all__ = [
     "rising",
     "same_demands",
     "subtract_demands",
+    "subtract_mask_demands",
 ]
 
 _MOST_TRIPS = 8
 _LARGEST_DIVISOR = 99
+_SMALLEST_PENALTY = 1000
+_MOST_CHOICES = 8
+_SEGMENTS = 3
+"""The highest number of integers that are compared with one another: many are equal."""
+_ABOVE_ZERO = {("GT", 0), ("LE", 0), ("GE", 1), ("LT", 1)}
+"""Comparisons that tell 0 from 1."""
+_MIRRORED = {"GT": "LT", "LT": "GT", "GE": "LE", "LE": "GE"}
 
 
 def rising(function: Callable[..., float]) -> BoundsRule:
@@ -91,7 +111,8 @@ def divide_demands(use: Use, demand: Demand) -> Demanded:
 
 
 def divisor_demands(use: Use) -> Demanded:
-    yield 1, (Demand(1, _LARGEST_DIVISOR) if use.shapes[1].element_type.is_integral else POSITIVE)
+    is_integral = use.shapes[1].element_type.is_integral
+    yield 1, (Demand(1, _LARGEST_DIVISOR, is_defined_beyond=True) if is_integral else POSITIVE)
 
 
 def power_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
@@ -136,14 +157,56 @@ def nearest_bounds(use: Use, x: Bounds) -> Bounds:
     return Bounds(x.low - 0.5, x.high + 0.5)
 
 
+def subtract_mask_demands(use: Use) -> Demanded:
+    """1 less an integer, and as floats that less 1, drops what a mask keeps."""
+    x, y = use.bounds
+    if x.low == x.high == 1:
+        yield 1, MASK
+    elif y.low == y.high == 1 and use.shape.element_type.is_floating:
+        yield 0, MASK
+
+
+def multiply_mask_demands(use: Use) -> Demanded:
+    """Integers, as floats, are a mask that are multiplied by a large constant, or by as many unlike numbers: not by
+    what a broadcast repeats, such as the frequencies that positions are multiplied by, or scales."""
+    if not use.shape.element_type.is_floating or len(set(use.instruction.operands)) == 1:
+        return
+    for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
+        is_penalty = other.low == other.high and abs(other.low) >= _SMALLEST_PENALTY
+        repeats = any(operand.opcode == "broadcast" for operand in use.operands[1 - number : 2 - number])
+        if is_penalty or not (other.is_bounded or repeats):
+            yield number, MASK
+
+
+def _choices(use: Use, number: int, other: Bounds) -> int | None:
+    """How many unlike numbers an operand should have, less one, that is compared with another; None if any."""
+    direction = use.attributes.direction
+    is_equality, is_integral = direction in ("EQ", "NE"), use.shapes[0].element_type.is_integral
+    if other.low != other.high:
+        return _SEGMENTS if is_equality and is_integral else None
+    if is_equality:
+        is_choice = float(other.low).is_integer() and 0 <= other.low <= _MOST_CHOICES
+        return max(1, int(other.low)) if is_choice else None
+    if not is_integral:
+        return 1 if other.low == 0.5 else None
+    return 1 if (_MIRRORED[direction] if number else direction, other.low) in _ABOVE_ZERO else None
+
+
 def compare_demands(use: Use) -> Demanded:
-    """Integers compared with an iota lie in its range; what decides over a loop keeps it short."""
-    if not use.shapes[0].element_type.is_integral:
+    """Integers compared with an iota lie in its range; what decides over a loop keeps it short. Other integers that are
+    compared with small constants, or for equality with any, are as few unlike ones as the comparison tells apart."""
+    element_type = use.shapes[0].element_type
+    if not element_type.is_integral and not element_type.is_floating:
         return
     for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
         if not use.is_condition:
-            if other.low < other.high < 2**30 and other.low > -(2**30):
-                yield number, Demand(other.low, other.high)
+            is_range = element_type.is_integral and (other.low, other.high) != element_type.integer_range
+            if is_range and other.low < other.high < 2**30 and other.low > -(2**30):
+                yield number, Demand(other.low, other.high, is_defined_beyond=True)
+            elif (choices := _choices(use, number, other)) is not None:
+                yield number, Demand(choices=choices)
+        elif not element_type.is_integral:
+            continue
         elif other.low == other.high:
             counts_up = (use.attributes.direction in ("GT", "GE")) == (number == 1)
             few = -_MOST_TRIPS if counts_up else _MOST_TRIPS

@@ -22,7 +22,7 @@ from hloexec.ops.sorting.sort import stable_argsort
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
-__all__ = ["combine"]
+__all__ = ["combine", "places_of_unlike"]
 
 
 def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee, *, is_exact: bool) -> None:
@@ -42,6 +42,14 @@ def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Ca
                 add_by_key(target, keys, piece, element_type)
             else:
                 _combine_recognised(name, target, keys, piece)
+
+
+def places_of_unlike(target: Array, keys: Array, pieces: Array) -> None:
+    """Sets the elements of a target of preds into which unlike elements of several pieces go."""
+    order, begins = _by_key(keys)
+    ordered = pieces[order]
+    first = ordered[np.repeat(begins, np.diff(begins, append=len(order)))]
+    target[keys[order[begins]]] |= np.logical_or.reduceat(ordered != first, begins, axis=0)
 
 
 # By measurement: rows so long are worth a call of NumPy's each, and rounds of so many keys are worth one.

@@ -207,7 +207,9 @@ def _start_demands(use: Use, first: int, sizes: Sequence[int]) -> Demanded:
     if len(use.shapes) == first + 1 and use.shapes[first].rank == 1:
         yield first, start_demand(room)
     else:
-        yield from ((first + number, Demand(0, max(0, free))) for number, free in enumerate(room))
+        yield from (
+            (first + number, Demand(0, max(0, free), is_defined_beyond=True)) for number, free in enumerate(room)
+        )
 
 
 def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:

@@ -123,7 +123,7 @@ def batch_sizes(indices: ArrayShape, index_vector_dim: int) -> tuple[tuple[int, 
 def start_demand(room: Sequence[int]) -> Demand:
     """The demand on index vectors, given how far windows can start from 0 in each dimension: the tightest bounds of the
     dimensions in which there is a choice at all."""
-    return Demand(0, min((free for free in room if free > 0), default=0))
+    return Demand(0, min((free for free in room if free > 0), default=0), is_defined_beyond=True)
 
 
 def require_windows(names: WindowNames, attributes: Any, operand: ArrayShape, indices: ArrayShape) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hloexec.dtypes import Kind
-from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape, parts_of
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import (
     array_shape,
@@ -23,7 +23,7 @@ from hloexec.ops.common import (
     same_type_ignoring_float_width,
     shape_of,
 )
-from hloexec.ops.indexing.combining import combine
+from hloexec.ops.indexing.combining import combine, places_of_unlike
 from hloexec.ops.indexing.index_vectors import (
     WindowNames,
     batch_sizes,
@@ -40,7 +40,7 @@ from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import common_extent, completed, part
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
-from hloexec.ops.reduction.reducers import recognise_components
+from hloexec.ops.reduction.reducers import recognise_components, takes_any_order
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, relate_window_of
 from hloexec.ops.rounding import Rounding, Summation, Sums
@@ -130,6 +130,26 @@ class Scatter:
         batch = [updates[number] for number in _batch_axes(attributes, len(updates))]
         relate_starts(_NAMES, use, operands[0], count, batch)
         use.sums_over(batch)
+
+    @staticmethod
+    def unspecified(instruction: Instruction, module: Module) -> str | None:
+        is_free = takes_any_order(module.by_name[instruction.attributes.to_apply])
+        return None if is_free else "writes to places that its indices repeat in an order that HLO leaves open"
+
+    @staticmethod
+    def open_elements(instruction: Instruction, operands: Sequence[Array]) -> Array | None:
+        """The places to which unlike updates go."""
+        attributes, count = instruction.attributes, len(operands) // 2
+        bound, (indices, *updates) = operands[0].shape, operands[count:]
+        window = _window_sizes(attributes, len(bound), updates[0].shape)
+        axes = (*_batch_axes(attributes, updates[0].ndim), *attributes.update_window_dims)
+        placement = Placement.of(index_vectors(_NAMES, attributes, indices.shape), bound, window, axes)
+        keys = placement.keys(indices)
+        table = placement.table(np.zeros(bound, np.bool_))
+        for update in updates if keys is not None else ():
+            assert keys is not None
+            places_of_unlike(placement.target(table), keys.keys, placement.pieces(update, keys))
+        return placement.restored(table)
 
     @staticmethod
     def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:

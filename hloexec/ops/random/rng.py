@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -110,6 +110,11 @@ class RngBitGenerator:
     probe = Probe("(u64[2], T[2]) rng-bit-generator(a0), algorithm=rng_default", ("u64[2]",))
 
     @staticmethod
+    def unspecified(instruction: Instruction, module: Module) -> str | None:
+        is_default = instruction.attributes.algorithm == "rng_default"
+        return "has random bits of the default algorithm, which each backend chooses" if is_default else None
+
+    @staticmethod
     def relate(use: Relating) -> None:
         use.keep(use.operands[0].axes, "it is the state of a random number generator")
         if isinstance(use.result.shape, TupleShape):
@@ -156,6 +161,11 @@ class RngBitGenerator:
         return np.array(words, np.uint64).view(state.dtype), values
 
 
+def _of_run(instruction: Instruction, module: Module) -> str:
+    """Why HLO leaves open what comes from the generator of a run."""
+    return "has random numbers of a generator that each backend chooses"
+
+
 @opcode(
     "rng-get-and-update-state", operands=0, attributes=RngGetAndUpdateStateAttributes, any_order=True, is_pure=False
 )
@@ -164,6 +174,7 @@ class RngGetAndUpdateState:
 
     states_shape = True
     probe = Probe("T[2] rng-get-and-update-state(), delta=1")
+    unspecified = staticmethod(_of_run)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -194,6 +205,7 @@ class Rng:
 
     states_shape = True
     probe = Probe("T[2] rng(a0, a1), distribution=rng_uniform", ("T[]", "T[]"))
+    unspecified = staticmethod(_of_run)
 
     @staticmethod
     def relate(use: Relating) -> None:

@@ -14,8 +14,27 @@ from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.ops.control.annotations import is_annotation
 from hloexec.ops.remembering import remembered
 
-__all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value", "unrecognised"]
+__all__ = [
+    "chooses_by_order",
+    "recognise",
+    "recognise_components",
+    "recognise_value",
+    "takes_any_order",
+    "unrecognised",
+]
 
+_ACTIONS = {
+    "add": 2,
+    "multiply": 2,
+    "minimum": 2,
+    "maximum": 2,
+    "and": 2,
+    "or": 2,
+    "xor": 2,
+    "subtract": 1,
+    "divide": 1,
+}
+"""Of which operations the first operands may be the value so far, if further ones come in any order."""
 _COMMUTATIVE = frozenset({"add", "multiply", "minimum", "maximum", "and", "or", "xor"})
 _ORDER_OPCODES = frozenset(
     {"parameter", "compare", "select", "minimum", "maximum", "and", "or", "not", "tuple", "copy"}
@@ -55,6 +74,40 @@ def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     )
     known = tuple(name for name in found if name is not None)
     return known if len(known) == count else None
+
+
+@remembered
+def takes_any_order(computation: Computation) -> bool:
+    """Whether a combiner of values so far with further ones gives the same, but for rounding, in whichever order these
+    come: each value so far stays as it is, or something is added to it, or it is multiplied by, that does not depend on
+    any value so far."""
+    parameters, root = computation.parameters, computation.root
+    results = computation.operands_of(root) if root.opcode == "tuple" else (root,)
+    dependent = {parameter.name for parameter in parameters[: len(results)]}
+    for instruction in computation:
+        if dependent.intersection(instruction.operands):
+            dependent.add(instruction.name)
+    return all(
+        _is_action(computation, result, parameter.name, dependent)
+        for result, parameter in zip(results, parameters, strict=False)
+    )
+
+
+def _is_action(computation: Computation, result: Instruction, current: str, dependent: set[str]) -> bool:
+    result = _behind_any_conversions(computation, result)
+    operands = [_behind_any_conversions(computation, operand) for operand in computation.operands_of(result)]
+    places = [number for number, operand in enumerate(operands) if operand.name == current]
+    if result.name == current:
+        return True
+    if len(operands) != 2 or len(places) != 1 or places[0] >= _ACTIONS.get(result.opcode, 0):
+        return False
+    return operands[1 - places[0]].name not in dependent
+
+
+def _behind_any_conversions(computation: Computation, instruction: Instruction) -> Instruction:
+    while instruction.opcode in ("convert", "copy") or is_annotation(instruction):
+        (instruction,) = computation.operands_of(instruction)
+    return instruction
 
 
 def unrecognised(computation: Computation) -> Computation:

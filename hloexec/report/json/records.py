@@ -30,8 +30,8 @@ RECORDS: Mapping[str, str] = {
     "compared nan_constants event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
     "sample_count",
-    "explain": f"{_RUN} expected_file explained_verdict best alike untold_instructions undecided trials reference "
-    "leaves run_count unexplained_instructions checked_instruction_count is_complete",
+    "explain": f"{_RUN} expected_file explained_verdict left_open best alike untold_instructions undecided trials "
+    "reference leaves run_count unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
     "differing",
     "compare": f"actual_file expected_file module? numerics {_COMPARISON}",
@@ -96,7 +96,8 @@ RECORDS: Mapping[str, str] = {
     "run_count flops parameter_bytes result_shape",
     "opcode": "opcode minimum_operands maximum_operands? role is_elementwise is_supported documentation element_types?",
     "comparison": _COMPARISON,
-    "compared_leaf": "label verdict actual_shape expected_shape element_count note measured?",
+    "compared_leaf": "label verdict actual_shape expected_shape element_count note undecided_elements? measured?",
+    "undecided_elements": "element_count first_indices left_open_by reason",
     "measurement": "ulp_type unequal_count mismatch_count max_absolute_error? mean_absolute_error? "
     "max_relative_error? mean_relative_error? ulp_percentiles cosine? nans infinities unlike_zero_count mean_severity "
     "infinite_mismatch_count first worst error_map tolerance",

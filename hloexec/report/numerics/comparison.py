@@ -9,11 +9,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
+from hloexec.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
 from hloexec.report.units import count_text, number_text, plural
+from hloexec.wording import listing
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
 
@@ -24,16 +25,19 @@ _STYLES = {
     Verdict.P99: "bold yellow",
     Verdict.MEDIAN: "bold yellow",
     Verdict.MEAN: "bold yellow",
+    Verdict.NOT_DECIDED: "bold yellow",
     Verdict.DIFFERENT: "bold red",
 }
 _WORST_SHOWN = 5
+_MOST_LABELS = 12
 
 
 def verdict_line(comparison: Comparison) -> Text:
     """The verdict, how many leaves it is about, and how many NaNs, which say nothing about numbers."""
     verdict = comparison.verdict
-    bad, count = len(comparison.different), len(comparison.leaves)
-    if bad:
+    count = len(comparison.leaves)
+    bad = sum(leaf.verdict is verdict for leaf in comparison.leaves)
+    if not verdict.agrees:
         rest = f"{count_text(bad)} of {plural(count, 'array')}"
     else:
         equal = sum(leaf.verdict is Verdict.EQUAL for leaf in comparison.leaves)
@@ -48,12 +52,12 @@ def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[st
     parts: list[RenderableType] = [verdict_line(comparison)]
     off = sorted(
         (leaf for leaf in comparison.leaves if leaf.verdict is not Verdict.EQUAL),
-        key=lambda leaf: leaf.verdict.agrees,
+        key=lambda leaf: (leaf.verdict.agrees, leaf.verdict is not Verdict.DIFFERENT),
     )
     if off:
         shown = off[: top or None]
         parts += [Text(""), with_rest(_table(shown), len(off), top)]
-        parts += [Text(f"{leaf.label}: {line}") for leaf in shown for line in _remark_lines(leaf)]
+        parts += [Text(f"{listing(labels, _MOST_LABELS)}: {line}") for line, labels in _remarks(shown).items()]
         worst = next((leaf for leaf in shown if leaf.measured is not None), None)
         if worst is not None:
             parts += [Text(""), _details(worst)]
@@ -109,9 +113,18 @@ def _ulp_text(ulps: float | None) -> str:
     return count_text(int(ulps)) if ulps < 1e6 and ulps == int(ulps) else f"{ulps:.3g}"
 
 
+def _remarks(leaves: Sequence[LeafComparison]) -> dict[str, list[str]]:
+    """What there is to say of leaves, each with the labels of those that it is said of."""
+    found: dict[str, list[str]] = {}
+    for leaf in leaves:
+        for line in _remark_lines(leaf):
+            found.setdefault(line, []).append(leaf.label)
+    return found
+
+
 def _remark_lines(leaf: LeafComparison) -> list[str]:
     """What a row of numbers does not say: notes, and where NaNs, infinities and signs of zeros differ."""
-    lines = [line for line in (leaf.note, leaf.statistic_text) if line]
+    lines = [line for line in (leaf.undecided_text, leaf.note, leaf.statistic_text) if line]
     if leaf.measured is None:
         return lines
     for name, (_, ours, theirs) in (("NaN", leaf.measured.nans), ("infinity", leaf.measured.infinities)):
@@ -189,7 +202,17 @@ def leaf_comparison_record(leaf: LeafComparison) -> dict[str, object]:
         "expected_shape": leaf.expected_shape,
         "element_count": leaf.count,
         "note": leaf.note,
+        "undecided_elements": None if leaf.undecided is None else _undecided_record(leaf.undecided),
         "measured": None if leaf.measured is None else {"ulp_type": leaf.ulp_type, **_measured_record(leaf.measured)},
+    }
+
+
+def _undecided_record(undecided: Undecided) -> dict[str, object]:
+    return {
+        "element_count": undecided.element_count,
+        "first_indices": [list(index) for index in undecided.first],
+        "left_open_by": list(undecided.instructions),
+        "reason": undecided.reason,
     }
 
 

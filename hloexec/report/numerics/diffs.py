@@ -24,7 +24,7 @@ __all__ = ["diff_line", "diff_record", "diff_view", "sides_record"]
 
 _MOST_STEPS = 5
 """A called computation of more is not shown."""
-_STYLES = {"agree": "bold green", "rounding only": "bold cyan", "differ": "bold red"}
+_STYLES = {"agree": "bold green", "rounding only": "bold cyan", "not decided": "bold yellow", "differ": "bold red"}
 
 
 def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPair | None = None) -> RenderableType:

@@ -21,6 +21,7 @@ _STYLES = {
     Explained.EQUAL: "bold green",
     Explained.ROUNDING: "bold cyan",
     Explained.POLICY: "bold green",
+    Explained.NOT_DECIDED: "bold yellow",
     Explained.NONE: "bold red",
 }
 _MOST_NAMES = 6
@@ -29,7 +30,7 @@ _MOST_NAMES = 6
 def explanation_view(found: Explanation, top: int, command: Callable[..., str]) -> RenderableType:
     """Everything `hloexec explain` says."""
     parts: list[RenderableType] = [_verdict(found)]
-    parts += [Text(line) for line in _remarks(found)]
+    parts += [Text(line) for line in (*found.left_open, *_remarks(found))]
     if len(found.trials) > 1:
         parts.append(_trials(found, top))
     if found.checked_instructions:
@@ -54,6 +55,8 @@ def _verdict(found: Explanation) -> Text:
     elif found.verdict is Explained.NONE:
         text = Text.assemble((found.verdict.value, style), f": {_policy_text(found.best)} comes nearest, but ")
         text.append(_left(found.best))
+    elif found.verdict is Explained.NOT_DECIDED:
+        text = Text.assemble((found.verdict.value, style), ": what rounding does not explain is left open")
     else:
         text = Text.assemble((found.verdict.value, style), f", {_left(found.best)}")
     return text
@@ -219,6 +222,7 @@ def explanation_record(found: Explanation) -> dict[str, object]:
         "unexplained_instructions": list(map(_instruction_record, found.instructions)),
         "checked_instruction_count": found.checked_instructions,
         "is_complete": found.is_complete,
+        "left_open": list(found.left_open),
     }
 
 

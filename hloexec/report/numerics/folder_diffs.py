@@ -14,7 +14,13 @@ from hloexec.report.units import plural
 
 __all__ = ["folder_record", "folder_view"]
 
-_STYLES = {"differ": "bold red", "not compared": "bold yellow", "rounding only": "cyan", "agree": "green"}
+_STYLES = {
+    "differ": "bold red",
+    "not compared": "bold yellow",
+    "not decided": "bold yellow",
+    "rounding only": "cyan",
+    "agree": "green",
+}
 _HINT = "--top says how many"
 _RANKS = {outcome: rank for rank, outcome in enumerate(_STYLES)}
 

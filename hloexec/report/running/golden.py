@@ -19,7 +19,12 @@ from hloexec.report.units import plural, seconds_text
 
 __all__ = ["change_lines", "check_record", "checks_view"]
 
-_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.BROKEN: "bold yellow"}
+_STYLES = {
+    Outcome.PASSED: "green",
+    Outcome.NOT_DECIDED: "bold yellow",
+    Outcome.FAILED: "bold red",
+    Outcome.BROKEN: "bold yellow",
+}
 
 
 def checks_view(checks: Sequence[GoldenCheck], count: int, top: int, advice: Sequence[str] = ()) -> RenderableType:
@@ -30,7 +35,7 @@ def checks_view(checks: Sequence[GoldenCheck], count: int, top: int, advice: Seq
     parts: list[RenderableType] = [_headline(checks, count), Text("")]
     width = max(len(check.folder.name) for check in checks)
     parts += [_line(check, width) for check in checks]
-    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    failed = [check for check in checks if check.outcome in (Outcome.FAILED, Outcome.NOT_DECIDED)]
     for check in failed[: top or None]:
         if check.comparison is not None:
             parts += [Text(""), Text(str(check.folder), style="bold"), comparison_view(check.comparison, top)]
@@ -53,13 +58,14 @@ def _headline(checks: Sequence[GoldenCheck], count: int) -> Text:
         return Text.assemble(("all agree", "bold green"), (f"  {checked}{plural(count, 'golden')}", "dim"))
     said = [f"{counts[Outcome.FAILED]} different"] if counts[Outcome.FAILED] else []
     said += [f"{counts[Outcome.BROKEN]} broken"] if counts[Outcome.BROKEN] else []
+    said += [f"{counts[Outcome.NOT_DECIDED]} not decided"] if counts[Outcome.NOT_DECIDED] else []
     return Text.assemble((", ".join(said), "bold red"), (f"  of {plural(len(checks), 'golden')}", "dim"))
 
 
 def _line(check: GoldenCheck, width: int) -> Text:
     took = f"  {seconds_text(check.seconds)}" if check.seconds else ""
     policy = f" ({check.golden.numerics})" if check.golden is not None else ""
-    label = (f"{check.outcome.value:<7}", _STYLES[check.outcome])
+    label = (f"{check.outcome.value:<6} ", _STYLES[check.outcome])
     message = check.message.replace("\n", "\n" + " " * (width + 9))
     return Text.assemble(label, f"{check.folder.name:<{width}}  ", message, (policy + took, "dim"))
 

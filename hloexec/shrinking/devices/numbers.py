@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from hloexec.dataflow import Fact, ForwardAnalysis
 from hloexec.dtypes import Kind, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.operations import traits_of
@@ -18,7 +19,6 @@ from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
-from hloexec.shrinking.dataflow import Fact, ForwardAnalysis
 from hloexec.structs import define, frozen
 from hloexec.values import Array
 

@@ -10,7 +10,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.options import KeyValue, html_option, json_option, named_policy, top_option
-from hloexec.cli.reports import show_report, write_command_page
+from hloexec.cli.reports import exit_code, show_report, write_command_page
 from hloexec.structs import frozen
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ def command(
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
 
-    Prints one of `equal`, `rounding only`, `within tolerance` and `different`, and shows the differences. If no
-    tolerance is given, it is derived from the element types and the module. Exits with 0 if both agree, 1 if they
-    differ, 2 if they cannot be compared.
+    Prints one of `equal`, `rounding only`, `within tolerance`, `not decided` and `different`, and shows the
+    differences. If no tolerance is given, it is derived from the element types and the module. Exits with 0 if both
+    agree, 1 if they differ, 2 if they cannot be compared, 3 if they differ only where the module leaves open what they
+    are.
     """
     from hloexec.report.numerics.comparison import comparison_record, comparison_view
 
@@ -100,7 +101,7 @@ def command(
     if html is not None:
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
         write_command_page(html, comparison, module, view, facts, pairs)
-    return 0 if comparison.agrees else 1
+    return exit_code(comparison.verdict)
 
 
 @frozen
@@ -182,7 +183,7 @@ def _hints(comparison: Comparison, actual: str, expected: str, own: _Options, *,
     if own.module_file is None:
         return ["with the module, the tolerance follows from its roundings:", f"  {command} --module MODULE"]
     module = shlex.quote(own.module_file)
-    if own.inputs is None and any(leaf.note for leaf in comparison.different):
+    if own.inputs is None and (comparison.not_decided or any(leaf.note for leaf in comparison.different)):
         if is_whole:
             return [
                 "a run on the whole inputs measures the rounding error of each element (where the module lacks "
@@ -190,7 +191,9 @@ def _hints(comparison: Comparison, actual: str, expected: str, own: _Options, *,
                 f"  hloexec run {module} --global-inputs FILE --against {shlex.quote(expected)}",
             ]
         return [
-            "with the inputs, the rounding error of each element is measured:",
+            "with the inputs, the rounding error of each element is measured, and which elements are left open:"
+            if comparison.not_decided
+            else "with the inputs, the rounding error of each element is measured:",
             f"  {command} --module {module} --inputs FILE",
         ]
     return []

@@ -176,7 +176,7 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
         click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if chosen.html is not None:
         write_run_page(chosen.html, found, on_after, view, (("before", before), ("after", after)))
-    return 0 if found.agrees else 1
+    return 0 if found.agrees else 3 if found.verdict == "not decided" else 1
 
 
 def _saved(found: Diff, folder: str, options: Mapping[str, Any], progress: ProgressBar) -> SavedPair | None:

@@ -11,7 +11,7 @@ import attrs
 import click
 
 from hloexec.cli.inputs.loading import values_per_device
-from hloexec.cli.problems import as_options
+from hloexec.cli.problems import as_options, commands_at_hand
 from hloexec.cli.reports import show_report, write_command_page
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
     if chosen.html is not None:
         folders = folder if other is None else f"{folder}, {other}"
         write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.seed))))
-    return {"differ": 1, "not compared": 2}.get(found.outcome, 0)
+    return {"differ": 1, "not compared": 2, "not decided": 3}.get(found.outcome, 0)
 
 
 def _in_options(module: ModuleDiff) -> ModuleDiff:
     """What keeps stages from running, as options say it."""
-    steps = [attrs.evolve(step, reason=as_options(step.reason)) for step in module.steps]
+    steps = [attrs.evolve(step, reason=as_options(step.reason, commands_at_hand())) for step in module.steps]
     return attrs.evolve(module, steps=tuple(steps))

@@ -72,9 +72,11 @@ def command(
 
     Each policy is tried for the whole module, then for those instructions only whose effects are found in what is
     expected, then several at once. A policy explains it if what remains is what rounding leaves. Policies that the
-    values cannot tell apart are all named. Exits with 0 if rounding or a policy explains it, with 1 if none does.
+    values cannot tell apart are all named. Exits with 0 if rounding or a policy explains it, with 1 if none does, and
+    with 3 if what rounding does not explain is left open by the module.
     """
     from hloexec.explaining import explain
+    from hloexec.explaining.findings import Explained
     from hloexec.ops.policies.policy import POLICIES
     from hloexec.report.numerics.explanations import explanation_record, explanation_view
 
@@ -91,6 +93,8 @@ def command(
     show_report("explain", as_json, lambda: record | explanation_record(found), lambda: view(top))
     if html is not None:
         write_run_page(html, found, run, view)
+    if found.verdict is Explained.NOT_DECIDED:
+        return 3
     return 0 if found.is_explained and found.first_unexplained is None else 1
 
 

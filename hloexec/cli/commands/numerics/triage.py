@@ -90,7 +90,8 @@ def command(
     Each runs in a process of its own, within --timeout and --memory. For what differs, the instruction to blame is
     found, and the numerics policy that explains it, if any does: TF32, flushed denormals. Modules with the same cause
     are a group, of which the smallest is minified, in DIR/minified. Ctrl-C shows what is known; with -o, the same
-    command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; else with 0.
+    command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; with 3 if
+    all could, but one is not decided, because it leaves open what differs; else with 0.
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.report.numerics.triages import triage_page_view, triage_record, triage_view
@@ -110,4 +111,6 @@ def command(
         write_command_page(html, found, None, partial(triage_page_view, found), told)
     if not found.is_complete:
         return 130
-    return 1 if found.differing else 0 if found.agrees else 2
+    if found.differing or found.agrees:
+        return 1 if found.differing else 0
+    return 3 if all(module.is_judged for module in found.modules) else 2

@@ -12,7 +12,7 @@ import click
 from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option
-from hloexec.cli.problems import as_options
+from hloexec.cli.problems import as_options, commands_at_hand
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, custom_call_option, register_custom_calls, run_options
 
@@ -138,7 +138,8 @@ def check(
     """Check goldens: each DIR is a golden, or a folder that contains some at any depth.
 
     Runs each golden's module on its inputs, and compares the results. Exits with 0 if all agree, 1 if one differs, 2 if
-    one cannot be checked. Ctrl-C shows what came of those that have been checked.
+    one cannot be checked, and otherwise 3 if one is not decided, because the module leaves open what differs. Ctrl-C
+    shows what came of those that have been checked.
     """
     import hloexec
     from hloexec.golden import find_goldens
@@ -168,7 +169,8 @@ def check(
     if not is_complete:
         return 130
     outcomes = {entry.outcome for entry in checks}
-    return 2 if Outcome.BROKEN in outcomes else 1 if Outcome.FAILED in outcomes else 0
+    codes = {Outcome.BROKEN: 2, Outcome.FAILED: 1, Outcome.NOT_DECIDED: 3}
+    return next((code for outcome, code in codes.items() if outcome in outcomes), 0)
 
 
 def _advice(check: GoldenCheck, module: Module | None, module_file: str | None) -> list[str]:
@@ -194,7 +196,7 @@ def _checked(path: Path, module: Module | None, *, is_updated: bool) -> GoldenCh
         found = update_golden(path) if is_updated else hloexec.check_golden(path, module=module)
     except HloError as error:
         found = GoldenCheck(path, Outcome.BROKEN, str(error))
-    return attrs.evolve(found, message=as_options(found.message))
+    return attrs.evolve(found, message=as_options(found.message, commands_at_hand()))
 
 
 def _stem(file: str, module: Module) -> str:

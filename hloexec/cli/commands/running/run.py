@@ -12,6 +12,7 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import Prepared, given_values, required_topology, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
+from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import HloError, InputError
 from hloexec.structs import frozen
@@ -83,7 +84,8 @@ __all__ = ["command"]
     "--against",
     metavar="xla-cpu|POLICY|FILE",
     help="Compare the result with that of XLA:CPU (through jaxlib), of another policy, of another module on the same "
-    "inputs, or with a golden or a .npz file; exits with 1 if they differ.",
+    "inputs, or with a golden or a .npz file; exits with 1 if they differ, and with 3 if they do only where the module "
+    "leaves open what they are.",
 )
 @click.option(
     "--shrink",
@@ -104,7 +106,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
 
     Parameters get random values that suit their use (the same values on every machine), unless --inputs or --input set
     them or FILE is a snapshot, which has its own. The result is shown as a table with one row per array, with a hash
-    of its bytes. If a snapshot contains a result, the two are compared.
+    of its bytes. If a snapshot contains a result, the two are compared, with the exit codes of --against.
 
     A module for several devices runs on all of them at once, with the same inputs unless the options say otherwise.
     If the devices' values differ, the rows name the devices that hold each value, and in files the keys of a value
@@ -123,6 +125,8 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         given = with_inputs_of(own.against, given)
     loaded = _load_inputs(file, given, own, strict=strict)
     run, module = loaded.run, loaded.run.module
+    said = click.get_current_context().obj
+    said.has_verdict |= run.recorded_result is not None
     expected_for = None if own.against is None else expectation(own.against, module, loaded.options)
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
@@ -155,7 +159,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         raise failure
     for view in views:
         view.close()
-    return 1 if own.against is not None and comparison is not None and not comparison.agrees else 0
+    return 0 if comparison is None else exit_code(comparison.verdict)
 
 
 def _reassembled(loaded: _Loaded, results: list[Value]) -> tuple[list[Value], _Division]:
@@ -185,7 +189,9 @@ def _comparison(
         return compared(expected_for, run.module, run.inputs, results, options, divided)
     if run.recorded_result is None:
         return None
-    return hloexec.compare(whole[0], run.recorded_result, module=run.module, numerics=options["numerics"])
+    return hloexec.compare(
+        whole[0], run.recorded_result, module=run.module, inputs=run.inputs, numerics=options["numerics"]
+    )
 
 
 @frozen

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 __all__ = ["NUMERICS"]
 
 _VERDICTS = (
-    "equal|rounding only|within tolerance|99 % within tolerance|median within tolerance|mean within tolerance|different"
+    "equal|rounding only|within tolerance|99 % within tolerance|median within tolerance|mean within tolerance|"
+    "not decided|different"
 )
 
 NUMERICS: Mapping[str, tuple[str, str]] = {
@@ -23,6 +24,12 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     "expected_shape": ("text", "The shape of the expected array, as HLO text; `nothing` where there is none."),
     "element_count": ("integer", "How many elements there are."),
     "note": ("text", "Why it cannot be compared, or how it was."),
+    "undecided_elements": (
+        "undecided_elements",
+        "Of an array that differs, elements of which nothing can be said; null where there are none.",
+    ),
+    "first_indices": ("[[integer]]", "The indices of the first of these."),
+    "left_open_by": ("[text]", "The instructions that leave open what is computed from them: COMPUTATION/INSTRUCTION."),
     "measured": ("measurement", "How far the arrays are apart; null where their shapes do not allow it."),
     "ulp_type": ("text", "The element type whose units in the last place are meant."),
     "unequal_count": ("integer", "How many elements do not have the same bits."),
@@ -121,8 +128,10 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     "chain": ("[link]", "The instructions that led to it, the earliest first."),
     # Explaining.
     "explained_verdict": (
-        "equal|rounding alone explains it|explained|none of them explains it", "What explains what is expected."
+        "equal|rounding alone explains it|explained|not decided|none of them explains it",
+        "What explains what is expected.",
     ),
+    "left_open": ("[text]", "By leaf, what the module leaves open in it, so that it was not looked at."),
     "best": ("policy_trial", "The policy that comes nearest; of those that cannot be told apart the simplest."),
     "alike": ("[policy_trial]", "Policies that the values cannot tell from the best one."),
     "untold_instructions": (
@@ -219,7 +228,8 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     "cause_groups": ("[cause_group]", "Modules with the same cause, those that differ first, the largest group first."),
     "group_number": ("integer", "The number of the group, from 1."),
     "triage_outcome": (
-        "differ|crashed|timed out|out of memory|not compared|rounding only|agree", "What came of the module."
+        "differ|crashed|timed out|out of memory|not compared|not decided|rounding only|agree",
+        "What came of the module.",
     ),
     "cause": ("text", "The cause in words."),
     "blamed_opcode": ("text", "The opcode to blame; null where a policy explains it, or none is known."),

@@ -33,7 +33,7 @@ RUNNING: Mapping[str, tuple[str, str]] = {
     "disagreement": ("text", "How the given result differs from the module's own; null where it does not."),
     "advice": ("[text]", "If another module fails: what is to blame, and the command that shows it."),
     "checks": ("[golden_check]", "What came of each golden."),
-    "outcome": ("passed|failed|broken", "What came of it; `broken`: it could not be checked."),
+    "outcome": ("passed|not_decided|failed|broken", "What came of it; `broken`: it could not be checked."),
     "message": ("text", "The same in words."),
     "golden": ("golden", "What its golden.json says."),
     "inputs_per_device": ("integer", "One, or as many as there are devices."),

@@ -22,9 +22,6 @@ from hloexec.structs import define, frozen
 
 __all__ = ["Fact", "ForwardAnalysis"]
 
-_MOST_ROUNDS = 4
-
-
 F = TypeVar("F", bound="Fact[Any]")
 
 
@@ -56,6 +53,11 @@ class ForwardAnalysis(ABC, Generic[F]):
     module: Module
 
     @property
+    def most_rounds(self) -> int:
+        """After so many rounds through a loop in which facts change, nothing is known of its state."""
+        return 4
+
+    @property
     @abstractmethod
     def nothing(self) -> F:
         """The fact that says nothing."""
@@ -68,9 +70,14 @@ class ForwardAnalysis(ABC, Generic[F]):
     def computed(self, computation: Computation, instruction: Instruction, operands: list[F], place: Place) -> F:
         """What is known of the result of any operation that is no control flow."""
 
-    def looped(self, body: Computation, state: F) -> F:
-        """What is known of the result of a loop beyond its state, which is what holds in every iteration."""
+    def looped(self, called: Sequence[Computation], body: Computation, state: F) -> F:
+        """What is known of the result of a loop beyond its state, which is what holds in every iteration; `called` are
+        its condition and its body."""
         return state
+
+    def chosen(self, choice: F, fact: F) -> F:
+        """What is known of the result of a conditional beyond the results of its branches, of which one is chosen."""
+        return fact
 
     def found(self, place: Place, fact: F) -> None:
         """Take note of a fact that is final."""
@@ -115,7 +122,7 @@ class ForwardAnalysis(ABC, Generic[F]):
             first, *others = [self.run(branch, [operand], is_final=is_final) for branch, operand in pairs]
             for other in others:
                 first = _joined(first, other)
-            return first
+            return self.chosen(operands[0], first)
         if role in (Role.CALL, Role.ASYNC_START):
             result = self.run(called[0], operands, is_final=is_final)
             return result if role is Role.CALL else self._tuple([self._tuple(operands), result])
@@ -131,7 +138,7 @@ class ForwardAnalysis(ABC, Generic[F]):
 
     def _loop(self, called: Sequence[Computation], state: F, is_final: bool) -> F:
         body = next((each for each in called if each.root.shape == each.parameter_shapes[0]), called[-1])
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(self.most_rounds):
             after = _joined(state, self.run(body, [state], is_final=False))
             if after == state:
                 break
@@ -141,4 +148,4 @@ class ForwardAnalysis(ABC, Generic[F]):
         if is_final:
             for each in called:
                 self.run(each, [state])
-        return self.looped(body, state)
+        return self.looped(called, body, state)
