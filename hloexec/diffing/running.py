@@ -207,16 +207,14 @@ def diff(
     judge = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
     different = _different(run.graph, theirs, pairing, run.comparison)
     blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
-    is_alike = tiles is None and policies[0] == policies[1]
-    changes = text_changes(before, after) if is_alike else []
+    changes = text_changes(before, after) if tiles is None and policies[0] == policies[1] else []
     known = blamed_by_texts(changes, run.graph, theirs)
     found = search(run.replay, run.state, blame, run.comparison, top, stages, known)
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     pairs, count, matched, picture = _matched(run.graph, theirs, found)
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
-    said = [] if known is not None and is_different else notes_on_texts(changes)
-    notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
+    notes = (*pairing.notes, *decided.notes, *found.notes, *notes_on_texts(changes, found.findings), *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     end = Diff(before, after, verdict, found.findings, run.comparison, pairs, count, matched, picture, notes, part)
     return _unless_left_open(end, run.graph, theirs, pairing, values) if is_different and tiles is None else end

@@ -105,7 +105,7 @@ RIGHT: dict[str, str] = {
     "jobs": "5",
     "keep": "numbers empty mapping",
     "kinds": "",
-    "margin": "",
+    "margin": "None",
     "max_trials": "5",
     "max_bytes": "None 5 1G",
     "max_iterations": "None 5",

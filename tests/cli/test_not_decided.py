@@ -86,7 +86,7 @@ def test_compare(options: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_golden_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("golden record m.hlo --inputs in.npz --expected right.npz -o g.golden".split()) == 0
+    assert main("golden record m.hlo --inputs in.npz --expected right.npz -o g.golden".split()) == 3
     capsys.readouterr()
     record = as_json(capsys, "golden check g.golden", 3)
     assert record["checks"][0]["outcome"] == "not_decided"
@@ -95,7 +95,7 @@ def test_golden_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith(
         "1 not decided  of 1 golden\n\nnot decided g.golden  not decided: 1 of 2 leaves; 0: no element"
     )
-    assert main("golden record m.hlo --inputs in.npz --expected wrong.npz -o w.golden".split()) == 0
+    assert main("golden record m.hlo --inputs in.npz --expected wrong.npz -o w.golden".split()) == 1
     assert main("golden check g.golden w.golden".split()) == 1
     # What hloexec has recorded, it has recorded with the same constants.
     assert main("golden record m.hlo --inputs in.npz -o ours.golden".split()) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hloexec.diffing.findings import Finding
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.localization.blaming import Blamed
 from hloexec.diffing.texts.changes import TextChange
@@ -29,11 +30,11 @@ def blamed_by_texts(changes: Sequence[TextChange], ours: Graph, theirs: Graph) -
     return Blamed(node, counterpart, value, node.value, None, frozenset(), change.reason)
 
 
-def notes_on_texts(changes: Sequence[TextChange]) -> list[str]:
-    """That constants differ is worth a note, whatever follows from it."""
-    return [
-        f"the texts differ in a constant: %{each.after[1]}: {each.reason}" for each in changes if each.is_of_constant
-    ]
+def notes_on_texts(changes: Sequence[TextChange], findings: Sequence[Finding]) -> list[str]:
+    """That constants differ is worth a note, whatever follows from it, unless it is a finding."""
+    known = {finding.reason for finding in findings}
+    others = [each for each in changes if each.is_of_constant and each.reason not in known]
+    return [f"the texts differ in a constant: %{each.after[1]}: {each.reason}" for each in others]
 
 
 def _is_equal(node: Node, other: Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def record(
 
     A snapshot is recorded with its own inputs and result. With --numerics exact, the result has the same bits on every
     machine, and checks compare every bit; otherwise they allow for rounding. If --expected or a snapshot has another
-    result than the module gives, that is recorded, said, and the exit code is 1.
+    result than the module gives, that is recorded and said, and the exit code is that of `golden check`.
     """
     import hloexec
     from hloexec.golden.folder import SUFFIX
@@ -115,7 +116,7 @@ def record(
     calls = [word for call in given.custom_calls for word in ("--custom-call", "=".join(call))]
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder), *calls])}\n"
     show_report("golden-record", as_json, lambda: recorded, lambda: said)
-    return 0 if disagreement is None else 1
+    return 0 if found is None else _exit_code([found])
 
 
 @command.command("check", epilog=examples(_CHECK))
@@ -143,7 +144,6 @@ def check(
     """
     import hloexec
     from hloexec.golden import find_goldens
-    from hloexec.golden.checking import Outcome
     from hloexec.report.running.golden import check_record, checks_view
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
@@ -168,6 +168,13 @@ def check(
     )
     if not is_complete:
         return 130
+    return _exit_code(checks)
+
+
+def _exit_code(checks: Sequence[GoldenCheck]) -> int:
+    """That of the worst."""
+    from hloexec.golden.checking import Outcome
+
     outcomes = {entry.outcome for entry in checks}
     codes = {Outcome.BROKEN: 2, Outcome.FAILED: 1, Outcome.NOT_DECIDED: 3}
     return next((code for outcome, code in codes.items() if outcome in outcomes), 0)
