@@ -99,7 +99,7 @@ class _ModuleParser:
         self._lexer = Lexer(text, filename)
         self._state = ParserState(self._lexer, strict=strict, warned=warned)
         self._shapes = ShapeParser(self._lexer, strict=strict)
-        self._attributes = AttributeParser(self._lexer, self._shapes)
+        self._attributes = AttributeParser(self._state, self._shapes)
         self._annotations = AnnotationParser(self._state, self._attributes)
         self._instructions = InstructionParser(self._state, self._shapes, self._attributes, self._annotations)
 

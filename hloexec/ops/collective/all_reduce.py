@@ -56,7 +56,7 @@ class _FoldAttributes(CollectiveAttributes):
 
     constrain_layout: bool = attribute(Grammar.BOOL, default=False)
     use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)
-    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
+    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES, is_open=True)
 
 
 @frozen
