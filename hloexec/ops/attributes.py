@@ -16,6 +16,7 @@ import attrs
 from hloexec.structs import frozen
 
 __all__ = [
+    "PRECISIONS",
     "REQUIRED",
     "AttributeField",
     "Grammar",
@@ -139,10 +140,13 @@ _DECLARED = "hloexec attribute"
 """In the metadata of a field, the function from its name to what it is declared as."""
 
 
+PRECISIONS = ("default", "high", "highest", "packed_nibble")
+"""How precisely an operand of a contraction is multiplied, in the order of their numbers in protocol buffers."""
+
+
 def operand_precision() -> Any:
     """The attribute that says how precisely each operand of a contraction is multiplied."""
-    words = ("default", "high", "highest", "packed_nibble")
-    return attribute(Grammar.ENUM_LIST, default=(), choices=words, any_case=True)
+    return attribute(Grammar.ENUM_LIST, default=(), choices=PRECISIONS, any_case=True)
 
 
 _fields_by_class: dict[type, dict[str, AttributeField]] = {}
