@@ -148,7 +148,23 @@ def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_pa
     np.savez(inputs, whole)
     call("run", after, "--global-inputs", inputs, "--before", before, "--save", saved)
     np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
-    assert "give these, too" in call("run", after, "--before", before, code=2)
+    for option, value in (("--before", before), ("--result-sharding", "{replicated}")):
+        found = call("run", after, option, value, code=2)
+        assert f"{option} says how whole arrays are divided; give --global-inputs, too" in found
+
+
+def test_a_sharding_of_the_result_may_be_given(tmp_path: Path, call: Call) -> None:
+    after, inputs, saved = (str(tmp_path / name) for name in ("after.hlo", "in.npz", "out.npz"))
+    Path(after).write_text(
+        "HloModule m, num_partitions=2\n\nENTRY e_spmd {\n"
+        "  p = f32[2,4] parameter(0), sharding={devices=[2,1]<=[2]}\n  ROOT r = f32[2,4] negate(p)\n}\n"
+    )
+    whole = np.arange(16, dtype=np.float32).reshape(4, 4)
+    np.savez(inputs, whole)
+    sharding = "{devices=[2,1]<=[2]}"
+    call("run", after, "--global-inputs", inputs, "--result-sharding", sharding, "--save", saved)
+    np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
+    assert "error: " in call("run", after, "--global-inputs", inputs, "--result-sharding", "{devices=", code=2)
 
 
 def test_a_result_that_nothing_puts_together_is_that_of_each_device(tmp_path: Path, call: Call) -> None:
@@ -161,7 +177,7 @@ def test_a_result_that_nothing_puts_together_is_that_of_each_device(tmp_path: Pa
     whole = np.arange(16, dtype=np.float32).reshape(4, 4)
     np.savez(inputs, whole)
     found = call("run", after, "--global-inputs", inputs, "--save", saved, code=2)
-    assert "(give the module before partitioning, with a sharding of it)" in found
+    assert "(give --result-sharding, or as --before a module before partitioning whose result has one, " in found
     devices = literals.load(saved)
     assert isinstance(devices, tuple) and len(devices) == 2
     np.testing.assert_array_equal(np.concatenate([np.asarray(value) for value in devices]), -whole)
