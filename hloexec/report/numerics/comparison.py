@@ -14,6 +14,7 @@ from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
 from hloexec.report.units import count_text, number_text, plural
+from hloexec.wording import natural_number, number_runs
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
 
@@ -51,10 +52,11 @@ def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[st
         key=lambda leaf: leaf.verdict.agrees,
     )
     if off:
-        shown = off[: top or None]
-        parts += [Text(""), with_rest(_table(shown), len(off), top)]
-        parts += [Text(f"{leaf.label}: {line}") for leaf in shown for line in _remark_lines(leaf)]
-        worst = next((leaf for leaf in shown if leaf.measured is not None), None)
+        rows = _one_for_all_devices(off)
+        shown = rows[: top or None]
+        parts += [Text(""), with_rest(_table(shown), len(rows), top)]
+        parts += [Text(f"{label}: {line}") for label, leaf in shown for line in _remark_lines(leaf)]
+        worst = next((leaf for _, leaf in shown if leaf.measured is not None), None)
         if worst is not None:
             parts += [Text(""), _details(worst)]
     if hints:
@@ -70,14 +72,29 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
-def _table(leaves: Sequence[LeafComparison]) -> Table:
+def _one_for_all_devices(leaves: Sequence[LeafComparison]) -> list[tuple[str, LeafComparison]]:
+    """Leaves with their labels; one for those of several devices, whose numbers labels begin with, that read alike."""
+    alike: dict[tuple[object, ...], tuple[list[int], LeafComparison]] = {}
+    for leaf in leaves:
+        device, dot, rest = leaf.label.partition(".")
+        number = natural_number(device)
+        said = (leaf.label,) if number is None else (dot + rest, _shape(leaf), leaf.verdict, *_figures(leaf))
+        numbers, _ = alike.setdefault((*said, *_remark_lines(leaf)), ([], leaf))
+        numbers.append(0 if number is None else number)
+    return [
+        (f"{number_runs(numbers)}{first.label[len(str(numbers[0])) :]}" if len(numbers) > 1 else first.label, first)
+        for numbers, first in alike.values()
+    ]
+
+
+def _table(leaves: Sequence[tuple[str, LeafComparison]]) -> Table:
     table = plain_table("shape", names=("",))
     table.add_column("verdict", no_wrap=True)
     for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
         table.add_column(name, justify="right", no_wrap=True)
-    for leaf in leaves:
+    for label, leaf in leaves:
         table.add_row(
-            Text(leaf.label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
+            Text(label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
         )
     return table
 

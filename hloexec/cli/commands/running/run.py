@@ -128,7 +128,10 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
         given = with_inputs_of(own.against, given)
     loaded = _load_inputs(file, given, own, strict=strict)
     run, module = loaded.run, loaded.run.module
-    expected_for = None if own.against is None else expectation(own.against, module, loaded.options)
+    is_divided = own.global_inputs is not None
+    expected_for = (
+        None if own.against is None else expectation(own.against, module, loaded.options, is_divided=is_divided)
+    )
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
         views.append(PageView(html))
