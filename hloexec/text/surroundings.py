@@ -17,7 +17,7 @@ from itertools import islice
 from hloexec.text.lexer import NAME_PATTERN
 from hloexec.wording import listing, truncated
 
-__all__ = ["advice", "without_surroundings"]
+__all__ = ["advice", "unwrapped", "without_surroundings"]
 
 _HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\\n|/[*/]|\Z)")
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
@@ -62,6 +62,7 @@ _LINES_BEHIND_HEADER = 6
 _LONGEST_LINE = 4096
 """Of what is looked at of a line behind a header."""
 _LONGEST_PREFIX = 200
+_NARROWEST_TERMINAL = 40
 
 
 def without_surroundings(text: str) -> tuple[str, list[str]] | None:
@@ -120,6 +121,24 @@ def _spelled_out(text: str) -> tuple[str, list[str]]:
         plain = side
         done.append("of a diff, the new side is read: the lines that begin with '-' are ignored")
     return plain, done
+
+
+def unwrapped(text: str) -> str | None:
+    """A text with the lines joined that are as long as the longest; None where that is short.
+
+    Terminals break lines wherever they end. A line that is so long by itself may as well be joined with the next, as
+    lines mean nothing in HLO. Lines keep their numbers, but for what is joined to one before.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    width = max(map(len, lines))
+    if width < _NARROWEST_TERMINAL:
+        return None
+    joined, missing = [], 0
+    for line in lines:
+        is_broken = len(line) == width
+        joined.append(line if is_broken else line + "\n" * (missing + 1))
+        missing = missing + 1 if is_broken else 0
+    return "".join(joined)
 
 
 def advice(text: str) -> str | None:

@@ -212,3 +212,35 @@ def test_long_texts_that_are_no_modules_take_no_long_time(text: str) -> None:
         with suppress(ParseError):
             parse(text)
     assert time.process_time() - started < 5
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+
+
+@pytest.mark.parametrize("width", range(50, 130, 7))
+@pytest.mark.parametrize("form", ["{}", "log", "> {}"])
+def test_lines_that_a_terminal_has_broken_are_joined(form: str, width: int) -> None:
+    text = _prefixed(_LOG_LINE) if form == "log" else "\n".join(form.format(line) for line in _MODULE.split("\n"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        assert parse(_wrapped(text, width)) == parse(_MODULE)
+
+
+def test_broken_lines_are_said_and_keep_the_numbers_of_others() -> None:
+    text = _wrapped(_MODULE, 50)
+    assert text != _MODULE
+    with pytest.warns(HloWarning, match="lines that are broken at column 50, as by a terminal, are joined"):
+        found = parse(text)
+    source = found.source
+    assert source is not None
+    for line in text.split("\n"):
+        if line.startswith("ENTRY"):
+            assert source.split("\n").index(line) == text.split("\n").index(line)
+    with pytest.raises(ParseError, match="frobnicated") as caught:
+        parse(text.replace("to_apply=%double", "to_apply=%frobnicated"))
+    assert caught.value.line == text.split("\n").index("  ROOT %r = f32[<=4]{0} call(%a), to_apply=%double") + 1
+    with pytest.raises(ParseError):
+        parse(text, strict=True)
