@@ -70,13 +70,15 @@ def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Mod
 
 
 def _parse_unwrapped(text: str, filename: str, line: int) -> Module | None:
-    """Read a text with the lines joined that a terminal has broken; None where there are none, or what is wrong with it
-    then is not further down than on `line`."""
+    """Read a text with the lines joined that a terminal has broken; None where that makes no module. It raises what is
+    wrong then where that is further down than on `line`, which is broken."""
     from hloexec.text.surroundings import unwrapped
 
     found = unwrapped(text)
     if found is None:
         return None
+    lines = text.split("\n")
+    width = max(map(len, lines))
     parser = _ModuleParser(found, filename, strict=False)
     try:
         try:
@@ -84,12 +86,10 @@ def _parse_unwrapped(text: str, filename: str, line: int) -> Module | None:
         except ParseError as error:
             module = _parse_surrounded(found, parser, error, strict=False)
     except ParseError as error:
-        if error.line > line:
+        if error.line > line and len(lines[line - 1]) == width:
             raise
         return None
-    warn(
-        f"{filename}: lines that are broken at column {max(map(len, text.splitlines()))}, as by a terminal, are joined"
-    )
+    warn(f"{filename}: lines that are broken at column {width}, as by a terminal, are joined")
     return module
 
 

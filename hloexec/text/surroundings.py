@@ -133,9 +133,13 @@ def unwrapped(text: str) -> str | None:
     width = max(map(len, lines))
     if width < _NARROWEST_TERMINAL:
         return None
+    header = _HEADER.search(text)
+    prefix = text[text.rfind("\n", 0, header.start()) + 1 : header.start()].rstrip() if header else ""
+    begins = _like(prefix) if 0 < len(prefix) <= _LONGEST_PREFIX else None
     joined, missing = [], 0
-    for line in lines:
-        is_broken = len(line) == width
+    for number, line in enumerate(lines):
+        # With a log prefix, what ends at the width of the terminal shows by that of the next line.
+        is_broken = len(line) == width and not (begins and begins.match("".join(lines[number + 1 : number + 2])))
         joined.append(line if is_broken else line + "\n" * (missing + 1))
         missing = missing + 1 if is_broken else 0
     return "".join(joined)
@@ -270,13 +274,7 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
     shown = truncated(stem, 60)
     if len(stem) > _LONGEST_PREFIX:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
-    pieces: list[str] = []
-    position = 0
-    for match in _DIGITS_OR_SPACE.finditer(stem):
-        pieces.append(re.escape(stem[position : match.start()]))
-        pieces.append(r"\d+" if match[0].isdigit() else r"[ \t]+")
-        position = match.end()
-    pattern = re.compile("".join(pieces) + re.escape(stem[position:]))
+    pattern = _like(stem)
     first, *others = module.split("\n")
     found = [pattern.match(line) for line in others]
     if sum(match is not None for match in found) < sum(bool(line.strip()) for line in others) / 2:
@@ -291,3 +289,14 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
 def _end_of_comments(text: str) -> int:
     match = _COMMENT.match(text)
     return 0 if match is None else match.end()
+
+
+def _like(stem: str) -> re.Pattern[str]:
+    """What is alike but for numbers and space."""
+    pieces: list[str] = []
+    position = 0
+    for match in _DIGITS_OR_SPACE.finditer(stem):
+        pieces.append(re.escape(stem[position : match.start()]))
+        pieces.append(r"\d+" if match[0].isdigit() else r"[ \t]+")
+        position = match.end()
+    return re.compile("".join(pieces) + re.escape(stem[position:]))

@@ -220,7 +220,7 @@ def _wrapped(text: str, width: int) -> str:
     )
 
 
-@pytest.mark.parametrize("width", range(50, 130, 7))
+@pytest.mark.parametrize("width", [*range(51, 56), 64, 80, 92, 99, 100, 120])
 @pytest.mark.parametrize("form", ["{}", "log", "> {}"])
 def test_lines_that_a_terminal_has_broken_are_joined(form: str, width: int) -> None:
     text = _prefixed(_LOG_LINE) if form == "log" else "\n".join(form.format(line) for line in _MODULE.split("\n"))
@@ -239,8 +239,8 @@ def test_broken_lines_are_said_and_keep_the_numbers_of_others() -> None:
     for line in text.split("\n"):
         if line.startswith("ENTRY"):
             assert source.split("\n").index(line) == text.split("\n").index(line)
-    with pytest.raises(ParseError, match="frobnicated") as caught:
-        parse(text.replace("to_apply=%double", "to_apply=%frobnicated"))
+    with pytest.raises(ParseError, match="doubla") as caught:
+        parse(text.replace("to_apply=%double", "to_apply=%doubla"))
     assert caught.value.line == text.split("\n").index("  ROOT %r = f32[<=4]{0} call(%a), to_apply=%double") + 1
     with pytest.raises(ParseError):
         parse(text, strict=True)
