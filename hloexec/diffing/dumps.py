@@ -30,9 +30,11 @@ _SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
 _START = r"(?:\d+\.)?module_(\d+)\."
 _PASS = re.compile(rf"{_START}(.+\.|)(\d{{4,}})\.([^/]+?)\.after_([^/]+?)(?:\.before_[^/]+?)?{_SUFFIX}")
 _WHOLE = re.compile(
-    rf"{_START}(.+?\.|)((?:cl_\d+\.)?(?:sm_\d+\.\d+\w*?_|[a-z]\w*?_|)(before|after)_optimizations)"
+    rf"{_START}(.+?\.|)((?:cl_\d+\.)?(?:sm_\d+\.\d+\w*?_|[a-z]\w*?_|)(?:(before|after)_optimizations|after_codegen))"
     rf"(?:_(?:before|after)_buffer_assignment)?{_SUFFIX}"
 )
+_COPY = re.compile(r"_(?:before|after)_buffer_assignment\.|\.after_codegen\.")
+"""In the names of what TPUs dump when nothing is left to do but code."""
 _CHANGELIST = re.compile(r"(?:(?<=\.)|^)cl_\d+\.$")
 _OUTSIDE = "pipeline-start"
 """What XLA calls the pass before the first one of a pipeline."""
@@ -100,14 +102,14 @@ def _grouped(folder: Path, names: Iterable[str]) -> tuple[DumpedModule, ...]:
     wholes: dict[tuple[int, str], dict[str, Stage]] = {}
     passes: dict[tuple[int, str], dict[int, Stage]] = {}
     # Text sorts after protocol buffers here, and so takes their place, as what is optimized does that of copies of it.
-    for name in sorted(names, key=lambda name: (".txt" in name, "_buffer_assignment" not in name, name)):
+    for name in sorted(names, key=lambda name: (".txt" in name, not _COPY.search(name), name)):
         if match := _PASS.fullmatch(name):
             number, module, place, pipeline, done = match.groups()
             stage = Stage(folder / name, done, pipeline)
             passes.setdefault((int(number), _named(module)), {})[int(place)] = stage
         elif match := _WHOLE.fullmatch(name):
             number, module, title, side = match.groups()
-            wholes.setdefault((int(number), _named(module)), {})[side] = Stage(folder / name, title)
+            wholes.setdefault((int(number), _named(module)), {})[side or "after"] = Stage(folder / name, title)
     by_number: dict[int, set[str]] = defaultdict(set)
     for number, name in wholes.keys() | passes.keys():
         by_number[number].add(name)

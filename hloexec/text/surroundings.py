@@ -20,6 +20,8 @@ from hloexec.wording import listing, truncated
 __all__ = ["advice", "unwrapped", "without_surroundings"]
 
 _HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\\n|/[*/]|\Z)")
+_HEADER_FIELD = re.compile(r",[ \t]*[a-z_]+=")
+"""What no log has behind the name of a module that it mentions."""
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
 """On a line on which tables or a computation begin."""
 _COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.MULTILINE)
@@ -44,6 +46,8 @@ _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _MEANINGS = {"n": "\n", "t": "\t", "r": "\r"}
 _OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
 """What a string of C++, Python or Rust begins with that has many lines, right in front of a module."""
+_BLANK_LINE = re.compile(r"^[ \t]*<BLANKLINE>[ \t\r]*$", re.MULTILINE)
+"""How doctests of Python write an empty line."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONE_BRACE = re.compile(r"(?<!\{)(?:\{\{)*+\{(?!\{)|(?<!\})(?:\}\})*+\}(?!\})")
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@[^\n]*\n", re.MULTILINE)
@@ -57,6 +61,10 @@ _MLIR = re.compile(
     r"^[ \t]*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
 )
 _PROTO_TEXT = re.compile(r"\s*(?:(?:hlo_module|hlo|computations)\s*\{|name:\s*\")")
+_TEMPLATE_HEADER = re.compile(r"^[ \t]*(?:HloModule|ENTRY)\b", re.MULTILINE)
+_QUOTED = re.compile(r'"[^"\n]*"')
+_PLACEHOLDER = re.compile(r"\$(?:\w+|\{\w+\})")
+"""No name of HLO has a dollar sign."""
 _MOST_HEADERS = 1000
 _LINES_BEHIND_HEADER = 6
 _LONGEST_LINE = 4096
@@ -111,6 +119,9 @@ def _spelled_out(text: str) -> tuple[str, list[str]]:
     if _ESCAPE_SEQUENCE.search(plain):
         plain = _ESCAPE_SEQUENCE.sub("", plain)
         done.append("escape sequences of a terminal are ignored")
+    if _BLANK_LINE.search(plain):
+        plain = _BLANK_LINE.sub("", plain)
+        done.append("<BLANKLINE> is an empty line")
     if _ENTITY.search(plain):
         plain = html.unescape(plain)
         done.append("entities of HTML stand for their characters")
@@ -161,6 +172,9 @@ def advice(text: str) -> str | None:
         return (
             "the text is a diff of parts of a file: give the module, or a diff with all its lines (git diff -U999999)"
         )
+    placeholder = _PLACEHOLDER.search(_QUOTED.sub("", text)) if "$" in text else None
+    if placeholder is not None and _TEMPLATE_HEADER.search(text):
+        return f"the text is a template: replace '{placeholder[0]}' and the like"
     if _PROTO_TEXT.match(text):
         return "the text is a protocol buffer written as text: hloexec.load reads the binary form"
     return None
@@ -179,6 +193,8 @@ def _headers(text: str) -> list[re.Match[str]]:
 
 
 def _is_header(text: str, position: int) -> bool:
+    if _HEADER_FIELD.match(text, position):
+        return True
     for _ in range(_LINES_BEHIND_HEADER):
         position = text.find("\n", position) + 1
         if not position:

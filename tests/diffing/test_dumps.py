@@ -81,7 +81,9 @@ def test_what_a_tpu_optimized_may_have_a_later_number(tmp_path: Path) -> None:
         "module_0025.jit_step.before_optimizations.txt",
         "module_0027.jit_step.0003.p.after_q.txt",
         "module_0027.jit_step.after_optimizations_after_buffer_assignment.txt",
+        "module_0029.jit_step.after_codegen.txt",
         "module_0029.jit_step.after_optimizations.txt",
+        "module_0031.jit_last.cl_914450892.after_codegen.txt.gz",
     )
     found = {str(module): [stage.path.name for stage in module.stages] for module in dumped_modules(folder)}
     assert found == {
@@ -96,6 +98,7 @@ def test_what_a_tpu_optimized_may_have_a_later_number(tmp_path: Path) -> None:
             "module_0027.jit_step.after_optimizations_after_buffer_assignment.txt",
         ],
         "module_0029.jit_step": ["module_0029.jit_step.after_optimizations.txt"],
+        "module_0031.jit_last": ["module_0031.jit_last.cl_914450892.after_codegen.txt.gz"],
     }
 
 
