@@ -165,7 +165,7 @@ def advice(text: str) -> str | None:
         return f"the text holds {len(headers)} modules, {listing(places, 4)}: give each a text of its own"
     if text.lstrip().startswith("{ lambda"):
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
-    if _MLIR.search(text[:20_000]):
+    if not headers and _MLIR.search(text[:20_000]):
         return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
     hunks = _HUNK.findall(_by_file(text)[1])
     if len(hunks) > 1 or (hunks and int(hunks[0]) > 1):

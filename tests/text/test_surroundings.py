@@ -61,6 +61,7 @@ SURROUNDED = {
     "banners": f"*** Begin module_0000.poly.txt ***\n{_MODULE}*** End module_0000.poly.txt ***\n",
     "entities": escape(_MODULE),
     "a page": f"<pre>{escape(_MODULE)}</pre>",
+    "a string behind one of MLIR": f'auto mlir = R"(\nmodule attributes {{}} {{\n}}\n)";\nauto hlo = R"({_MODULE})";\n',
     "a doctest": f">>> print(f)\n{_MODULE.replace(chr(10) * 2, chr(10) + '<BLANKLINE>' + chr(10))}<BLANKLINE>\n",
     "a signature on lines of its own": f"body:\n{_MODULE.replace('%double (x', '%double' + chr(10) * 7 + '(x')}",
     "colours": f"\x1b[32m{_MODULE}\x1b[0m",
