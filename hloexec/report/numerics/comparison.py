@@ -43,16 +43,19 @@ def verdict_line(comparison: Comparison) -> Text:
     return Text.assemble((verdict.value, _STYLES[verdict]), (f"  {rest}", "dim"))
 
 
-def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[str] = ()) -> RenderableType:
+def comparison_view(
+    comparison: Comparison, top: int = 10, *, hints: Sequence[str] = (), devices: int = 1
+) -> RenderableType:
     """The verdict, a table of the leaves that are not equal (the worst first, `top` at most, 0 for all), and the first
-    different leaf in detail; `hints` are the commands to go on with."""
+    different leaf in detail; `hints` are the commands to go on with. Labels begin with the number of one of `devices`.
+    """
     parts: list[RenderableType] = [verdict_line(comparison)]
     off = sorted(
         (leaf for leaf in comparison.leaves if leaf.verdict is not Verdict.EQUAL),
         key=lambda leaf: leaf.verdict.agrees,
     )
     if off:
-        rows = _one_for_all_devices(off)
+        rows = _one_for_all_devices(off) if devices > 1 else [(leaf.label, leaf) for leaf in off]
         shown = rows[: top or None]
         parts += [Text(""), with_rest(_table(shown), len(rows), top)]
         parts += [Text(f"{label}: {line}") for label, leaf in shown for line in _remark_lines(leaf)]
