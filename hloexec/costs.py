@@ -6,10 +6,11 @@ from shapes and attributes; nothing runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from hloexec.custom_calls.backend_config import json_object
+from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, leaf_shapes
 from hloexec.operations import operation_name, traits_of
 from hloexec.structs import frozen
@@ -59,11 +60,11 @@ def trip_count_of(instruction: Instruction) -> int | None:
 
 def _nested(text: str | None, *keys: str) -> Any:
     """What a JSON text holds under nested keys, or None."""
-    if text is None or f'"{keys[0]}"' not in text:
+    if text is None or '"' not in text:
         return None
     try:
-        current = json.loads(text)
-    except (ValueError, RecursionError):
+        current: Any = json_object(text)
+    except UnsupportedError:
         return None
     for key in keys:
         if not isinstance(current, dict):

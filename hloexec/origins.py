@@ -14,7 +14,15 @@ from hloexec.ops.attributes import computation_names
 from hloexec.structs import frozen
 from hloexec.wording import truncated
 
-__all__ = ["SourceLine", "hlo_line", "sole_callers", "source_lines", "source_lines_around", "source_text"]
+__all__ = [
+    "SourceLine",
+    "advice_on_source_lines",
+    "hlo_line",
+    "sole_callers",
+    "source_lines",
+    "source_lines_around",
+    "source_text",
+]
 
 _LINE_LENGTH = 400
 _MOST_FRAMES = 64
@@ -31,6 +39,15 @@ class SourceLine:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         return f"{place} in {self.function}" if self.function else place
+
+
+def advice_on_source_lines(module: Module) -> str | None:
+    """How JAX prints a module with source lines, where its text has none; None for other texts."""
+    if not module.name.startswith("jit_") or any(each.metadata for computation in module for each in computation):
+        return None
+    return (
+        "the text has no source lines; JAX prints them: lowered.as_text('hlo', debug_info=True), and lowered.compile()"
+    )
 
 
 def source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, ...]:

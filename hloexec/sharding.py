@@ -2,7 +2,8 @@
 
 The entry of a partitioned module takes and returns each device's shards. The parameters still carry the shardings of
 the whole arrays, but for those of XLA since jaxlib 0.12. The result does not: its sharding and its shape are those of
-the module before partitioning, and are lost if XLA chose them itself.
+the module before partitioning, and are lost if XLA chose them itself. There, JAX says them in `sharding`, or in
+Shardy's frontend attributes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ import numpy as np
 from hloexec.arguments import require_module, wrong
 from hloexec.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.devices.topology import Topology, topology_of
-from hloexec.errors import InputError, UnsupportedError
+from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.exec.arguments import inputs_by_device, require_inputs
 from hloexec.ir import (
     ArrayShape,
     BufferShape,
-    Computation,
     Instruction,
     Module,
     NamedSharding,
@@ -37,6 +37,7 @@ from hloexec.operations import operation_name
 from hloexec.plan.trees import fits
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.text.attributes.shardings import parse_sharding
+from hloexec.text.attributes.shardy import meshes_of, parse_shardings
 from hloexec.text.shapes import parse_shape
 from hloexec.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
 
@@ -47,6 +48,11 @@ __all__ = [
 _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape
 T = TypeVar("T")
+
+_REMEDY = (
+    "give its sharding, or as before a module before partitioning whose result has one, such as the last dump before "
+    "spmd-partitioning"
+)
 
 
 def shard_inputs(
@@ -87,7 +93,7 @@ def shard_inputs(
         what = f"parameter {number} ({parameter.name})"
         sharding = parameter.sharding
         if sharding is None and before is not None:
-            sharding = parameter_sharding(before.entry, whole)
+            sharding = parameter_sharding(before, whole)
         shardings = iter(leaf_shardings(sharding, parameter.shape, what))
         # Each leaf becomes the list of its shards.
         tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
@@ -105,7 +111,7 @@ def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) 
         if sharding is None and topology.partitions > 1:
             raise InputError(
                 f"{what} is {shape} on each device, and nothing says how the array {list(value.shape)} that was given "
-                "is divided; give the module before partitioning, with a sharding of it"
+                "is divided; give as before the module before partitioning, with a sharding of it"
             )
         return [value] if sharding is None else _shards(value, shape, sharding, what, topology)
 
@@ -181,11 +187,7 @@ def unshard_outputs(
     if shape is None and (before is not None or (sharding is None and "_spmd" not in module.entry_name)):
         shape = source.entry.result_shape
     shapes = _whole_shapes(parse_shape(shape) if isinstance(shape, str) else shape, declared)
-    if sharding is None:
-        shardings = result_shardings(source.entry)
-    else:
-        given = parse_sharding(sharding) if isinstance(sharding, str) else sharding
-        shardings = leaf_shardings(given, declared, "the result")
+    shardings = _shardings(source, sharding, declared)
     if len(shardings) != len(shapes):
         raise InputError(f"the result has {len(shapes)} arrays, but {len(shardings)} before partitioning")
     rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
@@ -195,12 +197,21 @@ def unshard_outputs(
     return _mapped(outputs[0], declared, "the output", lambda value, shape: next(wholes))
 
 
+def _shardings(source: Module, sharding: Sharding | str | None, declared: Shape) -> list[_LeafSharding]:
+    """The sharding of each leaf of the result: those that are given, or what the module says."""
+    if sharding is None:
+        return result_shardings(source)
+    given = parse_sharding(sharding) if isinstance(sharding, str) else sharding
+    return leaf_shardings(given, declared, "the result")
+
+
 def shards_of_result(
     whole: Mapping[str, Array],
     module: Module,
     outputs: Sequence[Value],
     *,
     before: Module | None = None,
+    sharding: Sharding | str | None = None,
     replicas: int | None = None,
     partitions: int | None = None,
 ) -> dict[str, Array]:
@@ -211,13 +222,13 @@ def shards_of_result(
     """
     topology = topology_of(module, replicas, partitions)
     declared = module.entry.result_shape
-    shardings = result_shardings((module if before is None else before).entry)
+    shardings = _shardings(module if before is None else before, sharding, declared)
     rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
     found = {}
-    for (index, shape), sharding, *own in zip(leaf_shapes(declared), shardings, *rows, strict=True):
+    for (index, shape), stated, *own in zip(leaf_shapes(declared), shardings, *rows, strict=True):
         array = whole[label_of(index)]
         shards, known = (
-            _cutting(iter([sharding]), _leaf_name(index), topology)(value, shape)
+            _cutting(iter([stated]), _leaf_name(index), topology)(value, shape)
             for value in (array, np.ones(array.shape, bool))
         )
         for device, output in enumerate(own):
@@ -239,12 +250,12 @@ def _whole(
         if shape is not None:
             raise InputError(
                 f"{what} is {list(first.shape)} on each device and {list(shape)} as a whole, but nothing says how it "
-                "is divided; give its sharding"
+                f"is divided; {_REMEDY}"
             )
         return _agreed(
             values,
             everyone,
-            f"nothing says how {what} is divided (give its sharding)",
+            f"nothing says how {what} is divided ({_REMEDY})",
         )
     if isinstance(sharding, TileSharding) and sharding.type is ShardingType.MAXIMAL:
         holder = sharding.devices[0] if sharding.device is None else sharding.device
@@ -300,26 +311,67 @@ def _index(place: Sequence[int], tile: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, tile, strict=True))
 
 
-def result_shardings(computation: Computation) -> list[_LeafSharding]:
-    """The sharding of each leaf of the result, as far as the text says it."""
+def result_shardings(module: Module) -> list[_LeafSharding]:
+    """The sharding of each leaf of the entry's result, as far as the text says it."""
+    computation, own = module.entry, _own_sharding(module)
     root = computation.root
-    if root.sharding is None and root.opcode == "tuple":
+    stated = own(root)
+    if stated is None and root.opcode == "tuple":
         operands = computation.operands_of(root)
         return [
             leaf
             for operand in operands
-            for leaf in leaf_shardings(sharding_of(computation, operand), operand.shape, "the result")
+            for leaf in leaf_shardings(sharding_of(computation, operand, own), operand.shape, "the result")
         ]
-    return leaf_shardings(root.sharding, root.shape, "the result")
+    return leaf_shardings(stated, root.shape, "the result")
 
 
-def parameter_sharding(computation: Computation, parameter: Instruction) -> Sharding | None:
-    """A parameter's sharding; XLA gives one that has none that of the `Sharding` calls that take it, if they agree."""
-    if parameter.sharding is not None:
-        return parameter.sharding
-    takers = [each for each in computation if parameter.name in each.operands]
-    found = {each.sharding for each in takers if operation_name(each) == "Sharding"}
+def parameter_sharding(module: Module, parameter: Instruction) -> Sharding | None:
+    """The sharding of a parameter of the entry; XLA gives one that has none that of the `Sharding` calls that take it,
+    if they agree, and Shardy that of the manual region that does."""
+    own = _own_sharding(module)
+    stated = own(parameter)
+    if stated is not None:
+        return stated
+    takers = [each for each in module.entry if parameter.name in each.operands]
+    found: set[Sharding | None] = {own(each) for each in takers if operation_name(each) == "Sharding"}
+    for each in takers:
+        taken = _of_operands(each, module)
+        if taken is not None and len(taken) == len(each.operands):
+            found |= {taken[number] for number, name in enumerate(each.operands) if name == parameter.name}
     return found.pop() if len(found) == 1 else None
+
+
+def _own_sharding(module: Module) -> Callable[[Instruction], Sharding | None]:
+    """What an instruction says of its result: in its `sharding`, or else in Shardy's frontend attributes."""
+
+    def own(instruction: Instruction) -> Sharding | None:
+        stated = instruction.sharding
+        if stated is not None or not instruction.frontend_attributes:
+            return stated
+        attributes = dict(instruction.frontend_attributes)
+        name = "xla.sdy.sharding"
+        if operation_name(instruction) == "xla.sdy.LocalToGlobalShape":
+            name = "xla.sdy.out_shardings"
+        if name not in attributes:
+            return None
+        found = _by_shardy(attributes[name], module, instruction)
+        return TupleSharding(found) if isinstance(instruction.shape, TupleShape) else next(iter(found), None)
+
+    return own
+
+
+def _of_operands(instruction: Instruction, module: Module) -> Sequence[NamedSharding] | None:
+    """The shardings of the arrays that a manual region of Shardy takes."""
+    text = dict(instruction.frontend_attributes or ()).get("xla.sdy.in_shardings")
+    return None if text is None else _by_shardy(text, module, instruction)
+
+
+def _by_shardy(text: str, module: Module, instruction: Instruction) -> tuple[NamedSharding, ...]:
+    try:
+        return parse_shardings(text, meshes_of(module))
+    except ParseError as error:
+        raise InputError(f"the sharding of %{instruction.name} cannot be read: {error.message}: {text}") from error
 
 
 def leaf_shardings(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:

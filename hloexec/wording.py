@@ -11,6 +11,7 @@ __all__ = [
     "counted",
     "listing",
     "natural_number",
+    "number_runs",
     "on_devices",
     "quoted",
     "suggestion",
@@ -52,12 +53,20 @@ def natural_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def on_devices(devices: Sequence[int], most: int | None = None) -> str:
-    """` on device 2`, ` on devices 0, 1`, with the first `most` of them; nothing where there are none."""
-    if not devices:
-        return ""
-    listed = listing(devices, len(devices) if most is None else most)
-    return f" on device{'s' if len(devices) > 1 else ''} {listed}"
+def number_runs(numbers: Iterable[int], most: int = 8) -> str:
+    """`3`, `0–3, 8`: the first `most` runs, and whether there are more."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return listing((str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs), most)
+
+
+def on_devices(devices: Sequence[int]) -> str:
+    """` on device 2`, ` on devices 0–3, 8`; nothing where there are none."""
+    return f" on device{'s' if len(devices) > 1 else ''} {number_runs(devices)}" if devices else ""
 
 
 def truncated(text: str, most: int = 80) -> str:

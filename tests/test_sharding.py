@@ -307,6 +307,56 @@ def test_inputs_that_cannot_be_cut_are_refused(shape: str, sharding: str, given:
         hloexec.shard_inputs(identity(shape, sharding), given)
 
 
+SHARDY = """HloModule m, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["d"=4, "t"=2]>}}
+ENTRY main {
+  x = f32[8,16] parameter(0)%s
+  begin = (f32[2,16]) custom-call(x), custom_call_target="xla.sdy.GlobalToLocalShape", frontend_attributes={xla.sdy.in_shardings="#sdy.sharding_per_value<[<@mesh, [{\\"d\\"}, {}]>]>",xla.sdy.manual_axes="#sdy<manual_axes{\\"d\\", \\"t\\"}>"}
+  inside = f32[2,16] get-tuple-element(begin), index=0
+  end = (f32[8,16]) custom-call(inside), custom_call_target="xla.sdy.LocalToGlobalShape", frontend_attributes={xla.sdy.out_shardings="#sdy.sharding_per_value<[<@mesh, [{\\"d\\"}, {}]>]>",xla.sdy.manual_axes="#sdy<manual_axes{\\"d\\", \\"t\\"}>"}
+  mapped = f32[8,16] get-tuple-element(end), index=0
+  asked = f32[8,16] custom-call(x), custom_call_target="xla.sdy.FuncResultSharding", frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@mesh, [{}, {\\"t\\", \\"d\\"}]>]>"}
+  ROOT r = (f32[8,16], f32[8,16]) tuple(mapped, asked)
+}
+"""
+"""As JAX lowers a shard_map and out_shardings: shardings are in frontend attributes alone."""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "columns"),
+    [("", 1), (', frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{}, {\\"t\\"}]>"}', 2)],
+)
+def test_shardings_of_shardy_divide_inputs_and_put_results_together(attribute: str, columns: int) -> None:
+    before = hloexec.parse(SHARDY % attribute)
+    rows = 4 if columns == 1 else 1
+    tile = f"f32[{8 // rows},{16 // columns}]"
+    after = hloexec.parse(
+        f"HloModule m, num_partitions=8\nENTRY main_spmd {{\n  p = {tile} parameter(0)\n"
+        "  a = f32[2,16] constant({...})\n  b = f32[8,2] constant({...})\n"
+        "  ROOT r = (f32[2,16], f32[8,2]) tuple(a, b)\n}\n"
+    )
+    for device, (shard,) in enumerate(hloexec.shard_inputs(after, [A], before=before)):
+        d, t = divmod(device, 2)
+        np.testing.assert_array_equal(shard, A[d * 2 : d * 2 + 2] if columns == 1 else A[:, t * 8 : t * 8 + 8])
+    outputs = []
+    for d, t in np.ndindex(4, 2):
+        place = 2 * (t * 4 + d)
+        outputs.append((A[d * 2 : d * 2 + 2], A[:, place : place + 2]))
+    for found in hloexec.unshard_outputs(after, outputs, before=before):
+        np.testing.assert_array_equal(found, A)
+
+
+def test_a_sharding_of_shardy_that_cannot_be_read_is_named() -> None:
+    before = hloexec.parse(SHARDY.replace("<@mesh, [{}", "<@grid, [{}") % "")
+    after = hloexec.parse(
+        "HloModule m, num_partitions=8\nENTRY main_spmd {\n  a = f32[8,16] parameter(0)\n"
+        "  ROOT r = (f32[8,16], f32[8,16]) tuple(a, a)\n}\n"
+    )
+    with pytest.raises(
+        hloexec.InputError, match=r"the sharding of %asked cannot be read: the module has no mesh 'grid'"
+    ):
+        hloexec.unshard_outputs(after, [(A, A)] * 8, before=before)
+
+
 ROWS = [np.full((1, 16), device, np.float32) for device in range(8)]
 BY_ROW = "{devices=[8,1]<=[8]}"
 

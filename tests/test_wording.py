@@ -15,14 +15,15 @@ def test_sizes_are_written_for_people(size: int, text: str) -> None:
 
 
 def test_devices_are_listed_up_to_a_number_and_none_where_there_are_none() -> None:
-    listed = [on_devices([]), on_devices([2]), on_devices([0, 1]), on_devices(range(9), 8), on_devices(range(2), 2)]
+    listed = [on_devices([]), on_devices([2]), on_devices([0, 1]), on_devices(range(9)), on_devices(range(0, 18, 2))]
     assert listed == [
         "",
         " on device 2",
-        " on devices 0, 1",
-        " on devices 0, 1, 2, 3, 4, 5, 6, 7, …",
-        " on devices 0, 1",
+        " on devices 0–1",
+        " on devices 0–8",
+        " on devices 0, 2, 4, 6, 8, 10, 12, 14, …",
     ]
+    assert on_devices([0, 1, 2, 5, 7, 8]) == " on devices 0–2, 5, 7–8"
 
 
 def test_only_names_that_come_near_are_suggested() -> None:

@@ -48,11 +48,12 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
     return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), numerics=numerics)
 
 
-def expectation(against: str, module: Module, options: dict[str, Any]) -> Expectation:
+def expectation(against: str, module: Module, options: dict[str, Any], *, is_divided: bool) -> Expectation:
     """What gives the expected result, and its tolerances, for the inputs of each device.
 
     `against` is XLA:CPU, a policy, a module, a golden, or a file; files are read at once, before anything runs.
-    `options` are the keyword arguments of `hloexec.run_devices` that give the result.
+    `options` are the keyword arguments of `hloexec.run_devices` that give the result, `is_divided` whether its inputs
+    are whole arrays. Raises what keeps the result from being compared, as far as that shows before anything runs.
     """
     import hloexec
     from hloexec import literals
@@ -63,8 +64,10 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
 
     module, options = _as_run(module, options), {**options, "computation": None}
     if against == XLA:
+        from hloexec.interop.xla_cpu import require_runnable
         from hloexec.minifying.oracles import on_xla_cpu
 
+        require_runnable(module)
         return lambda values: (on_xla_cpu(module, values[0]), {})
     policy = _policy_of(against)
     if policy is not None:
@@ -79,15 +82,30 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
             **known_choices(golden, is_own=False),
         }
         recorded = literals.load(os.path.join(against, EXPECTED))
+        if golden.devices == 1:
+            _require_one_device(against, module, is_divided=is_divided)
         return lambda _: (recorded, tolerances)
     if against.lower().endswith((".npz", ".npy")):
-        result = read_result(against, result_shapes(module))
+        shapes = result_shapes(module)
+        result = read_result(against, shapes)
+        if result.keys() == shapes.keys() or len(result) == 1:
+            _require_one_device(against, module, is_divided=is_divided)
         return lambda _: (result, {})
     constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
     other = hloexec.load(against)
     # Constants that both texts elide are the same for both.
     known = {"elided": None} if elides_constants(other) and constants == options["elided"] else {}
     return lambda values: (_run(other, values, {**options, "elided": constants}), known)
+
+
+def _require_one_device(against: str, module: Module, *, is_divided: bool) -> None:
+    """InputError where one result would be compared with those of several devices."""
+    count = module.replica_count * module.num_partitions
+    if count > 1 and not is_divided:
+        raise InputError(
+            f"{against!r} has one result, but the module gives one on each of {count} devices; --global-inputs puts "
+            "those together"
+        )
 
 
 def compared(

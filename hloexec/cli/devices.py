@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from hloexec.wording import on_devices
+
 if TYPE_CHECKING:
     from hloexec.devices.topology import Topology
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
-__all__ = ["inputs_per_device", "labelled_leaves", "labelled_values", "named_devices"]
+__all__ = ["inputs_per_device", "labelled_leaves", "labelled_values"]
 
 
 def inputs_per_device(
@@ -65,7 +67,7 @@ def labelled_values(
         for devices in holders:
             label = labels(index)
             if len(holders) > 1:
-                label = f"{label} on {named_devices(devices)}"
+                label += on_devices(devices)
             yield label, index, leaves_by_device[devices[0]][index]
 
 
@@ -78,15 +80,3 @@ def _classes(
         for device, its_leaves in enumerate(leaves_by_device):
             classes.setdefault(id(its_leaves[index]), []).append(device)
         yield index, list(classes.values())
-
-
-def named_devices(devices: Sequence[int]) -> str:
-    """Device numbers as text: `device 3`, `devices 0–3, 8`."""
-    runs: list[list[int]] = []
-    for device in devices:
-        if runs and device == runs[-1][-1] + 1:
-            runs[-1].append(device)
-        else:
-            runs.append([device])
-    named = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-    return f"device{'s' if len(devices) > 1 else ''} {named}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloexec.errors import InputError
 from hloexec.structs import frozen
-from hloexec.wording import quoted, suggestion
+from hloexec.wording import on_devices, quoted, suggestion
 
 if TYPE_CHECKING:
     from hloexec.exec.observers import Event
@@ -42,7 +42,7 @@ class Execution:
 
     def printed(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         """The printed values, as pairs of label and HLO literal."""
-        from hloexec.cli.devices import labelled_values, named_devices
+        from hloexec.cli.devices import labelled_values
 
         for name in names:
             if name == RESULT:
@@ -51,7 +51,7 @@ class Execution:
                 if event.instruction.name == name.removeprefix("%"):
                     label = f"%{event.instruction.name}"
                     if len(self.results) > len(event.devices):
-                        label += f" on {named_devices(event.devices)}"
+                        label += on_devices(event.devices)
                     yield from _literals(labelled_values([event.value], partial(_label, label)))
 
 

@@ -27,10 +27,14 @@ _MOST_ROWS = 200
 
 
 def show_report(
-    name: str, as_json: bool, record: Callable[[], Mapping[str, object]], view: Callable[[], RenderableType]
+    name: str,
+    as_json: bool,
+    record: Callable[[], Mapping[str, object]],
+    view: Callable[[], RenderableType],
+    blamed: Module | None = None,
 ) -> None:
     """Print what a command has found: the record of this name under --json, and what people look at otherwise, where
-    a text is printed as it is."""
+    a text is printed as it is. `blamed` is the module of which it names an instruction, if it does."""
     if as_json:
         echo_json(name, record())
     elif isinstance(shown := view(), str):
@@ -39,6 +43,10 @@ def show_report(
         from hloexec.report.layout import show
 
         show(shown)
+        from hloexec.origins import advice_on_source_lines
+
+        if blamed is not None and (advice := advice_on_source_lines(blamed)) is not None:
+            click.echo(f"\n{advice}")
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -87,7 +87,8 @@ class TerminalView:
         for label, literal in ran.printed(outcome.printed):
             click.echo(f"{label} = {literal}")
         if against is not None and comparison is not None:
-            show(Group(Text(f"\ncompared with {against}"), comparison_view(comparison)))
+            shown = comparison_view(comparison, devices=len(ran.results))
+            show(Group(Text(f"\ncompared with {against}"), shown))
         elif comparison is not None:
             show(f"\ncompared with the snapshot's result: {comparison}")
         taken = ran.statistics
@@ -163,7 +164,8 @@ class PageView:
         if comparison is not None:
             self._parts.insert(0, verdict_line(comparison))
             with_what = against if against is not None else "the snapshot's result"
-            self._parts.append(titled(f"compared with {with_what}", "", comparison_view(comparison)))
+            view = comparison_view(comparison, devices=len(outcome.ran.results))
+            self._parts.append(titled(f"compared with {with_what}", "", view))
         self._parts.append(values_table("result", outcome.rows))
 
     def close(self) -> None:

@@ -1,13 +1,15 @@
 """Parsing the `backend_config` of library calls.
 
 XLA:GPU writes a protocol buffer as JSON: currently `{"gemm_backend_config":{…},"operation_queue_id":"0",…}`, in older
-dumps only the inner object, as a quoted string. Numbers may be strings (the JSON form of 64-bit integers), enumerators
-are names (in older dumps, numbers), and zeros are omitted.
+dumps only the inner object, as a quoted string. What JSON of protocol buffers may say in several ways is one thing
+here: fields have the names of the `.proto` files, which older dumps write in lowerCamelCase; numbers may be strings
+(the JSON form of 64-bit integers); enumerators are names or numbers; and zeros are omitted.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -17,18 +19,37 @@ from hloexec.ir import Instruction
 from hloexec.structs import frozen
 from hloexec.wording import natural_number, quoted
 
-__all__ = ["Fields", "backend_config_field", "checked_json", "json_object", "known_fields", "read_fields"]
+__all__ = ["Fields", "backend_config_field", "checked_json", "enumerator", "json_object", "known_fields", "read_fields"]
+
+_CAMEL_CASE = re.compile(r"[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+")
 
 
 def json_object(backend_config: str) -> dict[str, Any]:
-    """A config as an object of JSON; UnsupportedError says what is wrong with one that is none."""
+    """A config as an object of JSON, its fields in snake_case; UnsupportedError says why one is none."""
     try:
-        found = json.loads(backend_config)
+        found = json.loads(backend_config, object_pairs_hook=_in_snake_case)
     except (ValueError, RecursionError) as error:
         raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise UnsupportedError(f"its backend_config must be a JSON object, but is {quoted(backend_config)}")
     return found
+
+
+def _in_snake_case(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names of fields are those of `.proto` files: conv_result_scale, where it says convResultScale."""
+    found: dict[str, Any] = {}
+    for said, value in pairs:
+        name = re.sub("[A-Z]", r"_\g<0>", said).lower() if _CAMEL_CASE.fullmatch(said) else said
+        if name in found:
+            raise UnsupportedError(f"its backend_config gives {name} twice")
+        found[name] = value
+    return found
+
+
+def enumerator(value: object, words: Sequence[str]) -> str:
+    """A member of an enumeration as a word, where it may be a number: that of its place among `words`."""
+    number = natural_number(str(value))
+    return words[number] if number is not None and number < len(words) else str(value)
 
 
 @lru_cache(maxsize=1024)
@@ -89,10 +110,7 @@ class Fields:
 
     def word(self, name: str, words: Sequence[str]) -> str:
         """A member of an enumeration, by its name or its number; the first one where the field is left out."""
-        value = str(self.values.get(name, words[0]))
-        number = natural_number(value)
-        if number is not None and number < len(words):
-            return words[number]
+        value = enumerator(self.values.get(name, words[0]), words)
         if value not in words:
             raise UnsupportedError(f"{name} of its backend_config is {value!r}; known are {', '.join(words)}")
         return value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hloexec.custom_calls.backend_config import json_object
 from hloexec.custom_calls.ffi import ffi_attributes
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.shapes import CallResult, result_shapes
@@ -79,12 +79,8 @@ class TopK:
 def _reduction_dimension(instruction: Instruction) -> int:
     """`reduction_dim` of the config of an approximate search, a dictionary of MLIR's or (PartialReduce) JSON."""
     config: Mapping[str, Any]
-    try:
-        config = json.loads(instruction.backend_config or "")
-    except (ValueError, RecursionError):
-        config = ffi_attributes(instruction.backend_config)
-    if not isinstance(config, Mapping):
-        raise UnsupportedError(f"its backend_config must be a dictionary, but is {config!r}")
+    text = (instruction.backend_config or "").lstrip()
+    config = json_object(text) if text.startswith('{"') else ffi_attributes(text)
     for name in config:
         if name not in _APPROXIMATE:
             raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")

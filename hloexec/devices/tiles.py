@@ -9,7 +9,8 @@ independent values (manual). Source: XLA, HloSharding (tile assignment, subgroup
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -102,12 +103,18 @@ def along_axes(mesh: Mesh, dimensions: Sequence[Sequence[AxisRef]]) -> Tiles:
     return _checked(np.moveaxis(rows.reshape(-1, *counts), 0, -1))
 
 
-def sharding_of(computation: Computation, instruction: Instruction) -> Sharding | None:
-    """The sharding of an instruction's result; that of an element of a tuple, where it has none, is the tuple's."""
-    if instruction.sharding is not None or role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
-        return instruction.sharding
+def sharding_of(
+    computation: Computation,
+    instruction: Instruction,
+    own: Callable[[Instruction], Sharding | None] = attrgetter("sharding"),
+) -> Sharding | None:
+    """The sharding of an instruction's result; that of an element of a tuple, where it has none, is the tuple's. `own`
+    gives what an instruction itself says."""
+    stated = own(instruction)
+    if stated is not None or role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
+        return stated
     (source,) = computation.operands_of(instruction)
-    sharding = sharding_of(computation, source)
+    sharding = sharding_of(computation, source, own)
     if not isinstance(sharding, TupleSharding):
         return sharding
     counts = [sum(1 for _ in leaf_shapes(part)) for part in parts_of(source.shape)]

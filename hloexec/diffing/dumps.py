@@ -8,13 +8,17 @@ XLA numbers the modules of a process and names files after them:
 
 The second is written with `--xla_dump_hlo_pass_re`: the module in the pass pipeline `simplification`, after its pass
 `algsimp` has changed it. Passes that change nothing write no file, but the start of a pipeline does.
+
+TPUs add the changelist that their compiler was built at (`jit_f.cl_123456`), and may write what is optimized under a
+number of its own. Where names would be too long for a file, XLA leaves the module's name out.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hloexec.errors import InputError, os_errors_named
@@ -24,10 +28,14 @@ __all__ = ["DumpedModule", "Stage", "dumped_modules"]
 
 _SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
 _START = r"(?:\d+\.)?module_(\d+)\."
-_PASS = re.compile(rf"{_START}(.+)\.(\d{{4,}})\.([^/]+?)\.after_([^/]+?)(?:\.before_[^/]+?)?{_SUFFIX}")
+_PASS = re.compile(rf"{_START}(.+\.|)(\d{{4,}})\.([^/]+?)\.after_([^/]+?)(?:\.before_[^/]+?)?{_SUFFIX}")
 _WHOLE = re.compile(
-    rf"{_START}(.+?)\.((?:cl_\d+\.)?(?:sm_\d+\.\d+\w*?_|[a-z]\w*?_|)(before|after)_optimizations){_SUFFIX}"
+    rf"{_START}(.+?\.|)((?:cl_\d+\.)?(?:sm_\d+\.\d+\w*?_|[a-z]\w*?_|)(?:(before|after)_optimizations|after_codegen))"
+    rf"(?:_(?:before|after)_buffer_assignment)?{_SUFFIX}"
 )
+_COPY = re.compile(r"_(?:before|after)_buffer_assignment\.|\.after_codegen\.")
+"""In the names of what TPUs dump when nothing is left to do but code."""
+_CHANGELIST = re.compile(r"(?:(?<=\.)|^)cl_\d+\.$")
 _OUTSIDE = "pipeline-start"
 """What XLA calls the pass before the first one of a pipeline."""
 
@@ -69,7 +77,7 @@ class DumpedModule:
         return tuple(filter(None, (self.before, *self.passes, self.after)))
 
     def __str__(self) -> str:
-        return f"module_{self.number:04}.{self.name}"
+        return f"module_{self.number:04}{'.' * bool(self.name)}{self.name}"
 
 
 def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
@@ -93,21 +101,49 @@ def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
 def _grouped(folder: Path, names: Iterable[str]) -> tuple[DumpedModule, ...]:
     wholes: dict[tuple[int, str], dict[str, Stage]] = {}
     passes: dict[tuple[int, str], dict[int, Stage]] = {}
-    # Text sorts after protocol buffers here, and so takes their place.
-    for name in sorted(names, key=lambda name: (".txt" in name, name)):
+    # Text sorts after protocol buffers here, and so takes their place, as what is optimized does that of copies of it.
+    for name in sorted(names, key=lambda name: (".txt" in name, not _COPY.search(name), name)):
         if match := _PASS.fullmatch(name):
             number, module, place, pipeline, done = match.groups()
             stage = Stage(folder / name, done, pipeline)
-            passes.setdefault((int(number), module), {})[int(place)] = stage
+            passes.setdefault((int(number), _named(module)), {})[int(place)] = stage
         elif match := _WHOLE.fullmatch(name):
             number, module, title, side = match.groups()
-            wholes.setdefault((int(number), module), {})[side] = Stage(folder / name, title)
-    return tuple(
-        DumpedModule(
-            *key,
-            wholes.get(key, {}).get("before"),
-            tuple(stage for _, stage in sorted(passes.get(key, {}).items())),
-            wholes.get(key, {}).get("after"),
-        )
-        for key in sorted(wholes.keys() | passes.keys())
-    )
+            wholes.setdefault((int(number), _named(module)), {})[side or "after"] = Stage(folder / name, title)
+    by_number: dict[int, set[str]] = defaultdict(set)
+    for number, name in wholes.keys() | passes.keys():
+        by_number[number].add(name)
+    modules = []
+    for number in sorted(by_number):
+        named = sorted(by_number[number] - {""}) or [""]
+        for name in named:
+            # Files without a name belong to the one module of their number.
+            keys = [(number, name), *([(number, "")] if len(named) == 1 and name else [])]
+            whole = {side: stage for key in reversed(keys) for side, stage in wholes.get(key, {}).items()}
+            steps = {place: stage for key in reversed(keys) for place, stage in passes.get(key, {}).items()}
+            ordered = tuple(stage for _, stage in sorted(steps.items()))
+            modules.append(DumpedModule(number, name, whole.get("before"), ordered, whole.get("after")))
+    return _with_later_numbers(modules)
+
+
+def _named(prefix: str) -> str:
+    """A module's name, from what stands before the stage: without the changelist of a TPU's compiler."""
+    return _CHANGELIST.sub("", prefix).removesuffix(".")
+
+
+def _with_later_numbers(modules: Sequence[DumpedModule]) -> tuple[DumpedModule, ...]:
+    """Modules that are not there after optimization, with what the next one of their name has if that begins later."""
+    found: list[DumpedModule] = []
+    open_places: dict[str, int] = {}
+    for module in modules:
+        place = open_places.pop(module.name, None)
+        if module.before is None and place is not None:
+            first = found[place]
+            found[place] = DumpedModule(
+                first.number, first.name, first.before, first.passes + module.passes, module.after
+            )
+            continue
+        if module.before is not None and module.after is None:
+            open_places[module.name] = len(found)
+        found.append(module)
+    return tuple(found)

@@ -231,7 +231,7 @@ def _not_met(module: Module, occurrence: Occurrence, recorder: Recorder) -> str:
         wanted = f"in iteration {iteration}" if iteration is not None else f"as {path}"
         return f"%{name} did not run {wanted}, but in the iterations {min(seen)} to {max(seen)}"
     if recorder.path is not None:
-        return f"{recorder.path} did not run{on_devices(sorted(recorder.missing), 8)}"
+        return f"{recorder.path} did not run{on_devices(sorted(recorder.missing))}"
     if path is not None:
         return f"nothing ran as {path}; `hloexec trace` lists the paths there are"
     if iteration is not None and recorder.ran_outside_loops:

@@ -24,7 +24,7 @@ from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import TOKEN, Array, Token, Value, flat
 
-__all__ = ["answer", "executed", "run_on_xla_cpu"]
+__all__ = ["answer", "executed", "require_runnable", "run_on_xla_cpu"]
 
 _PRECISION_FLAG = "xla_allow_excess_precision"
 _ANSWER = "from hloexec.interop.xla_cpu import answer; answer()"
@@ -37,7 +37,7 @@ def run_on_xla_cpu(module: Module, inputs: Sequence[Value]) -> list[Array | Toke
     bf16 and the like are rounded where the text says so (`xla_allow_excess_precision=false`), unless XLA_FLAGS says
     otherwise. Raises UnsupportedError where jax is not installed, or XLA:CPU cannot run the module.
     """
-    _require_runnable(module)
+    require_runnable(module)
     # An execution would use up the inputs that the result may alias.
     text = format_module(attrs.evolve(module, input_output_alias=(), buffer_donor=()))
     arrays = [leaf for value in inputs for leaf in flat(value) if isinstance(leaf, np.ndarray)]
@@ -124,7 +124,7 @@ def _leaves(shape: Shape) -> Iterator[ArrayShape]:
         yield leaf.array_shape
 
 
-def _require_runnable(module: Module) -> None:
+def require_runnable(module: Module) -> None:
     """UnsupportedError for what XLA would run otherwise than it is meant."""
     reason = None
     if find_spec("jax") is None:

@@ -7,7 +7,7 @@ the printer each have one table from grammar to code, so neither knows opcodes, 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import attrs
 from hloexec.structs import frozen
 
 __all__ = [
+    "PRECISIONS",
     "REQUIRED",
     "AttributeField",
     "Grammar",
@@ -24,7 +25,9 @@ __all__ = [
     "attribute_fields",
     "computation_names",
     "has_numbers",
+    "has_words",
     "operand_precision",
+    "unknown_words",
     "without_computations",
 ]
 
@@ -87,7 +90,7 @@ class AttributeField:
     any_case: bool
     """Whether a choice may be written in upper and lower case alike; it is kept as `choices` has it."""
     is_open: bool
-    """Whether another word than the choices may be kept, with a warning: no value depends on it."""
+    """Whether an instruction with a word of another XLA runs: no value depends on it."""
     formerly: tuple[str, ...]
     """The names that the text of older XLA, or its canonical text, has for it."""
     lately: Mapping[str, Mapping[str, object]]
@@ -116,9 +119,9 @@ def attribute(
 
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
-    enumeration, `any_case` says that their case does not matter, and `is_open` that others of another XLA are kept,
-    since no value depends on them. `formerly` are names that older XLA or its canonical text has; they are read, and
-    printed as `name`.
+    enumeration, `any_case` says that their case does not matter, and `is_open` that instructions with words of another
+    XLA run, since no value depends on them; with others, they are read and printed.
+    `formerly` are names that older XLA or its canonical text has; they are read, and printed as `name`.
     `lately` are names that newer XLA writes, each with the values that its words stand for; they are printed as `name`,
     too, which both read.
     `always_printed`: the printer states it even where it is the default.
@@ -137,10 +140,13 @@ _DECLARED = "hloexec attribute"
 """In the metadata of a field, the function from its name to what it is declared as."""
 
 
+PRECISIONS = ("default", "high", "highest", "packed_nibble")
+"""How precisely an operand of a contraction is multiplied, in the order of their numbers in protocol buffers."""
+
+
 def operand_precision() -> Any:
     """The attribute that says how precisely each operand of a contraction is multiplied."""
-    words = ("default", "high", "highest", "packed_nibble")
-    return attribute(Grammar.ENUM_LIST, default=(), choices=words, any_case=True)
+    return attribute(Grammar.ENUM_LIST, default=(), choices=PRECISIONS, any_case=True)
 
 
 _fields_by_class: dict[type, dict[str, AttributeField]] = {}
@@ -174,6 +180,28 @@ def has_numbers(cls: type) -> bool:
     """Whether attributes may hold floats or literals: those that compare equal may still differ, as 0 and −0 do."""
     fields = {} if cls is type(None) else attribute_fields(cls)
     return any(field.grammar in (Grammar.FLOAT, Grammar.LITERAL) for field in fields.values())
+
+
+_words_by_class: dict[type, tuple[AttributeField, ...]] = {type(None): ()}
+"""The fields of an attributes class that hold words which values depend on."""
+
+
+def has_words(cls: type | None) -> bool:
+    """Whether attributes hold words that values depend on, so that they may hold unknown ones."""
+    return bool(cls and any(field.choices and not field.is_open for field in attribute_fields(cls).values()))
+
+
+def unknown_words(attributes: object) -> Iterator[tuple[AttributeField, str]]:
+    """The words of another XLA that an instruction's attributes hold where values depend on them."""
+    cls = type(attributes)
+    if cls not in _words_by_class:
+        fields = attribute_fields(cls).values()
+        _words_by_class[cls] = tuple(field for field in fields if field.choices and not field.is_open)
+    for field in _words_by_class[cls]:
+        value = getattr(attributes, field.field)
+        if value != field.default:
+            words = value if isinstance(value, tuple) else (value,)
+            yield from ((field, word) for word in words if word not in (field.choices or ()))
 
 
 @cache

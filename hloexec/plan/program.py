@@ -11,7 +11,7 @@ from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.devices.transfers import TRANSFERS, reason_against
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Computation, Instruction, Module
-from hloexec.ops.attributes import computation_names
+from hloexec.ops.attributes import computation_names, has_words, unknown_words
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
@@ -138,6 +138,7 @@ class Program:
             if (entry := find_opcode(name)) is not None
             and entry.is_supported
             and entry.reason_against is None
+            and not has_words(entry.attributes)
             and entry.role is not Role.CUSTOM_CALL
             and name not in TRANSFERS
         )
@@ -222,5 +223,7 @@ def _needs(
             yield "opcode", instruction.opcode, reason
     elif not entry.is_supported:
         yield "opcode", instruction.opcode, None
+    elif (unknown := next(unknown_words(instruction.attributes), None)) is not None:
+        yield "opcode", instruction.opcode, f"{unknown[0].name} is {unknown[1]}, which hloexec does not know"
     elif entry.reason_against is not None and (reason := entry.reason_against(instruction)) is not None:
         yield "opcode", instruction.opcode, reason

@@ -13,7 +13,7 @@ from hloexec.ops.registry import Role, role_of
 
 __all__ = ["with_trip_counts"]
 
-_COUNT = re.compile(r'("known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+)')
+_COUNT = re.compile(r'("known(?:_trip_c|TripC)ount"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+)')
 
 
 def with_trip_counts(before: Module, after: Module) -> Module:

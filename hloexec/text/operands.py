@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, leaf_shapes
-from hloexec.ops.attributes import attribute_fields, computation_names
+from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words
 from hloexec.ops.common import higher_precision
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.text.asynchronous import check_continued, continues, extend, wrap, wrapped_opcode
@@ -285,6 +285,10 @@ class OperandParser:
         lexer = self._lexer
         if entry.infer is None or entry.states_shape:
             lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
+        for field, word in unknown_words(attributes):
+            lexer.fail(
+                f"the shape of this {entry.name} must be given, as its {field.name} '{word}' is not known", start
+            )
         shapes: list[Shape] = []
         for name in operands:
             if name not in scope.by_name:

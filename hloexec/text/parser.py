@@ -59,7 +59,38 @@ def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Mod
         try:
             return parser.run()
         except ParseError as error:
-            return _parse_surrounded(text, parser, error, strict=strict)
+            refusal = error
+        try:
+            return _parse_surrounded(text, parser, refusal, strict=strict)
+        except ParseError as error:
+            unwrapped = None if strict else _parse_unwrapped(text, filename, error.line)
+            if unwrapped is None:
+                raise
+            return unwrapped
+
+
+def _parse_unwrapped(text: str, filename: str, line: int) -> Module | None:
+    """Read a text with the lines joined that a terminal has broken; None where that makes no module. It raises what is
+    wrong then where that is further down than on `line`, which is broken."""
+    from hloexec.text.surroundings import unwrapped
+
+    found = unwrapped(text)
+    if found is None:
+        return None
+    lines = text.split("\n")
+    width = max(map(len, lines))
+    parser = _ModuleParser(found, filename, strict=False)
+    try:
+        try:
+            module = parser.run()
+        except ParseError as error:
+            module = _parse_surrounded(found, parser, error, strict=False)
+    except ParseError as error:
+        if error.line > line and len(lines[line - 1]) == width:
+            raise
+        return None
+    warn(f"{filename}: lines that are broken at column {width}, as by a terminal, are joined")
+    return module
 
 
 def _parse_surrounded(text: str, refused: _ModuleParser, error: ParseError, *, strict: bool) -> Module:
@@ -75,9 +106,10 @@ def _parse_surrounded(text: str, refused: _ModuleParser, error: ParseError, *, s
             raise error
         place = {name: getattr(error, name) for name in ("line", "column", "source_line", "filename")}
         raise ParseError(f"{error.message}; {hint}", **place) from None
+    module = _ModuleParser(reduced[0], error.filename, strict=False, warned=refused.warned).run()
     for removed in reduced[1]:
         warn(f"{error.filename}: {removed}")
-    return _ModuleParser(reduced[0], error.filename, strict=False, warned=refused.warned).run()
+    return module
 
 
 def _is_cut_off(text: str, error: ParseError) -> bool:
@@ -99,7 +131,7 @@ class _ModuleParser:
         self._lexer = Lexer(text, filename)
         self._state = ParserState(self._lexer, strict=strict, warned=warned)
         self._shapes = ShapeParser(self._lexer, strict=strict)
-        self._attributes = AttributeParser(self._lexer, self._shapes)
+        self._attributes = AttributeParser(self._state, self._shapes)
         self._annotations = AnnotationParser(self._state, self._attributes)
         self._instructions = InstructionParser(self._state, self._shapes, self._attributes, self._annotations)
 

@@ -17,9 +17,11 @@ from itertools import islice
 from hloexec.text.lexer import NAME_PATTERN
 from hloexec.wording import listing, truncated
 
-__all__ = ["advice", "without_surroundings"]
+__all__ = ["advice", "unwrapped", "without_surroundings"]
 
 _HEADER = re.compile(rf"\bHloModule[ \t]+(%?{NAME_PATTERN})(?=[,:\s]|\\n|/[*/]|\Z)")
+_HEADER_FIELD = re.compile(r",[ \t]*[a-z_]+=")
+"""What no log has behind the name of a module that it mentions."""
 _BEGINS = re.compile(rf"\bENTRY\b|\bFileNames\b|{NAME_PATTERN}[ \t]*(?:\([^\n]*->|\{{[ \t\r]*$)")
 """On a line on which tables or a computation begin."""
 _COMPUTATION = re.compile(rf"^[ \t]*(?:ENTRY[ \t]+)?%?{NAME_PATTERN}[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.MULTILINE)
@@ -44,6 +46,8 @@ _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _MEANINGS = {"n": "\n", "t": "\t", "r": "\r"}
 _OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
 """What a string of C++, Python or Rust begins with that has many lines, right in front of a module."""
+_BLANK_LINE = re.compile(r"^[ \t]*<BLANKLINE>[ \t\r]*$", re.MULTILINE)
+"""How doctests of Python write an empty line."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONE_BRACE = re.compile(r"(?<!\{)(?:\{\{)*+\{(?!\{)|(?<!\})(?:\}\})*+\}(?!\})")
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@[^\n]*\n", re.MULTILINE)
@@ -57,11 +61,16 @@ _MLIR = re.compile(
     r"^[ \t]*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
 )
 _PROTO_TEXT = re.compile(r"\s*(?:(?:hlo_module|hlo|computations)\s*\{|name:\s*\")")
+_TEMPLATE_HEADER = re.compile(r"^[ \t]*(?:HloModule|ENTRY)\b", re.MULTILINE)
+_QUOTED = re.compile(r'"[^"\n]*"')
+_PLACEHOLDER = re.compile(r"\$(?:\w+|\{\w+\})")
+"""No name of HLO has a dollar sign."""
 _MOST_HEADERS = 1000
 _LINES_BEHIND_HEADER = 6
 _LONGEST_LINE = 4096
 """Of what is looked at of a line behind a header."""
 _LONGEST_PREFIX = 200
+_NARROWEST_TERMINAL = 40
 
 
 def without_surroundings(text: str) -> tuple[str, list[str]] | None:
@@ -110,6 +119,9 @@ def _spelled_out(text: str) -> tuple[str, list[str]]:
     if _ESCAPE_SEQUENCE.search(plain):
         plain = _ESCAPE_SEQUENCE.sub("", plain)
         done.append("escape sequences of a terminal are ignored")
+    if _BLANK_LINE.search(plain):
+        plain = _BLANK_LINE.sub("", plain)
+        done.append("<BLANKLINE> is an empty line")
     if _ENTITY.search(plain):
         plain = html.unescape(plain)
         done.append("entities of HTML stand for their characters")
@@ -122,6 +134,28 @@ def _spelled_out(text: str) -> tuple[str, list[str]]:
     return plain, done
 
 
+def unwrapped(text: str) -> str | None:
+    """A text with the lines joined that are as long as the longest; None where that is short.
+
+    Terminals break lines wherever they end. A line that is so long by itself may as well be joined with the next, as
+    lines mean nothing in HLO. Lines keep their numbers, but for what is joined to one before.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    width = max(map(len, lines))
+    if width < _NARROWEST_TERMINAL:
+        return None
+    header = _HEADER.search(text)
+    prefix = text[text.rfind("\n", 0, header.start()) + 1 : header.start()].rstrip() if header else ""
+    begins = _like(prefix) if 0 < len(prefix) <= _LONGEST_PREFIX else None
+    joined, missing = [], 0
+    for number, line in enumerate(lines):
+        # With a log prefix, what ends at the width of the terminal shows by that of the next line.
+        is_broken = len(line) == width and not (begins and begins.match("".join(lines[number + 1 : number + 2])))
+        joined.append(line if is_broken else line + "\n" * (missing + 1))
+        missing = missing + 1 if is_broken else 0
+    return "".join(joined)
+
+
 def advice(text: str) -> str | None:
     """What to do with a text that is no HLO module as it stands, where that is evident."""
     headers = _headers(text)
@@ -131,13 +165,16 @@ def advice(text: str) -> str | None:
         return f"the text holds {len(headers)} modules, {listing(places, 4)}: give each a text of its own"
     if text.lstrip().startswith("{ lambda"):
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
-    if _MLIR.search(text[:20_000]):
+    if not headers and _MLIR.search(text[:20_000]):
         return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
     hunks = _HUNK.findall(_by_file(text)[1])
     if len(hunks) > 1 or (hunks and int(hunks[0]) > 1):
         return (
             "the text is a diff of parts of a file: give the module, or a diff with all its lines (git diff -U999999)"
         )
+    placeholder = _PLACEHOLDER.search(_QUOTED.sub("", text)) if "$" in text else None
+    if placeholder is not None and _TEMPLATE_HEADER.search(text):
+        return f"the text is a template: replace '{placeholder[0]}' and the like"
     if _PROTO_TEXT.match(text):
         return "the text is a protocol buffer written as text: hloexec.load reads the binary form"
     return None
@@ -156,6 +193,8 @@ def _headers(text: str) -> list[re.Match[str]]:
 
 
 def _is_header(text: str, position: int) -> bool:
+    if _HEADER_FIELD.match(text, position):
+        return True
     for _ in range(_LINES_BEHIND_HEADER):
         position = text.find("\n", position) + 1
         if not position:
@@ -251,13 +290,7 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
     shown = truncated(stem, 60)
     if len(stem) > _LONGEST_PREFIX:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
-    pieces: list[str] = []
-    position = 0
-    for match in _DIGITS_OR_SPACE.finditer(stem):
-        pieces.append(re.escape(stem[position : match.start()]))
-        pieces.append(r"\d+" if match[0].isdigit() else r"[ \t]+")
-        position = match.end()
-    pattern = re.compile("".join(pieces) + re.escape(stem[position:]))
+    pattern = _like(stem)
     first, *others = module.split("\n")
     found = [pattern.match(line) for line in others]
     if sum(match is not None for match in found) < sum(bool(line.strip()) for line in others) / 2:
@@ -272,3 +305,14 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
 def _end_of_comments(text: str) -> int:
     match = _COMMENT.match(text)
     return 0 if match is None else match.end()
+
+
+def _like(stem: str) -> re.Pattern[str]:
+    """What is alike but for numbers and space."""
+    pieces: list[str] = []
+    position = 0
+    for match in _DIGITS_OR_SPACE.finditer(stem):
+        pieces.append(re.escape(stem[position : match.start()]))
+        pieces.append(r"\d+" if match[0].isdigit() else r"[ \t]+")
+        position = match.end()
+    return re.compile("".join(pieces) + re.escape(stem[position:]))

@@ -9,7 +9,7 @@ from functools import cache, partial
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, agree_in_arrays, leaf_shapes
-from hloexec.ops.attributes import attribute_fields, computation_names, without_computations
+from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words, without_computations
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.report import Report
 from hloexec.verifier.structure import has_attributes
@@ -103,30 +103,36 @@ def _check_computation(
                 f"{instruction.opcode} takes {_operand_range(entry)}, but has {count}", computation, instruction
             )
             continue
-        fault = _attributes_fault(entry, instruction)
+        fault = _attributes_fault(entry, instruction, strict=report.strict)
         if fault is not None:
             report.error(fault, computation, instruction)
             continue
-        if len(operands) < count:
-            continue  # reported already
+        if len(operands) < count or any(unknown_words(instruction.attributes)):
+            continue  # reported already, or of another XLA
         before = report.findings
         _check_instruction(report, computation, instruction, entry, operands, programs)
         if report.findings == before:
             known.add(key)
 
 
-def _attributes_fault(entry: Opcode, instruction: Instruction) -> str | None:
-    """What is wrong with attributes by themselves, such as words that no text can have."""
+def _attributes_fault(entry: Opcode, instruction: Instruction, *, strict: bool) -> str | None:
+    """What is wrong with attributes by themselves, such as words that no text can have, or no XLA where strict."""
     if not has_attributes(entry, instruction):
         return f"{instruction.opcode} lacks its attributes"
     for declared in attribute_fields(entry.attributes).values():
-        if declared.choices is not None and not declared.is_open:
-            value = getattr(instruction.attributes, declared.field)
+        value = getattr(instruction.attributes, declared.field)
+        if declared.choices is not None and value != declared.default:
             words = value if isinstance(value, tuple) else (value,)
-            if value != declared.default and not {*words} <= {*declared.choices}:
+            others = {*words} - {*declared.choices}
+            if others and (strict or not all(isinstance(word, str) and _is_word(word) for word in others)):
                 listed = ", ".join(declared.choices)
                 return f"{declared.name} of {instruction.opcode} must be one of {listed}, but is {value!r}"
     return None
+
+
+def _is_word(value: str) -> bool:
+    """Whether a text can have it as a word."""
+    return value.isascii() and value.replace("-", "_").replace(".", "_").isidentifier()
 
 
 def _check_instruction(

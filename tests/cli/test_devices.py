@@ -13,7 +13,6 @@ import pytest
 import hloexec
 from hloexec import literals
 from hloexec.cli import main
-from hloexec.cli.devices import named_devices
 from tests.records import read_record
 
 STEP = str(Path(__file__).parents[2] / "examples" / "data_parallel_step.hlo")
@@ -148,7 +147,23 @@ def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_pa
     np.savez(inputs, whole)
     call("run", after, "--global-inputs", inputs, "--before", before, "--save", saved)
     np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
-    assert "give these, too" in call("run", after, "--before", before, code=2)
+    for option, value in (("--before", before), ("--result-sharding", "{replicated}")):
+        found = call("run", after, option, value, code=2)
+        assert f"{option} says how whole arrays are divided; give --global-inputs, too" in found
+
+
+def test_a_sharding_of_the_result_may_be_given(tmp_path: Path, call: Call) -> None:
+    after, inputs, saved = (str(tmp_path / name) for name in ("after.hlo", "in.npz", "out.npz"))
+    Path(after).write_text(
+        "HloModule m, num_partitions=2\n\nENTRY e_spmd {\n"
+        "  p = f32[2,4] parameter(0), sharding={devices=[2,1]<=[2]}\n  ROOT r = f32[2,4] negate(p)\n}\n"
+    )
+    whole = np.arange(16, dtype=np.float32).reshape(4, 4)
+    np.savez(inputs, whole)
+    sharding = "{devices=[2,1]<=[2]}"
+    call("run", after, "--global-inputs", inputs, "--result-sharding", sharding, "--save", saved)
+    np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
+    assert "error: " in call("run", after, "--global-inputs", inputs, "--result-sharding", "{devices=", code=2)
 
 
 def test_a_result_that_nothing_puts_together_is_that_of_each_device(tmp_path: Path, call: Call) -> None:
@@ -161,7 +176,7 @@ def test_a_result_that_nothing_puts_together_is_that_of_each_device(tmp_path: Pa
     whole = np.arange(16, dtype=np.float32).reshape(4, 4)
     np.savez(inputs, whole)
     found = call("run", after, "--global-inputs", inputs, "--save", saved, code=2)
-    assert "(give the module before partitioning, with a sharding of it)" in found
+    assert "(give --result-sharding, or as --before a module before partitioning whose result has one, " in found
     devices = literals.load(saved)
     assert isinstance(devices, tuple) and len(devices) == 2
     np.testing.assert_array_equal(np.concatenate([np.asarray(value) for value in devices]), -whole)
@@ -206,14 +221,48 @@ def test_compare_says_how_whole_results_of_many_devices_are_measured(tmp_path: P
     assert shlex.join(["hloexec", "run", module, "--global-inputs", "FILE", "--against", expected]) in output
 
 
-def test_devices_are_named_in_runs() -> None:
-    assert named_devices([3]) == "device 3"
-    assert named_devices([0, 1, 2, 5, 7, 8]) == "devices 0–2, 5, 7–8"
-
-
 def test_devices_that_take_the_same_step_hold_one_array() -> None:
     module = hloexec.load(STEP)
     rng = np.random.default_rng(0)
     whole = [rng.standard_normal(size, np.float32) for size in ((8, 16), (16, 8), (16, 16))]
     outputs = hloexec.run_devices(module, hloexec.shard_inputs(module, whole))
     assert all(output[0] is outputs[0][0] for output in outputs)
+
+
+_ALIKE = """HloModule alike, num_partitions=8
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+ENTRY e { x = f32[3] parameter(0)
+  sum = f32[3] all-reduce(x), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=add
+  minus = f32[3] negate(sum)
+  root = f32[3] sqrt(minus)
+  ROOT both = (f32[3], f32[3]) tuple(root, sum) }
+"""
+"""A result that is the same on all devices, and NaN for positive inputs."""
+
+
+def test_what_is_alike_on_all_devices_is_said_once(tmp_path: Path, call: Call) -> None:
+    path, inputs, expected = (str(tmp_path / name) for name in ("m.hlo", "in.npz", "expected.npz"))
+    Path(path).write_text(_ALIKE)
+    np.savez(inputs, np.float32([1, 2, 3]))
+    assert "on devices 0–7: " in call("nan", path, "--inputs", inputs, code=1)
+    wrong = np.float32([8, 16, 25])
+    np.savez(expected, **{f"{d}.{k}": wrong for d in range(8) for k in range(2)})
+    table = call("run", path, "--inputs", inputs, "--against", expected, code=1).partition("verdict")[2]
+    rows = [line.split()[0] for line in table.split("leaf")[0].splitlines()[1:] if "different" in line]
+    assert sorted(rows) == ["0–7.0", "0–7.1"]
+
+
+@pytest.mark.parametrize("against", ["xla-cpu", "whole.npz", "one.golden"])
+def test_what_has_one_result_is_refused_for_several_devices_before_the_run(
+    against: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.hlo").write_text(_ALIKE)
+    Path("one.hlo").write_text(_ALIKE.replace("num_partitions=8", "num_partitions=1").replace("0,1,2,3,4,5,6,7", "0"))
+    np.savez("whole.npz", np.zeros(3, np.float32), np.zeros(3, np.float32))
+    call("golden", "record", "one.hlo", "-o", "one.golden")
+    output = call("run", "m.hlo", "--against", against, "--save", "out.npz", code=2)
+    assert "several devices" in output or "on each of 8 devices; --global-inputs puts those together" in output
+    assert "ran in" not in output and not Path("out.npz").exists()

@@ -246,7 +246,7 @@ ENTRY main {{
         y = device % 2
         np.testing.assert_array_equal(rows, a + np.repeat([y, 2 + y], 2)[:, None])
         np.testing.assert_array_equal(twice, [0, 1, 0, 1])
-    kinds = [sharding.dimensions for sharding in result_shardings(module.entry)]
+    kinds = [sharding.dimensions for sharding in result_shardings(module)]
     assert [[len(dimension.axes) for dimension in dimensions] for dimensions in kinds] == [[1, 0], [1]]
 
 

@@ -58,6 +58,62 @@ def test_names_say_which_module_and_stage(name: str, number: int, module: str, s
     assert found.stages[0].path.name == name
 
 
+def test_a_changelist_in_names_is_no_part_of_the_module(tmp_path: Path) -> None:
+    names = (
+        "module_0001.jit_f.cl_123456.before_optimizations.txt",
+        "module_0001.jit_f.cl_123456.0000.simplification.after_pipeline-start.before_algsimp.txt",
+        "module_0001.jit_f.cl_123456.0001.simplification.after_algsimp.before_dce.txt",
+        "module_0001.jit_f.cl_123456.0002.simplification.after_dce.before_pipeline-end.txt",
+        "module_0001.jit_f.cl_123456.after_optimizations.txt",
+    )
+    (module,) = dumped_modules(_folder(tmp_path / "dump", *names))
+    assert module.name == "jit_f"
+    assert [stage.path.name for stage in module.stages] == [*names]
+
+
+def test_what_a_tpu_optimized_may_have_a_later_number(tmp_path: Path) -> None:
+    folder = _folder(
+        tmp_path / "dump",
+        "module_0020.jit_init.before_optimizations.txt",
+        "module_0021.jit_step.before_optimizations.txt",
+        "module_0023.jit_step.after_optimizations_before_buffer_assignment.txt",
+        "module_0023.jit_step.after_optimizations.txt",
+        "module_0025.jit_step.before_optimizations.txt",
+        "module_0027.jit_step.0003.p.after_q.txt",
+        "module_0027.jit_step.after_optimizations_after_buffer_assignment.txt",
+        "module_0029.jit_step.after_codegen.txt",
+        "module_0029.jit_step.after_optimizations.txt",
+        "module_0031.jit_last.cl_914450892.after_codegen.txt.gz",
+    )
+    found = {str(module): [stage.path.name for stage in module.stages] for module in dumped_modules(folder)}
+    assert found == {
+        "module_0020.jit_init": ["module_0020.jit_init.before_optimizations.txt"],
+        "module_0021.jit_step": [
+            "module_0021.jit_step.before_optimizations.txt",
+            "module_0023.jit_step.after_optimizations.txt",
+        ],
+        "module_0025.jit_step": [
+            "module_0025.jit_step.before_optimizations.txt",
+            "module_0027.jit_step.0003.p.after_q.txt",
+            "module_0027.jit_step.after_optimizations_after_buffer_assignment.txt",
+        ],
+        "module_0029.jit_step": ["module_0029.jit_step.after_optimizations.txt"],
+        "module_0031.jit_last": ["module_0031.jit_last.cl_914450892.after_codegen.txt.gz"],
+    }
+
+
+@pytest.mark.parametrize("name", ["", "f."])
+def test_files_without_the_name_of_their_module_go_by_its_number(name: str, tmp_path: Path) -> None:
+    folder = _folder(
+        tmp_path / "dump",
+        f"module_0007.{name}before_optimizations.txt",
+        "module_0007.0001.a_long_pipeline.after_q.before_r.txt",
+        "module_0007.cpu_after_optimizations.txt",
+    )
+    (module,) = dumped_modules(folder)
+    assert (module.number, module.name, len(module.stages)) == (7, name.removesuffix("."), 3)
+
+
 def test_text_is_taken_where_there_is_a_protocol_buffer_too(tmp_path: Path) -> None:
     folder = _folder(
         tmp_path / "dump", "module_0000.f.before_optimizations.hlo.pb", "module_0000.f.before_optimizations.txt"

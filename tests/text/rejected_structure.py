@@ -71,7 +71,6 @@ STRUCTURE: dict[str, str] = {
     "aliasing without a colon": _header("input_output_alias={ {} §(0, {}) }"),
     "aliasing without parentheses": _header("input_output_alias={ {}: §0 }"),
     "aliasing without an index": _header("input_output_alias={ {}: (0§) }"),
-    "aliasing of an unknown kind": _header("input_output_alias={ {}: (0, {}, §never-alias§) }"),
     "aliasing of an output that is not there": _header("§input_output_alias={ §{1}: (0, {}) }").replace("HloModule ", "HloModule §").replace("m, ", "§m§, "),
     "buffer donor without parentheses": _header("buffer_donor={ §0 }"),
     "buffer donor without an index": _header("buffer_donor={ (0§) }"),

@@ -61,6 +61,9 @@ SURROUNDED = {
     "banners": f"*** Begin module_0000.poly.txt ***\n{_MODULE}*** End module_0000.poly.txt ***\n",
     "entities": escape(_MODULE),
     "a page": f"<pre>{escape(_MODULE)}</pre>",
+    "a string behind one of MLIR": f'auto mlir = R"(\nmodule attributes {{}} {{\n}}\n)";\nauto hlo = R"({_MODULE})";\n',
+    "a doctest": f">>> print(f)\n{_MODULE.replace(chr(10) * 2, chr(10) + '<BLANKLINE>' + chr(10))}<BLANKLINE>\n",
+    "a signature on lines of its own": f"body:\n{_MODULE.replace('%double (x', '%double' + chr(10) * 7 + '(x')}",
     "colours": f"\x1b[32m{_MODULE}\x1b[0m",
     "a comment behind the name": f"Here it is:\n{_MODULE.replace('poly,', 'poly/* a.txt */,')}Thanks!\n",
     "a string of C++": f'  auto hlo = R"(\n{_MODULE})";\n  EXPECT_TRUE(a == b);\n}}\n',
@@ -165,6 +168,8 @@ def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None
         (f"a =\n{_in_pieces(_MODULE.replace('poly, num_partitions=2', 'm'))}\n" * 2, "2 modules"),
         ("module @m {\n  func.func public @main() {\n  }\n}\n", "MLIR"),
         ('hlo_module {\n  name: "m"\n}\n', "protocol buffer"),
+        (f'auto hlo = R"(\n{_MODULE.replace("[<=4]", "[$0]")})";', r"the text is a template: replace '\$0'"),
+        (_MODULE.replace("poly", "poly_${n}"), r"the text is a template: replace '\$\{n\}'"),
         ("{ lambda ; a:f32[]. let b:f32[] = sin a in (b,) }", "jaxpr"),
         (_MODULE.replace("  %a = f32[<=4]{0} parameter(0)\n", "  ...\n"), "left out"),
         (_MODULE.rpartition("}")[0], "cut off"),
@@ -212,3 +217,35 @@ def test_long_texts_that_are_no_modules_take_no_long_time(text: str) -> None:
         with suppress(ParseError):
             parse(text)
     assert time.process_time() - started < 5
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+
+
+@pytest.mark.parametrize("width", [*range(51, 56), 64, 80, 92, 99, 100, 120])
+@pytest.mark.parametrize("form", ["{}", "log", "> {}"])
+def test_lines_that_a_terminal_has_broken_are_joined(form: str, width: int) -> None:
+    text = _prefixed(_LOG_LINE) if form == "log" else "\n".join(form.format(line) for line in _MODULE.split("\n"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        assert parse(_wrapped(text, width)) == parse(_MODULE)
+
+
+def test_broken_lines_are_said_and_keep_the_numbers_of_others() -> None:
+    text = _wrapped(_MODULE, 50)
+    assert text != _MODULE
+    with pytest.warns(HloWarning, match="lines that are broken at column 50, as by a terminal, are joined"):
+        found = parse(text)
+    source = found.source
+    assert source is not None
+    for line in text.split("\n"):
+        if line.startswith("ENTRY"):
+            assert source.split("\n").index(line) == text.split("\n").index(line)
+    with pytest.raises(ParseError, match="doubla") as caught:
+        parse(text.replace("to_apply=%double", "to_apply=%doubla"))
+    assert caught.value.line == text.split("\n").index("  ROOT %r = f32[<=4]{0} call(%a), to_apply=%double") + 1
+    with pytest.raises(ParseError):
+        parse(text, strict=True)

@@ -5,7 +5,7 @@ The default mode keeps what it does not know.
 
 from __future__ import annotations
 
-from tests.text.building import module, op
+from tests.text.building import ADD, module, op
 
 __all__ = ["UNKNOWN"]
 
@@ -14,6 +14,10 @@ _F2 = "f32[2]{0}"
 
 def _unary(text: str) -> str:
     return op(text, a=_F2)
+
+
+def _binary(text: str, computations: str = "") -> str:
+    return op(text, computations, a=_F2, b=_F2)
 
 
 def _header(attributes: str) -> str:
@@ -54,4 +58,31 @@ UNKNOWN: dict[str, str] = {
     "metadata field": _carries('metadata={op_name="n" §unheard_of="x"}'),
     "metadata field with braces": _carries("metadata={§unheard_of={1,2}}"),
     "metadata fields without commas": _carries('metadata={§unheard_of={1,2} op_name="n"}'),
+    "direction": _binary("pred[2] compare(a, b), direction=§XX"),
+    "direction in lower case": _binary("pred[2] compare(a, b), direction=§eq"),
+    "comparison type in lower case": _binary("pred[2] compare(a, b), direction=LT, type=§float"),
+    "fft type in lower case": op("c64[2] fft(a), fft_type=§fft, fft_length={2}", a="c64[2]"),
+    "comparison type": _binary("pred[2] compare(a, b), direction=EQ, type=§PARTIAL"),
+    "fusion kind": _binary("f32[] fusion(a, b), kind=§kOdd, calls=add_f32", ADD),
+    "fft type": op("c64[2] fft(a), fft_type=§DCT, fft_length={2}", a="c64[2]"),
+    "distribution": op("f32[8] rng(a, b), distribution=§rng_odd", a="f32[]", b="f32[]"),
+    "random algorithm": op("(u64[2], u32[8]) rng-bit-generator(a), algorithm=§rng_odd", a="u64[2]"),
+    "transposition": op("f32[2,2] triangular-solve(a, b), transpose_a=§ODD", a="f32[2,2]", b="f32[2,2]"),
+    "precision": _binary("f32[] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, operand_precision={§odd}"),
+    "precision beside another": _binary(
+        "f32[] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, operand_precision={high,§odd}"
+    ),
+    "dot algorithm": _binary("f32[] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, algorithm=§dot_odd"),
+    "padding type": _unary('f32[2] custom-call(a), custom_call_target="x", padding_type=§PADDING_ODD'),
+    "schedule": _unary('f32[2] custom-call(a), custom_call_target="x", schedule=§SCHEDULE_ODD'),
+    "API version": _unary('f32[2] custom-call(a), custom_call_target="x", api_version=§API_VERSION_ODD'),
+    "API version unspecified": _unary(
+        'f32[2] §custom-call(a), custom_call_target="x", api_version=§API_VERSION_UNSPECIFIED§'
+    ),
+    "convolution kind": op(
+        "f32[2,8] convolution(a, k), dim_labels=bf_io->bf, convolution_kind=§odd", a="f32[2,4]", k="f32[4,8]"
+    ),
+    "result accuracy mode": _unary("f32[2] log(a), result_accuracy={mode=§odd}"),
+    "collective mode": op("f32[2] all-reduce(a), mode=§odd, to_apply=add_f32", ADD, a=_F2),
+    "kind of alias": _header("input_output_alias={ {}: (0, {}, §never-alias§) }"),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.relations import Relating, pointwise
-from hloexec.ops.signatures import TOKEN_SHAPE
+from hloexec.ops.signatures import TOKEN_SHAPE, one_or_tuple
 from hloexec.ops.traits import ALL_OPERANDS, Traits
 from hloexec.values import TOKEN, Array, Token
 
@@ -31,7 +31,7 @@ class Annotation:
     """out = operand: how it is partitioned, laid out, which memory holds it, or how large it gets (SetBound).
 
     Source: XLA, sharding_propagation.cc, layout_assignment.cc, host_memory_offload_annotations.h; Shardy, round trip
-    through HLO.
+    through HLO; AWS Neuron, torch_neuronx (weights that stay in memory).
     """
 
     relate = staticmethod(pointwise)
@@ -108,6 +108,21 @@ class IndicesInBound:
     """
 
     infer = staticmethod(Annotation.infer)
+    forwards = staticmethod(ShardBoundary.forwards)
+
+
+@custom_call(
+    *(f"AwsNeuronModuleMarker{side}-{way}" for side in ("Start", "End") for way in ("Forward", "Backward")),
+    *("NeuronBoundaryMarker-Start", "NeuronBoundaryMarker-End"),
+    is_reproducible=True,
+)
+class LayerMarker:
+    """The operands, with which a layer begins or ends; a tuple of them where there are several.
+
+    Source: AWS Neuron, neuronx_distributed (layer boundary markers).
+    """
+
+    infer = staticmethod(lambda *operands: one_or_tuple(operands))
     forwards = staticmethod(ShardBoundary.forwards)
 
 

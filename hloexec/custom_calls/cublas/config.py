@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from hloexec.custom_calls.activations import ACTIVATIONS, Activation
-from hloexec.custom_calls.backend_config import Fields, backend_config_field, known_fields
+from hloexec.custom_calls.backend_config import Fields, backend_config_field, enumerator, known_fields
 from hloexec.errors import UnsupportedError
+from hloexec.ops.attributes import PRECISIONS
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes
 from hloexec.structs import frozen
@@ -32,6 +33,8 @@ EPILOGUES = {"DEFAULT": Epilogue(), "BIAS": Epilogue(has_bias=True)} | {
     for name, activation in ACTIVATIONS.items()
     for suffix in (("", "_AUX") if name == "GELU" else ("",))
 }
+
+_NUMBERED_EPILOGUES = "DEFAULT BIAS RELU BIAS_RELU GELU GELU_AUX BIAS_GELU BIAS_GELU_AUX".split()
 
 GEMM_FIELDS = (
     "alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode "
@@ -77,7 +80,7 @@ def read_gemm_config(fields: Fields) -> GemmConfig:
     for name in ("alpha_real", "dot_dimension_numbers"):
         if name not in fields.values:
             raise UnsupportedError(f"its backend_config lacks {name}")
-    epilogue = str(fields.values.get("epilogue", "DEFAULT"))
+    epilogue = enumerator(fields.values.get("epilogue", 0), _NUMBERED_EPILOGUES)
     if epilogue not in EPILOGUES:
         raise UnsupportedError(f"it has epilogue {epilogue!r}; known are {', '.join(EPILOGUES)}")
     numbers, precision = fields.values["dot_dimension_numbers"], fields.values.get("precision_config", {})
@@ -94,13 +97,13 @@ def read_gemm_config(fields: Fields) -> GemmConfig:
 
 
 def _dimension_numbers(numbers: Fields, precision: Mapping[str, object]) -> DotAttributes:
-    algorithm = str(precision.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
+    algorithm = enumerator(precision.get("algorithm", 0), DOT_ALGORITHMS).removeprefix("ALG_").lower()
     if algorithm not in DOT_ALGORITHMS:
         raise UnsupportedError(f"it has the algorithm {algorithm}; known are {', '.join(DOT_ALGORITHMS)}")
     words = precision.get("operand_precision") or []
     if not isinstance(words, list):
         raise UnsupportedError("operand_precision of its backend_config must be a list of words")
-    operand_precision = tuple(str(word).lower() for word in words)
+    operand_precision = tuple(enumerator(word, PRECISIONS).lower() for word in words)
     return DotAttributes(
         lhs_batch_dims=numbers.whole_list("lhs_batch_dimensions"),
         lhs_contracting_dims=numbers.whole_list("lhs_contracting_dimensions"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hloexec.custom_calls.backend_config import checked_json
+from hloexec.custom_calls.backend_config import checked_json, enumerator
 from hloexec.custom_calls.ffi import checked_attributes, no_attributes
 from hloexec.custom_calls.linalg.solver_calls import reason_against_layouts
 from hloexec.custom_calls.registry import custom_call
@@ -61,8 +61,11 @@ def _first_bad_minor(matrix: Array, options: CholeskyAttributes) -> int:
 
 def _triangular_options(instruction: Instruction) -> TriangularSolveAttributes:
     flags = dict.fromkeys(("left_side", "lower", "unit_diagonal"), (True, False))
-    words = {"transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")}
-    return TriangularSolveAttributes(**checked_json(instruction.backend_config, {**flags, **words}))
+    words = ("TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
+    permitted = {**flags, "transpose_a": (*words[1:], 1, 2, 3)}
+    found = checked_json(instruction.backend_config, permitted)
+    transposition = {"transpose_a": enumerator(found["transpose_a"], words)} if "transpose_a" in found else {}
+    return TriangularSolveAttributes(**found | transposition)
 
 
 @custom_call("__cublas$triangularSolve", config=_triangular_options)

@@ -178,7 +178,7 @@ def _shardings_of(module: Module) -> list[_Sharding]:
     """The shardings of the arrays among the parameters."""
     found = []
     for parameter in module.entry.parameters:
-        sharding = parameter_sharding(module.entry, parameter)
+        sharding = parameter_sharding(module, parameter)
         shardings = leaf_shardings(sharding, parameter.shape, parameter.name)
         leaves = [leaf for _, leaf in leaf_shapes(parameter.shape)]
         found += [entry for entry, leaf in zip(shardings, leaves, strict=True) if leaf.is_array]
@@ -188,4 +188,4 @@ def _shardings_of(module: Module) -> list[_Sharding]:
 def _of_results(module: Module) -> list[_Sharding]:
     """The shardings of the arrays of the result."""
     leaves = [leaf for _, leaf in leaf_shapes(module.entry.result_shape)]
-    return [entry for entry, leaf in zip(result_shardings(module.entry), leaves, strict=True) if leaf.is_array]
+    return [entry for entry, leaf in zip(result_shardings(module), leaves, strict=True) if leaf.is_array]

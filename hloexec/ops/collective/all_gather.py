@@ -14,10 +14,9 @@ from hloexec.ops.collective.groups import (
     Members,
     Results,
     collective,
-    declared_results,
     one_or_all,
 )
-from hloexec.ops.collective.shares import relate_share, require_shares, shares_in
+from hloexec.ops.collective.shares import pairs_of_shares, relate_share, require_shares, shares_in
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import element_of_operand, one_or_tuple, require_same_shape, require_tuple
@@ -93,8 +92,7 @@ class AllGatherDone:
 
 
 def _gathered(operands: tuple[Shape, ...], shape: Shape, attributes: AllGatherAttributes, opcode_name: str) -> Shape:
-    results = declared_results(shape, len(operands), opcode_name)
-    for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
+    for number, operand, result in pairs_of_shares(operands, shape, attributes, opcode_name):
         require_shares(operand, result, attributes, f"operand {number} of {opcode_name}", "a part of its result")
     return shape
 

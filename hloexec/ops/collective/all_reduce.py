@@ -20,14 +20,14 @@ from hloexec.ops.collective.groups import (
     RootedAttributes,
     collective,
     data_operands,
-    declared_results,
+    is_handed_on,
     one_or_all,
     require_distinct,
     roots_of,
     without_roots,
     zeros,
 )
-from hloexec.ops.collective.shares import relate_share, require_shares, shares_in
+from hloexec.ops.collective.shares import pairs_of_shares, relate_share, require_shares, shares_in
 from hloexec.ops.common import array_shape, in_type, narrow, require, widen
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -56,7 +56,7 @@ class _FoldAttributes(CollectiveAttributes):
 
     constrain_layout: bool = attribute(Grammar.BOOL, default=False)
     use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)
-    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
+    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES, is_open=True)
 
 
 @frozen
@@ -194,8 +194,7 @@ class ReduceScatter:
         *operands: Shape, attributes: ReduceScatterAttributes, shape: Shape, computations: tuple[ProgramShape, ...]
     ) -> Shape:
         _folded_shape(operands, attributes, computations[0], "reduce-scatter")
-        results = declared_results(shape, len(operands), "reduce-scatter")
-        for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
+        for number, operand, result in pairs_of_shares(operands, shape, attributes, "reduce-scatter"):
             require_shares(result, operand, attributes, f"result {number} of reduce-scatter", "a part of its operand")
         return shape
 
@@ -216,11 +215,15 @@ class ReduceScatter:
 def _folded_shape(
     operands: tuple[Shape, ...], attributes: CollectiveAttributes, program: ProgramShape, opcode_name: str
 ) -> Shape:
-    """The operands' own: they must be arrays, and the computation must combine two scalars of their type.
+    """The operands' own: they must be arrays or handed on, and the computation must combine two scalars of their type.
 
     One computation of two scalars serves all operands, even where they differ in type.
     """
-    arrays = [array_shape(operand, f"operand {number} of {opcode_name}") for number, operand in enumerate(operands)]
+    arrays = [
+        array_shape(operand, f"operand {number} of {opcode_name}")
+        for number, operand in enumerate(operands)
+        if not is_handed_on(number, operand, attributes)
+    ]
     require_distinct(attributes.replica_groups, opcode_name)
     reduced = arrays if len(program.parameters) == 2 * len(arrays) else arrays[:1]
     require_reducer(program, reduced, f"to_apply of {opcode_name}")

@@ -16,6 +16,7 @@ from hloexec.ops.collective.groups import (
     collective,
     extent_of,
     group_size,
+    is_handed_on,
     one_or_all,
 )
 from hloexec.ops.common import array_shape, require
@@ -57,6 +58,8 @@ class AllToAll:
         for operand in use.operands:
             if dimension is None:
                 use.same(use.operands[0].axes, operand.axes)
+            elif not operand.axes:
+                continue
             elif use.group is not None:
                 divided = operand.axes[dimension]
                 (part,) = use.relations.new((use.size(divided) // use.size(use.group),))
@@ -78,6 +81,8 @@ class AllToAll:
             )
             return TupleShape(operands) if isinstance(shape, TupleShape) else one_or_tuple(operands)
         for number, operand in enumerate(operands):
+            if is_handed_on(number, operand, attributes):
+                continue
             array = array_shape(operand, f"operand {number} of all-to-all")
             extent = extent_of(array, attributes.dimension, f"operand {number} of all-to-all")
             require(

@@ -32,6 +32,7 @@ __all__ = [
     "declared_results",
     "extent_of",
     "group_size",
+    "is_handed_on",
     "one_or_all",
     "require_distinct",
     "roots_of",
@@ -143,6 +144,15 @@ def extent_of(shape: ArrayShape, dimension: int, what: str) -> int:
     """The size of a dimension, which must be there."""
     require(0 <= dimension < shape.rank, f"dimension {dimension} is out of range for {what}, which has shape {shape}")
     return shape.dimensions[dimension]
+
+
+def is_handed_on(number: int, operand: Shape, attributes: object) -> bool:
+    """Whether an operand goes along unchanged, only to keep collectives in order: a token, or a scalar behind arrays
+    that are divided or put together, which is what PyTorch/XLA on AWS Neuron has for one. Neuron's compiler takes it
+    away before the module runs ("Compute-Communication Overlap in Neuron"); XLA's parser reads it."""
+    if number == 0 or not isinstance(operand, ArrayShape):
+        return False
+    return operand.is_token or (operand.rank == 0 and getattr(attributes, "dimension", None) is not None)
 
 
 def declared_results(shape: Shape, count: int, opcode_name: str) -> tuple[Shape, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
-from hloexec.ops.collective.groups import extent_of, group_size
+from hloexec.ops.collective.groups import declared_results, extent_of, group_size, is_handed_on
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.relations import Axes, Relating
-from hloexec.ops.signatures import same_type
+from hloexec.ops.signatures import require_same_shape, same_type
 
-__all__ = ["Divided", "relate_share", "require_shares", "shares_in"]
+__all__ = ["Divided", "pairs_of_shares", "relate_share", "require_shares", "shares_in"]
 
 
 class Divided(Protocol):
@@ -27,6 +28,19 @@ class Divided(Protocol):
 
     @property
     def use_global_device_ids(self) -> bool: ...
+
+
+def pairs_of_shares(
+    operands: Sequence[Shape], shape: Shape, attributes: Divided, opcode_name: str
+) -> Iterator[tuple[int, Shape, Shape]]:
+    """The operands that devices share in by their numbers, each with its declared result; ShapeError where there are
+    not as many results as operands, or one that is handed on is declared otherwise."""
+    results = declared_results(shape, len(operands), opcode_name)
+    for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
+        if is_handed_on(number, operand, attributes):
+            require_same_shape(result, operand, f"result {number} of {opcode_name}")
+        else:
+            yield number, operand, result
 
 
 def require_shares(part: Shape, whole: Shape, attributes: Divided, what: str, expected: str) -> None:

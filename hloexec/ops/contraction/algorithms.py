@@ -56,15 +56,15 @@ _MULTIPLIERS = {
     "dot_bf16_bf16_f32": _in_f32(OperandSplit(_BF16)),
     "dot_bf16_bf16_f32_x3": _in_f32(OperandSplit(_BF16, 2, HIGH_AND_MIDDLE)),
     "dot_bf16_bf16_f32_x6": _in_f32(OperandSplit(_BF16, 3, WITHOUT_THE_SMALLEST)),
-    "dot_bf16_bf16_f32_x9": _in_f32(OperandSplit(_BF16, 3, _ALL_NINE)),
     "dot_tf32_tf32_f32": _in_f32(OperandSplit(_TF32)),
     "dot_tf32_tf32_f32_x3": _in_f32(OperandSplit(_TF32, 2, HIGH_AND_MIDDLE)),
     "dot_f32_f32_f32": _PLAIN,
     "dot_f64_f64_f64": FloatMultiplier(np.dtype(np.float64)),
+    "dot_bf16_bf16_f32_x9": _in_f32(OperandSplit(_BF16, 3, _ALL_NINE)),
 }
 
 DOT_ALGORITHMS = ("unset", *_MULTIPLIERS)
-"""The words that `algorithm=` takes; `unset` leaves it to the types."""
+"""The words that `algorithm=` takes, in the order of their numbers in protocol buffers; `unset` is what types say."""
 
 
 def algorithm_multiplier(algorithm: str) -> FloatMultiplier:

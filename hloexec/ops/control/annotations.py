@@ -22,6 +22,8 @@ ANNOTATIONS = (
     "PinToDevice",
     "PinToDeviceSram",
     "SetBound",
+    "AwsNeuronTransferWithStaticRing",
+    "AwsNeuronLNCShardingConstraint",
 )
 """Targets: how a value is partitioned, laid out, which memory holds it, or how large it gets (SetBound)."""
 

@@ -109,7 +109,10 @@ class CustomCallAttributes:
     batch_group_count: int = attribute(Grammar.INT, default=1)
     operand_precision: tuple[str, ...] = operand_precision()
     padding_type: str = attribute(
-        Grammar.ENUM, default="PADDING_INVALID", choices=("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME")
+        Grammar.ENUM,
+        default="PADDING_INVALID",
+        choices=("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"),
+        is_open=True,
     )
     custom_call_target: str = attribute(Grammar.STRING)
     operand_layout_constraints: tuple[Shape, ...] | None = attribute(Grammar.SHAPE_LIST, default=None)
@@ -121,6 +124,7 @@ class CustomCallAttributes:
         default="SCHEDULE_NONE",
         choices=("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"),
         any_case=True,
+        is_open=True,
     )
     api_version: str = attribute(
         Grammar.ENUM,
@@ -132,6 +136,7 @@ class CustomCallAttributes:
             "API_VERSION_TYPED_FFI",
         ),
         any_case=True,
+        is_open=True,
     )
     to_apply: str | None = attribute(Grammar.COMPUTATION, default=None)
     called_computations: tuple[str, ...] = attribute(Grammar.COMPUTATION_LIST, default=())

@@ -53,7 +53,9 @@ class ConvolutionAttributes:
     dim_labels: ConvolutionDimensionNumbers = attribute(Grammar.CONVOLUTION_DIMENSIONS)
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
-    convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
+    convolution_kind: str = attribute(
+        Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"), is_open=True
+    )
     operand_precision: tuple[str, ...] = operand_precision()
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
     sparsity_config: str | None = configuration()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from hloexec.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
 from hloexec.errors import VerificationError
-from hloexec.ir import Instruction, TupleShape, map_shape
+from hloexec.ir import Instruction, TupleShape, map_shape, parts_of
+from hloexec.ops.collective.groups import is_handed_on
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.lowering.binding import bound
@@ -107,10 +108,27 @@ def _collective(lowering: Lowering, instruction: Instruction, entry: Opcode) -> 
         )
     given = bound(lowering.context, lowering.computation, instruction, entry.exchange_needs)
     flow = Exchange(partial(entry.exchange, **given) if given else entry.exchange, given.get("computations", ()))
-    tree = map_shape(shape, lowering.new_slot)
-    _communicating(lowering, instruction, operands, tree, flow, is_silent=has_state)
-    if not has_state:
-        return tree
+    parts = dict(enumerate(zip(operands, parts_of(shape), strict=False)))
+    kept = {
+        number: operand
+        for number, (operand, _) in parts.items()
+        if isinstance(operand, int) and is_handed_on(number, lowering.slot_shapes[operand], instruction.attributes)
+    }
+    if kept:
+        found = {
+            number: map_shape(part, lowering.new_slot) for number, (_, part) in parts.items() if number not in kept
+        }
+        exchanged, results = tuple(parts[number][0] for number in found), tuple(found.values())
+        given_tree = results[0] if len(results) == 1 else results
+        _communicating(lowering, instruction, exchanged, given_tree, flow, is_silent=True)
+        tree: SlotTree = tuple((found | kept)[number] for number in parts)
+        if not has_state:
+            return lowering.renamed(instruction, tree)
+    else:
+        tree = map_shape(shape, lowering.new_slot)
+        _communicating(lowering, instruction, operands, tree, flow, is_silent=has_state)
+        if not has_state:
+            return tree
     before = operands[0] if len(operands) == 1 else operands
     return lowering.renamed(instruction, (before, tree, *lowering.state(instruction)))
 

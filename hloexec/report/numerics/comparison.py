@@ -14,7 +14,7 @@ from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
 from hloexec.report.units import count_text, number_text, plural
-from hloexec.wording import listing
+from hloexec.wording import listing, natural_number, number_runs
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
 
@@ -46,19 +46,23 @@ def verdict_line(comparison: Comparison) -> Text:
     return Text.assemble((verdict.value, _STYLES[verdict]), (f"  {rest}", "dim"))
 
 
-def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[str] = ()) -> RenderableType:
+def comparison_view(
+    comparison: Comparison, top: int = 10, *, hints: Sequence[str] = (), devices: int = 1
+) -> RenderableType:
     """The verdict, a table of the leaves that are not equal (the worst first, `top` at most, 0 for all), and the first
-    different leaf in detail; `hints` are the commands to go on with."""
+    different leaf in detail; `hints` are the commands to go on with. Labels begin with the number of one of `devices`.
+    """
     parts: list[RenderableType] = [verdict_line(comparison)]
     off = sorted(
         (leaf for leaf in comparison.leaves if leaf.verdict is not Verdict.EQUAL),
         key=lambda leaf: (leaf.verdict.agrees, leaf.verdict is not Verdict.DIFFERENT),
     )
     if off:
-        shown = off[: top or None]
-        parts += [Text(""), with_rest(_table(shown), len(off), top)]
+        rows = _one_for_all_devices(off) if devices > 1 else [(leaf.label, leaf) for leaf in off]
+        shown = rows[: top or None]
+        parts += [Text(""), with_rest(_table(shown), len(rows), top)]
         parts += [Text(f"{listing(labels, _MOST_LABELS)}: {line}") for line, labels in _remarks(shown).items()]
-        worst = next((leaf for leaf in shown if leaf.measured is not None), None)
+        worst = next((leaf for _, leaf in shown if leaf.measured is not None), None)
         if worst is not None:
             parts += [Text(""), _details(worst)]
     if hints:
@@ -74,14 +78,29 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
-def _table(leaves: Sequence[LeafComparison]) -> Table:
+def _one_for_all_devices(leaves: Sequence[LeafComparison]) -> list[tuple[str, LeafComparison]]:
+    """Leaves with their labels; one for those of several devices, whose numbers labels begin with, that read alike."""
+    alike: dict[tuple[object, ...], tuple[list[int], LeafComparison]] = {}
+    for leaf in leaves:
+        device, dot, rest = leaf.label.partition(".")
+        number = natural_number(device)
+        said = (leaf.label,) if number is None else (dot + rest, _shape(leaf), leaf.verdict, *_figures(leaf))
+        numbers, _ = alike.setdefault((*said, *_remark_lines(leaf)), ([], leaf))
+        numbers.append(0 if number is None else number)
+    return [
+        (f"{number_runs(numbers)}{first.label[len(str(numbers[0])) :]}" if len(numbers) > 1 else first.label, first)
+        for numbers, first in alike.values()
+    ]
+
+
+def _table(leaves: Sequence[tuple[str, LeafComparison]]) -> Table:
     table = plain_table("shape", names=("",))
     table.add_column("verdict", no_wrap=True)
     for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
         table.add_column(name, justify="right", no_wrap=True)
-    for leaf in leaves:
+    for label, leaf in leaves:
         table.add_row(
-            Text(leaf.label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
+            Text(label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
         )
     return table
 
@@ -113,12 +132,12 @@ def _ulp_text(ulps: float | None) -> str:
     return count_text(int(ulps)) if ulps < 1e6 and ulps == int(ulps) else f"{ulps:.3g}"
 
 
-def _remarks(leaves: Sequence[LeafComparison]) -> dict[str, list[str]]:
+def _remarks(rows: Sequence[tuple[str, LeafComparison]]) -> dict[str, list[str]]:
     """What there is to say of leaves, each with the labels of those that it is said of."""
     found: dict[str, list[str]] = {}
-    for leaf in leaves:
+    for label, leaf in rows:
         for line in _remark_lines(leaf):
-            found.setdefault(line, []).append(leaf.label)
+            found.setdefault(line, []).append(label)
     return found
 
 

@@ -71,7 +71,7 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
 
 def _where(finding: Finding, devices: int) -> str:
     text = f" in iteration {finding.iteration}" if finding.iteration is not None else ""
-    return text + on_devices(finding.devices, 8) if devices > 1 else text
+    return text + on_devices(finding.devices) if devices > 1 else text
 
 
 def _nothing(search: NanSearch, module: str, devices: int, command: Callable[..., str]) -> RenderableType:

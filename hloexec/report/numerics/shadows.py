@@ -15,7 +15,7 @@ from hloexec.report.units import count_text, number_text, plural
 from hloexec.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
 from hloexec.shadowing.digits import CONFIDENCE
 from hloexec.shadowing.kinds import KINDS
-from hloexec.wording import listing
+from hloexec.wording import listing, number_runs
 
 __all__ = ["shadow_record", "shadow_view"]
 
@@ -68,9 +68,9 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
     if found.samples:
         headers.append(f"{found.samples} runs, {CONFIDENCE:.0%}")
     table = plain_table(*headers)
-    for output in found.outputs[: top or None]:
+    rows: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = {}
+    for output in found.outputs:
         cells = [
-            _label(output.index, output.devices, devices),
             _shape_text(output),
             number_text(output.relative_error, 2),
             _digits_text(output.digits),
@@ -81,12 +81,14 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
         ]
         if found.samples:
             cells.append(_interval_text(sampled.get((output.index, output.devices))))
-        table.add_row(*cells)
+        rows.setdefault((output.index, tuple(cells)), []).extend(output.devices)
+    for (index, texts), holders in list(rows.items())[: top or None]:
+        table.add_row(_label(index, sorted(holders), devices), *texts)
     lost = sum(output.lost for output in found.outputs)
     remark = "decimal digits of the median and of the worst element"
     if lost:
         remark += f"; {plural(lost, 'element')} infinite or NaN that should not be"
-    return titled("outputs", remark, with_rest(table, len(found.outputs), top))
+    return titled("outputs", remark, with_rest(table, len(rows), top))
 
 
 def _losses(losses: Sequence[Loss], top: int) -> RenderableType:
@@ -118,7 +120,7 @@ def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
 def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
     text = "value" + "".join(f".{part}" for part in index)
     if devices > len(holders):
-        text += f" on {listing(holders, 4)}"
+        text += f" on {number_runs(holders)}"
     return text
 
 

@@ -38,7 +38,9 @@ def checks_view(checks: Sequence[GoldenCheck], count: int, top: int, advice: Seq
     failed = [check for check in checks if check.outcome in (Outcome.FAILED, Outcome.NOT_DECIDED)]
     for check in failed[: top or None]:
         if check.comparison is not None:
-            parts += [Text(""), Text(str(check.folder), style="bold"), comparison_view(check.comparison, top)]
+            devices = 1 if check.golden is None else check.golden.devices
+            view = comparison_view(check.comparison, top, devices=devices)
+            parts += [Text(""), Text(str(check.folder), style="bold"), view]
     if 0 < top < len(failed):
         parts.append(rest_text(len(failed) - top))
     if len(checks) < count:

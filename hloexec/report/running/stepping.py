@@ -53,7 +53,7 @@ def step_record(stepper: Stepper, stops: Sequence[Stop], lines: Sequence[str]) -
 
 
 def devices_text(devices: Sequence[int], count: int) -> str:
-    """` on device 2`, ` on devices 0, 1`; nothing where there is only one."""
+    """` on device 2`, ` on devices 0–3`; nothing where there is only one."""
     return "" if count == 1 else on_devices(devices)
 
 

@@ -13,6 +13,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import exchanges, traits_of
+from hloexec.ops.collective.groups import is_handed_on
 from hloexec.ops.registry import find_opcode
 from hloexec.shadowing.computing.elements import Difference, Sample, difference_of, sampled, taken
 from hloexec.shadowing.computing.widening import Kernels
@@ -34,13 +35,15 @@ class _Meeting:
     groups: list[Group]
     function: Callable[[dict[int, list[Array]]], Mapping[int, Any]]
     """What the members of a group get, from what they hold, by their numbers in the group."""
-    first: int | None = None
-    """The number of the leaf that they get, of those of an instruction that gives several; None where they get all."""
+    numbers: tuple[int, ...]
+    """Which leaves of the result they get."""
+    count: int | None = None
+    """How many operands a collective has, of which it hands some on; the result of its start has them before others."""
 
-    def given(self, leaves: Sequence[Array], count: int) -> Sequence[Array]:
-        """The leaves that a member gets, of those of the result; the start of a collective has its operands before."""
-        first = (count if len(leaves) >= 2 * count else 0) if self.first is None else self.first
-        return leaves[first : first + count]
+    def given(self, leaves: Sequence[Array]) -> Sequence[Array]:
+        """The leaves that a member gets, of those of the result."""
+        first = self.count if self.count is not None and len(leaves) >= 2 * self.count else 0
+        return [leaves[first + number] for number in self.numbers]
 
 
 class Exchanges:
@@ -80,7 +83,7 @@ class Exchanges:
             exact, here = self._met(meeting, operands)
             shadows = [self._store.get(leaf) for member in operands.values() for leaf in member]
             moves = traits_of(instruction).moves is not None
-            own = meeting.given(leaves, len(here[number]))
+            own = meeting.given(leaves)
             for leaf, theirs, its in zip(own, exact[number], here[number], strict=True):
                 if self._store.knows(leaf):
                     continue
@@ -117,11 +120,19 @@ class Exchanges:
             entry = find_opcode(instruction.opcode)
             if entry is not None and entry.exchange is not None:
                 function = self._kernels.exchange(computation, instruction)
-                found = [_Meeting(instruction.operands, groups_of(instruction, self._topology), function)]
+                names, by_name, attributes = instruction.operands, computation.by_name, instruction.attributes
+                numbers = tuple(
+                    number
+                    for number, name in enumerate(names)
+                    if not is_handed_on(number, by_name[name].shape, attributes)
+                )
+                operands = tuple(names[number] for number in numbers)
+                groups = groups_of(instruction, self._topology)
+                found = [_Meeting(operands, groups, function, numbers, len(names))]
             else:
                 arrays = zip(instruction.operands, crossings(self._module, computation, instruction), strict=True)
                 found = [
-                    _Meeting((name,), each.groups(self._topology), each.exchange, index)
+                    _Meeting((name,), each.groups(self._topology), each.exchange, (index,))
                     for index, (name, each) in enumerate(arrays)
                     if not each.is_identity
                 ]

@@ -165,23 +165,14 @@ class InstructionAttributeParser:
         read = self._grammars[grammar]
         if grammar in (Grammar.ENUM, Grammar.ENUM_LIST):
             read = partial(read, choices=declared.choices or (), any_case=declared.any_case)
-            if declared.is_open:
-                read = partial(self._open_enumeration, choices=declared.choices or ())
         is_reference = grammar in (Grammar.COMPUTATION, Grammar.COMPUTATION_LIST)
         known: dict[str, Any] | None = None if is_reference else {}
         return _Reader(declared.field, f"the attribute '{name}'", read, known, declared.formerly)
 
-    def _open_enumeration(self, what: str, choices: tuple[str, ...]) -> str:
-        """A word, out of `choices` unless it is one of another XLA."""
-        start = self._lexer.start
-        word = self._lexer.word(f"{what} ({', '.join(choices)})")
-        if word not in choices:
-            self._state.unknown(f"the word '{word}' of {what}", start, choices)
-        return word
-
     def _translated(self, what: str, words: Mapping[str, object]) -> object:
-        """What a word of newer XLA stands for."""
-        return words[self._attributes.enumeration(what, choices=tuple(words))]
+        """What a word of newer XLA stands for; one that is not known stands for itself."""
+        word = self._attributes.enumeration(what, choices=tuple(words))
+        return words.get(word, word)
 
     def _common_readers(self) -> dict[str, _Reader]:
         """The attributes that any instruction may carry, by name."""

@@ -46,7 +46,7 @@ _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
 def parse_sharding(text: str) -> Sharding:
     """A sharding by itself, `{devices=[2,4]<=[8]}` or `{{replicated}, {manual}}`; raises ParseError."""
     state = ParserState(Lexer(text, "<sharding>"), strict=False)
-    attributes = AttributeParser(state.lexer, ShapeParser(state.lexer))
+    attributes = AttributeParser(state, ShapeParser(state.lexer))
     found = ShardingParser(state.lexer, attributes, AnnotationParser(state, attributes), strict=False).sharding()
     if state.lexer.kind != END:
         state.lexer.fail(f"expected the end of the sharding, found {state.lexer.describe()}")
@@ -130,11 +130,17 @@ class ShardingParser:
         elif name == "metadata":
             fields["metadata"] = self._annotations.metadata_list("the metadata of a sharding")
         elif name == "last_tile_dims":
-            words = self._attributes.enumerations("last_tile_dims", _SUBGROUP_KINDS)
-            fields["last_tile_dims"] = tuple(_KINDS[word] for word in words)
+            fields["last_tile_dims"] = self._attributes.items("{", "}", "last_tile_dims", self._subgroup_kind)
         else:
             known = "device, devices, metadata, last_tile_dims"
             lexer.fail(f"a sharding has the parts {known}; found '{name}'", position)
+
+    def _subgroup_kind(self) -> ShardingType:
+        start = self._lexer.start
+        word = self._lexer.word(f"last_tile_dims ({', '.join(_SUBGROUP_KINDS)})")
+        if word not in _SUBGROUP_KINDS:
+            self._lexer.fail(f"last_tile_dims is one of {', '.join(_SUBGROUP_KINDS)}, found '{word}'", start)
+        return _KINDS[word]
 
     def _check(self, kind: ShardingType, fields: dict[str, Any], start: int) -> None:
         lexer = self._lexer

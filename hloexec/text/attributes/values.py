@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from hloexec.ir import Alias, EntryLayout, Shape
 from hloexec.ops.attributes import OperandAlias
-from hloexec.text.lexer import END, NAME, NUMBER, STRING, Lexer
+from hloexec.text.lexer import END, NAME, NUMBER, STRING
 from hloexec.text.shapes import ShapeParser
+from hloexec.text.state import ParserState
 
 __all__ = ["AttributeParser"]
 
@@ -26,10 +27,11 @@ _INTEGERS = re.compile(r"\{[ ]*(-?[0-9]{1,18}(?:,[ ]*-?[0-9]{1,18})*)?[ ]*\}")
 class AttributeParser:
     """Reads values of attributes from a lexer."""
 
-    __slots__ = ("_lexer", "_shapes")
+    __slots__ = ("_lexer", "_shapes", "_state")
 
-    def __init__(self, lexer: Lexer, shapes: ShapeParser) -> None:
-        self._lexer = lexer
+    def __init__(self, state: ParserState, shapes: ShapeParser) -> None:
+        self._state = state
+        self._lexer = state.lexer
         self._shapes = shapes
 
     def items(self, opening: str, closing: str, what: str, item: Callable[[], _T]) -> tuple[_T, ...]:
@@ -77,16 +79,14 @@ class AttributeParser:
         return values[0], values[1]
 
     def enumeration(self, what: str, choices: tuple[str, ...], *, any_case: bool = False) -> str:
-        """A word out of `choices`, in any case where `any_case`."""
+        """A word out of `choices`, in any case where `any_case`; one of another XLA is kept, unless strict."""
         lexer = self._lexer
         start = lexer.start
         word = lexer.word(f"{what} ({', '.join(choices)})")
-        found = next(
-            (choice for choice in choices if word == choice or (any_case and word.lower() == choice.lower())), None
-        )
+        found = next((each for each in choices if word == each or (any_case and word.lower() == each.lower())), None)
         if found is None:
-            lexer.fail(f"{what} is one of {', '.join(choices)}, found '{word}'", start)
-        return found
+            self._state.unknown(f"the word '{word}' of {what}", start, choices)
+        return found or word
 
     def enumerations(self, what: str, choices: tuple[str, ...], *, any_case: bool = False) -> tuple[str, ...]:
         """'{' [word (',' word)*] '}'"""

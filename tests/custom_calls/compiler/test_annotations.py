@@ -35,11 +35,32 @@ ENTRY e {{
         "SetBound",
         "xla.sdy.FuncResultSharding",
         "xla.sdy.PropagationBarrier",
+        "AwsNeuronTransferWithStaticRing",
+        "AwsNeuronLNCShardingConstraint",
+        "AwsNeuronModuleMarkerStart-Forward",
+        "NeuronBoundaryMarker-End",
     ],
 )
 def test_an_annotation_leaves_its_operand_as_it_is(target: str) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(hloexec.run(hloexec.parse(_module(target)), x), x)
+
+
+def test_a_marker_of_layers_gives_all_its_operands() -> None:
+    text = """HloModule m
+ENTRY e { x = f32[2] parameter(0)
+  y = s32[] parameter(1)
+  b = (f32[2], s32[]) custom-call(x, y), custom_call_target="AwsNeuronModuleMarkerStart-Forward"
+  z = f32[2] get-tuple-element(b), index=0
+  n = f32[2] negate(z)
+  i = s32[] get-tuple-element(b), index=1
+  ROOT e = (f32[2], s32[]) custom-call(n, i), custom_call_target="AwsNeuronModuleMarkerEnd-Forward" }
+"""
+    negated, number = hloexec.run(hloexec.parse(text), np.float32([1, 2]), np.int32(3))
+    assert negated.tolist() == [-1, -2] and number == 3
+    wrong = text.replace("b = (f32[2], s32[])", "b = (f32[3], s32[])")
+    with pytest.raises(hloexec.VerificationError, match="AwsNeuronModuleMarkerStart-Forward"):
+        hloexec.verify(hloexec.parse(wrong))
 
 
 def test_a_sharding_annotation_is_the_identity_on_xla() -> None:

@@ -95,8 +95,10 @@ def command(
         "module": None if module is None else module.name,
         "numerics": numerics,
     }
-    hints = _hints(comparison, actual, expected, own, is_whole=_are_whole(pairs, module))
-    view = partial(comparison_view, comparison, hints=hints)
+    is_whole = _are_whole(pairs, module)
+    hints = _hints(comparison, actual, expected, own, is_whole=is_whole)
+    devices = 1 if module is None or is_whole else module.replica_count * module.num_partitions
+    view = partial(comparison_view, comparison, hints=hints, devices=devices)
     show_report("compare", as_json, lambda: given | comparison_record(comparison), lambda: view(top))
     if html is not None:
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))

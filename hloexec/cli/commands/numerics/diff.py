@@ -171,7 +171,7 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
         sides, extraction = sides_record(before, after, policies, given.seed), saved and pair_record(saved)
         return {**sides, **diff_record(found), "extraction": extraction}
 
-    show_report("diff", chosen.as_json, record, lambda: view(chosen.top))
+    show_report("diff", chosen.as_json, record, lambda: view(chosen.top), on_after.module if found.findings else None)
     if folder is not None and not found.findings and not chosen.as_json:
         click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if chosen.html is not None:

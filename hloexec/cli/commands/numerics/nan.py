@@ -60,7 +60,8 @@ def command(
     with ProgressBar() as progress:
         search = find_nan(run.module, run.inputs, elements=top, observers=[progress], **settings, **run.options)
     view = partial(nan_view, search, run.module.name, run.devices, command=run.command)
-    show_report("nan", as_json, lambda: {**run.record(), **nan_record(search)}, lambda: view(top))
+    blamed = None if search.finding is None else run.module
+    show_report("nan", as_json, lambda: {**run.record(), **nan_record(search)}, lambda: view(top), blamed)
     if html is not None:
         write_run_page(html, search, run, view)
     return 1 if search.finding is not None or search.nan_from_inputs else 0

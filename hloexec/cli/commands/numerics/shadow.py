@@ -45,6 +45,7 @@ def command(file: str, samples: int, top: int, html: str | None, as_json: bool, 
     with ProgressBar() as progress:
         found = shadow(run.module, run.inputs, samples=samples, observers=[progress], **run.options)
     view = partial(shadow_view, found, run.module.name, run.devices, command=run.command)
-    show_report("shadow", as_json, lambda: {**run.record(), **shadow_record(found)}, lambda: view(top))
+    blamed = None if found.culprit is None else run.module
+    show_report("shadow", as_json, lambda: {**run.record(), **shadow_record(found)}, lambda: view(top), blamed)
     if html is not None:
         write_run_page(html, found, run, view)

@@ -49,6 +49,11 @@ __all__ = ["command"]
     "result and, since jaxlib 0.12, of the parameters.",
 )
 @click.option(
+    "--result-sharding",
+    metavar="SHARDING",
+    help="With --global-inputs, the sharding of the result, as HLO has it: one for each array where it is a tuple.",
+)
+@click.option(
     "--random-inputs", is_flag=True, help="Generate random inputs even if FILE is a snapshot, which has its own."
 )
 @click.option("--infeed", metavar="FILE.npz", help="Read the values for infeeds, keyed 0, 1, … in order.")
@@ -127,7 +132,10 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     run, module = loaded.run, loaded.run.module
     said = click.get_current_context().obj
     said.has_verdict |= run.recorded_result is not None
-    expected_for = None if own.against is None else expectation(own.against, module, loaded.options)
+    is_divided = own.global_inputs is not None
+    expected_for = (
+        None if own.against is None else expectation(own.against, module, loaded.options, is_divided=is_divided)
+    )
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
         views.append(PageView(html))
@@ -142,7 +150,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     failure: BaseException | None = None
     try:
         if own.global_inputs is not None:
-            results, divided = _reassembled(loaded, ran.results)
+            results, divided = _reassembled(loaded, ran.results, own.result_sharding)
         if ran.is_interrupted:
             raise KeyboardInterrupt
         comparison = _comparison(loaded, ran.results, results, expected_for, divided)
@@ -162,15 +170,16 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     return 0 if comparison is None else exit_code(comparison.verdict)
 
 
-def _reassembled(loaded: _Loaded, results: list[Value]) -> tuple[list[Value], _Division]:
+def _reassembled(loaded: _Loaded, results: list[Value], sharding: str | None) -> tuple[list[Value], _Division]:
     """The whole result, and what divides others like it."""
     import hloexec
     from hloexec.sharding import shards_of_result
 
     run = loaded.run
-    devices = {name: run.options[name] for name in ("replicas", "partitions")}
-    whole = hloexec.unshard_outputs(run.module, results, before=loaded.before, **devices)
-    return [whole], partial(shards_of_result, module=run.module, outputs=results, before=loaded.before, **devices)
+    given = {name: run.options[name] for name in ("replicas", "partitions")}
+    given |= {"before": loaded.before, "sharding": sharding}
+    whole = hloexec.unshard_outputs(run.module, results, **given)
+    return [whole], partial(shards_of_result, module=run.module, outputs=results, **given)
 
 
 def _comparison(
@@ -200,6 +209,7 @@ class _Options:
 
     global_inputs: str | None
     before: str | None
+    result_sharding: str | None
     random_inputs: bool
     infeed: str | None
     outfeed: str | None
@@ -259,8 +269,9 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
 
     settings = given.settings()
     own.require_destinations()
-    if own.before is not None and own.global_inputs is None:
-        raise click.UsageError("--before says how --global-inputs are divided; give these, too")
+    for option, value in (("--before", own.before), ("--result-sharding", own.result_sharding)):
+        if value is not None and own.global_inputs is None:
+            raise click.UsageError(f"{option} says how whole arrays are divided; give --global-inputs, too")
     before = None if own.before is None else hloexec.load(own.before, strict=strict)
     host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
