@@ -10,7 +10,7 @@ import numpy as np
 from hloexec.errors import InputError, LiteralError, os_errors_named
 from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.loading import load_with_values
-from hloexec.npz import entries
+from hloexec.literals.npz import entries
 from hloexec.numerics.statistics import leaves
 from hloexec.values import Array, Value, label_of
 

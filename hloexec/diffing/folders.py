@@ -17,7 +17,7 @@ from hloexec.diffing.findings import Diff
 from hloexec.diffing.partitioned.correspondence import partitioning_of
 from hloexec.diffing.running import diff
 from hloexec.errors import HloError, InputError
-from hloexec.exec.arguments import listed_inputs
+from hloexec.exec.arguments import inputs_by_device
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
@@ -200,7 +200,7 @@ def _for_stage(module: Module, before: Module, values: Inputs, options: Mapping[
     """The inputs of a module, out of those of the one before it: shards of them if it has been partitioned since."""
     counts = options.get("replicas"), options.get("partitions")
     partitioning = partitioning_of(before, module, [topology_of(entry, *counts) for entry in (before, module)])
-    return values if partitioning is None else partitioning.inputs_by_device(listed_inputs(before.entry, values))
+    return values if partitioning is None else partitioning.inputs_by_device(inputs_by_device(before.entry, values))
 
 
 def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[DumpedModule]:

@@ -20,11 +20,12 @@ from hloexec.arguments import (
     require_text,
     wrong,
 )
+from hloexec.arrays import as_value
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.exec import run_devices
-from hloexec.exec.arguments import device_arguments, listed_inputs
+from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.exec.plans import plan_of
 from hloexec.files import open_atomically, require_new_folder, whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
@@ -90,7 +91,7 @@ def record_golden(
     require_text("expected_source", expected_source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
-    given = listed_inputs(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
+    given = inputs_by_device(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
     computation = plan_of(module, numerics=policy, elided=elided, unknown=unknown).computation
     device_arguments(computation, given, topology.count)
     golden = Golden(
@@ -123,7 +124,9 @@ def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expe
     """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
     if expected is None:
         return run_golden(golden, module, given, **limits)
-    result = nested_value(expected) if isinstance(expected, Mapping) else expected
+    result: Value = as_value(
+        nested_value(expected) if isinstance(expected, Mapping) else expected, "the expected result"
+    )
     _require_result(module, result, golden.replicas * golden.partitions)
     return result
 

@@ -152,7 +152,7 @@ def _differing(pairs: Sequence[Pair]) -> Iterator[ElementType]:
             yield element_type_of(theirs.dtype)
 
 
-def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
+def _rows(module: Any, inputs: Any) -> list[list[Value]] | None:
     """The inputs of each device, or of one for all; None where none are given."""
     if module is not None:
         require_module(module)

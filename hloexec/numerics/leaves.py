@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hloexec.arrays import as_array
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.values import Array, Token
@@ -34,9 +35,11 @@ def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
 def _array(value: object, what: str) -> Array:
     """A leaf as an array of a type that HLO has; JAX's and PyTorch's arrays are taken, too."""
     try:
-        array = np.asarray(value)
+        array = as_array(value)
         element_type_of(array.dtype)
-    except (KeyError, TypeError, ValueError, RuntimeError):
+    except InputError as error:
+        raise InputError(f"{what}: {error.message}") from error
+    except KeyError:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise InputError(f"{what} is not an array of an HLO element type, but {kind}") from None
     return array

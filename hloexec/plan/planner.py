@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.arrays import as_array, is_foreign
 from hloexec.collection import collection_paused
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.devices.transfers import HostTransfer
@@ -204,7 +205,8 @@ class _Planner:
             warn(f"constants that the text elides are taken as {choice}: {names}")
 
 
-def _supplied(value: object, shape: Leaf, name: str) -> Any:
+def _supplied(given: object, shape: Leaf, name: str) -> Any:
+    value = as_array(given) if is_foreign(given) else given
     array_shape = shape.array_shape
     if (
         not isinstance(value, np.ndarray)

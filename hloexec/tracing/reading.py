@@ -15,7 +15,7 @@ from hloexec.arguments import require_path, require_text, wrong
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ir import ArrayShape
-from hloexec.npz import DAMAGE, decoded
+from hloexec.literals.npz import DAMAGE, decoded
 from hloexec.structs import frozen
 from hloexec.tracing.recording import VERSION
 from hloexec.values import Array, Described

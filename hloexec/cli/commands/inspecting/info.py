@@ -81,7 +81,7 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
-    from hloexec.npz import entries
+    from hloexec.literals.npz import entries
     from hloexec.numerics.statistics import statistics
     from hloexec.report.records import leaf_records
 

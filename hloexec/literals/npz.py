@@ -16,6 +16,7 @@ from typing import IO, TypeAlias
 import numpy as np
 
 from hloexec.arguments import require_path
+from hloexec.arrays import as_array, is_foreign
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
@@ -237,7 +238,9 @@ def _stored_type(element_type: ElementType) -> DType:
     return np.dtype(f"u{element_type.storage.itemsize}")
 
 
-def encode(key: str, array: Array) -> tuple[str, Array]:
+def encode(key: str, given: Array) -> tuple[str, Array]:
+    """The key and the array that stand in a file for a leaf, which may be an array of any library."""
+    array = as_array(given) if is_foreign(given) else given
     try:
         element_type = element_type_of(array.dtype)
     except (AttributeError, KeyError):
