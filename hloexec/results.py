@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.errors import InputError, LiteralError, os_errors_named
+from hloexec.errors import InputError, LiteralError, os_errors_named, warn
 from hloexec.ir import ArrayShape, Module, leaf_shapes
-from hloexec.loading import load_with_values
 from hloexec.literals.npz import entries
+from hloexec.literals.pairing import are_numbered, pairings
+from hloexec.loading import load_with_values
 from hloexec.numerics.statistics import leaves
-from hloexec.values import Array, Value, label_of
+from hloexec.values import Array, Value, index_of, label_of
+from hloexec.wording import listing
 
 __all__ = ["labelled_arrays", "read_result", "result_shapes", "shape_of_leaf"]
 
@@ -34,8 +36,9 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
             raise LiteralError(f"{name!r} is neither a .npz nor a .npy file")
         return _result_of_snapshot(name)
     found: dict[str, Array] = {}
+    labels = _labels_by_content(name, shapes or {})
     for entry in entries(path):
-        label = entry.number
+        label = labels.get(entry.key, entry.number)
         if label in found:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         try:
@@ -48,6 +51,30 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
         if isinstance(value, np.ndarray):
             found[label] = value
     return found
+
+
+def _labels_by_content(name: str, shapes: Mapping[str, ArrayShape]) -> dict[str, str]:
+    """The label for each key of a file whose keys are not those of the leaves, if what it holds says them."""
+    found = list(entries(name))
+    labels = list(shapes)
+    if len(found) != len(labels) or {entry.number for entry in found} == shapes.keys():
+        return {}
+    if len(found) == 1:
+        return {found[0].key: labels[0]}
+    stems = [entry.stem for entry in found]
+    is_numbered = are_numbered(stems)
+    if not is_numbered and any(index_of(stem) is not None for stem in stems):
+        return {}
+    sizes = [entry.header()[0] for entry in entries(name)]
+    # Numbered arrays may be wholes of what several devices have.
+    ways = pairings(stems, len(labels), lambda key, leaf: is_numbered or sizes[key] == shapes[labels[leaf]].dimensions)
+    if len(ways) != 1:
+        return {}
+    taken = {found[number].key: labels[leaf] for leaf, number in enumerate(ways[0])}
+    if not is_numbered:
+        said = (f"{key} is {label}" for key, label in taken.items())
+        warn(f"{name!r} is not keyed by leaf of the result: {listing(said, 20)}")
+    return taken
 
 
 def shape_of_leaf(label: str, shapes: Mapping[str, ArrayShape]) -> ArrayShape | None:

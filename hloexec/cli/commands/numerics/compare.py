@@ -14,7 +14,7 @@ from hloexec.cli.reports import show_report, write_command_page
 from hloexec.structs import frozen
 
 if TYPE_CHECKING:
-    from hloexec.ir import Module
+    from hloexec.ir import ArrayShape, Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.values import Array, Value
 
@@ -124,8 +124,7 @@ def _compared(
     """The module, if there is one, the comparison, and the arrays that both results have."""
     import hloexec
     from hloexec import literals
-    from hloexec.dtypes import element_type_of
-    from hloexec.ir import ArrayShape
+    from hloexec.errors import LiteralError
     from hloexec.results import read_result, result_shapes
 
     if own.check_error != "max" and own.atol is own.rtol is own.ulp is None:
@@ -137,9 +136,12 @@ def _compared(
         raise click.UsageError("--contraction-length and --module cannot be combined")
     module = None if own.module_file is None else hloexec.load(own.module_file)
     shapes = {} if module is None else result_shapes(module)
-    ours = read_result(actual, shapes)
-    shapes |= {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in ours.items()}
-    theirs = read_result(expected, shapes)
+    try:
+        ours = read_result(actual, shapes)
+    except LiteralError:
+        # Where it holds raw bytes, the other result may say of which type.
+        ours = read_result(actual, shapes | _shapes(read_result(expected, shapes)))
+    theirs = read_result(expected, shapes | _shapes(ours))
     values: list[Value] | None = None
     if module is not None and own.inputs is not None:
         found = literals.load_inputs(own.inputs, module.entry.parameters)
@@ -159,6 +161,13 @@ def _compared(
         selects=selected,
     )
     return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
+
+
+def _shapes(arrays: Mapping[str, Array]) -> dict[str, ArrayShape]:
+    from hloexec.dtypes import element_type_of
+    from hloexec.ir import ArrayShape
+
+    return {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in arrays.items()}
 
 
 def _are_whole(pairs: Mapping[str, tuple[Array, Array]], module: Module | None) -> bool:
