@@ -57,7 +57,8 @@ def _labels_by_content(name: str, shapes: Mapping[str, ArrayShape]) -> dict[str,
     """The label for each key of a file whose keys are not those of the leaves, if what it holds says them."""
     found = list(entries(name))
     labels = list(shapes)
-    if len(found) != len(labels) or {entry.number for entry in found} == shapes.keys():
+    are_places = all(index_of(label) is not None for label in labels)
+    if len(found) != len(labels) or not are_places or {entry.number for entry in found} == shapes.keys():
         return {}
     if len(found) == 1:
         return {found[0].key: labels[0]}

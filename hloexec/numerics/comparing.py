@@ -87,6 +87,8 @@ def compare(
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
     own = {} if module is None else _own_chains(module, numerics)
+    if leaves[1].keys() == {"0"} and "value" in own:
+        own["0"] = own["value"]
     chains = {} if module is None else _chains(module, own, leaves[1])
     is_of_one_device = own.keys() >= leaves[1].keys()
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
@@ -151,8 +153,9 @@ def _relabelled(side: dict[str, Array], other: dict[str, Array]) -> dict[str, Ar
 def _own_chains(module: Module, numerics: str | NumericsPolicy) -> dict[str, Chain]:
     """The chains to a module's leaves by label."""
     found = {label_of(index): chain for index, chain in leaf_chains(module, numerics).items()}
-    # A lone leaf may be labelled in either way.
-    return found | dict.fromkeys(("value", "0"), *found.values()) if len(found) == 1 else found
+    if len(found) == 1:
+        found.setdefault("value", *found.values())
+    return found
 
 
 def _chains(module: Module, own: Mapping[str, Chain], labels: Iterable[str]) -> dict[str, Chain]:

@@ -138,9 +138,13 @@ def _compared(
     shapes = {} if module is None else result_shapes(module)
     try:
         ours = read_result(actual, shapes)
-    except LiteralError:
+    except LiteralError as error:
         # Where it holds raw bytes, the other result may say of which type.
-        ours = read_result(actual, shapes | _shapes(read_result(expected, shapes)))
+        typed = _shapes(read_result(expected, shapes))
+        try:
+            ours = read_result(actual, shapes | typed)
+        except LiteralError:
+            raise error from None
     theirs = read_result(expected, shapes | _shapes(ours))
     values: list[Value] | None = None
     if module is not None and own.inputs is not None:
