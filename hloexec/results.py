@@ -1,4 +1,4 @@
-"""Reading results from `.npz` and `.npy` files (of hloexec, JAX or PyTorch), and from snapshots."""
+"""Reading results from files of values (of hloexec, XLA, JAX or PyTorch), and from snapshots."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.errors import InputError, LiteralError, os_errors_named, warn
+from hloexec.errors import InputError, LiteralError, warn
 from hloexec.ir import ArrayShape, Module, leaf_shapes
-from hloexec.literals.npz import entries
+from hloexec.literals.entries import entries, holds_values
 from hloexec.literals.pairing import are_numbered, pairings
 from hloexec.loading import load_with_values
 from hloexec.numerics.statistics import leaves
@@ -18,22 +18,17 @@ from hloexec.wording import listing
 
 __all__ = ["labelled_arrays", "read_result", "result_shapes", "shape_of_leaf"]
 
-_MAGIC = (b"PK", b"\x93N")
-
 
 def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] | None = None) -> dict[str, Array]:
     """The arrays in a file of a result, by their labels: `value`, or index paths such as `1.0`, or names.
 
-    A `.npz` or `.npy` file (the keys arr_0, arr_1, … that `numpy.savez` generates are read as 0, 1, …), or a snapshot
-    with a result. Arrays of narrow types that NumPy stored as raw bytes are read where `shapes` says what they are.
+    A file of values (`hloexec.literals`), or a snapshot with a result. Where the keys are not those of the leaves in
+    `shapes`, what the arrays hold decides. Arrays of narrow types that NumPy stored as raw bytes are read where
+    `shapes` says what they are.
     Raises LiteralError or InputError where the file cannot be read or holds no result.
     """
     name = os.fspath(path)
-    with os_errors_named(f"read {name!r}"), open(name, "rb") as file:
-        magic = file.read(2)
-    if magic not in _MAGIC:
-        if name.lower().endswith((".npz", ".npy")):
-            raise LiteralError(f"{name!r} is neither a .npz nor a .npy file")
+    if not holds_values(path):
         return _result_of_snapshot(name)
     found: dict[str, Array] = {}
     labels = _labels_by_content(name, shapes or {})

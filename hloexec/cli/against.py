@@ -57,6 +57,7 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
     import hloexec
     from hloexec import literals
     from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
+    from hloexec.literals.entries import holds_values
     from hloexec.results import read_result, result_shapes
 
     module, options = _as_run(module, options), {**options, "computation": None}
@@ -72,7 +73,7 @@ def expectation(against: str, module: Module, options: dict[str, Any]) -> Expect
         tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
         recorded = literals.load(os.path.join(against, EXPECTED))
         return lambda _: (recorded, tolerances)
-    if against.lower().endswith((".npz", ".npy")):
+    if holds_values(against):
         result = read_result(against, result_shapes(module))
         return lambda _: (result, {})
     constants = options["elided"] if isinstance(options["elided"], str) else "zeros"

@@ -16,7 +16,6 @@ from typing import IO, TypeAlias, cast
 
 import numpy as np
 
-from hloexec.arguments import require_path
 from hloexec.arrays import as_array, is_foreign
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
@@ -25,7 +24,7 @@ from hloexec.structs import frozen
 from hloexec.values import TOKEN, WHOLE, Array, Value
 from hloexec.wording import natural_number
 
-__all__ = ["DAMAGE", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
+__all__ = ["DAMAGE", "Entry", "Expected", "decoded", "encode", "npz_entries", "write_npz"]
 
 Expected: TypeAlias = ArrayShape | TupleShape
 """What a leaf should be: an array, a token, or the empty tuple."""
@@ -187,7 +186,7 @@ class Entry:
                     f"{self.where}: {named} values are stored as {_stored_type(named)}, but these are {dtype.name}"
                 )
             return named
-        if dtype.kind == "V" and dtype.names is None:
+        if dtype.type is np.void and dtype.names is None:
             return self._element_type_of_bytes(dtype.itemsize, shape)
         try:
             return element_type_of(dtype.newbyteorder("="))
@@ -253,9 +252,8 @@ def _conversion_hint(shape: ArrayShape, stem: str) -> str:
     )
 
 
-def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
+def npz_entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     """The entries of a .npz file, or the one of a .npy file; the content decides which it is."""
-    require_path("path", path)
     filename = os.fspath(path)
     try:
         with open(filename, "rb") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,7 @@ def compare(
     given = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
-    own = {} if module is None else _own_chains(module, numerics)
-    if leaves[1].keys() == {"0"} and "value" in own:
-        own["0"] = own["value"]
+    own = {} if module is None else _own_chains(module, numerics, leaves[1].keys())
     chains = {} if module is None else _chains(module, own, leaves[1])
     is_of_one_device = own.keys() >= leaves[1].keys()
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
@@ -150,11 +148,11 @@ def _relabelled(side: dict[str, Array], other: dict[str, Array]) -> dict[str, Ar
     return {leaf: side[key] for leaf, key in found.items()}
 
 
-def _own_chains(module: Module, numerics: str | NumericsPolicy) -> dict[str, Chain]:
-    """The chains to a module's leaves by label."""
+def _own_chains(module: Module, numerics: str | NumericsPolicy, labels: Set[str]) -> dict[str, Chain]:
+    """The chains to a module's leaves by label; of a lone leaf by any that results have for it."""
     found = {label_of(index): chain for index, chain in leaf_chains(module, numerics).items()}
     if len(found) == 1:
-        found.setdefault("value", *found.values())
+        found |= dict.fromkeys(("value", "0") if labels == {"0"} else ("value",), *found.values())
     return found
 
 

@@ -143,7 +143,7 @@ def test_leaves_of_a_result_are_known_by_their_order_and_shapes(arrays: dict[str
 def test_a_dict_that_a_jitted_function_returns_is_compared_with_the_tuple_of_its_leaves() -> None:
     ours: Any = (np.float32(1), np.float32(2))
     with pytest.warns(hloexec.HloWarning, match="accuracy is 0, loss is 1"):
-        assert hloexec.compare(ours, expected).agrees
+        assert hloexec.compare(ours, {"accuracy": np.float32(1), "loss": np.float32(2)}).agrees
     # In another order, either may be meant.
     assert not hloexec.compare(ours, {"loss": np.float32(1), "accuracy": np.float32(2)}).agrees
     with pytest.warns(hloexec.HloWarning, match="paired by their shapes"):

@@ -150,7 +150,7 @@ def _compared(
     if module is not None and own.inputs is not None:
         found = literals.load_inputs(own.inputs, module.entry.parameters)
         values = [found[number] for number in range(len(found))]
-    selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in own.selects}
+    selected = {label: _one_array(path) for label, path in own.selects}
     comparison = hloexec.compare(
         ours,
         theirs,
@@ -165,6 +165,16 @@ def _compared(
         selects=selected,
     )
     return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
+
+
+def _one_array(path: str) -> Array:
+    from hloexec import literals
+    from hloexec.errors import InputError
+
+    arrays = literals.load_arrays(path)
+    if len(arrays) != 1:
+        raise InputError(f"{path!r} must hold one array, that from which indices select, but holds {len(arrays)}")
+    return next(iter(arrays.values()))
 
 
 def _shapes(arrays: Mapping[str, Array]) -> dict[str, ArrayShape]:
