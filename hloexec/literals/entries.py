@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hloexec.arguments import require_path
 from hloexec.errors import LiteralError
+from hloexec.files import opened
 from hloexec.literals.npz import Entry, npz_entries
 
 __all__ = ["entries", "holds_values"]
@@ -23,7 +24,7 @@ def holds_values(path: str | os.PathLike[str]) -> bool:
     if filename.lower().endswith(_SUFFIXES):
         return True
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             return file.read(2) in _MAGIC or holds_literal(path)
     except OSError as error:
         raise LiteralError(f"cannot read {filename!r}: {error.strerror or error}") from error
@@ -36,7 +37,7 @@ def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     require_path("path", path)
     filename = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             is_numpy = file.read(2) in _MAGIC
         if not is_numpy and holds_literal(path):
             yield from literal_entries(path)

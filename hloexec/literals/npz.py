@@ -19,8 +19,10 @@ import numpy as np
 from hloexec.arrays import as_array, is_foreign
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
+from hloexec.files import opened
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.structs import frozen
+from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import TOKEN, WHOLE, Array, Value
 from hloexec.wording import natural_number
 
@@ -37,6 +39,7 @@ DAMAGE = (
 
 _HEADER_BYTES = 128
 _ONE_BYTE_FLOAT, _ONE_BYTE = b"'descr': '<f1'", b"'descr': '|V1'"
+_SMALL_BYTES = 1 << 26
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -109,6 +112,9 @@ class Entry:
         if element_type is None:
             return () if self.type_name == "tuple" else TOKEN
         with self._damage_named(), self._open() as stream:
+            limit = memory_limit_bytes(None) if self.size > _SMALL_BYTES else None
+            if limit is not None and self.size > limit:
+                raise MemoryError
             array = np.lib.format.read_array(stream, allow_pickle=False)
         return decoded(np.asarray(array), element_type, self.where)
 
@@ -137,7 +143,7 @@ class Entry:
 
     def _open(self) -> IO[bytes]:
         # Callers close what is returned.
-        stream = open(self.filename, "rb") if self.archive is None else self.archive.open(f"{self.key}.npy")  # noqa: SIM115
+        stream = opened(self.filename) if self.archive is None else self.archive.open(f"{self.key}.npy")
         start = stream.read(_HEADER_BYTES)
         if _ONE_BYTE_FLOAT in start:
             # Of eight-bit floats ml_dtypes writes a type that NumPy then does not know.
@@ -256,7 +262,7 @@ def npz_entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     """The entries of a .npz file, or the one of a .npy file; the content decides which it is."""
     filename = os.fspath(path)
     try:
-        with open(filename, "rb") as file:
+        with opened(filename) as file:
             magic = file.read(6)
             size = file.seek(0, os.SEEK_END)
     except OSError as error:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, LiteralError, ParseError
+from hloexec.files import opened
 from hloexec.interop.content import decoded, read_limited, unpacked
 from hloexec.literals.npz import Entry, Expected
 from hloexec.structs import frozen
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["holds_literal", "literal_entries"]
 
+_GZIP_MAGIC = b"\x1f\x8b"
 _START_BYTES = 1 << 12
 _TEXT_START = re.compile(
     rf"\ufeff?(?:\s|//.*|/\*(?:[^*]|\*(?!/))*\*/|\()*(?:(?:{'|'.join(sorted(ELEMENT_TYPES, reverse=True))})\[|\(\s*\))"
@@ -51,24 +53,26 @@ class _Known(Entry):
 
 def holds_literal(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as a literal does. Raises OSError where it cannot be read."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         start = file.read(_START_BYTES)
-    if start.startswith(b"\x1f\x8b"):
+    if start.startswith(_GZIP_MAGIC):
         try:
             start = zlib.decompressobj(31).decompress(start, _START_BYTES)
         except zlib.error:
             return False
-    if _PROTO_START.match(start):
-        return True
-    text = unpacked(start, "").decode("utf-8", "replace")
-    return _TEXT_START.match(text) is not None
+    if start.startswith(_GZIP_MAGIC):
+        return False
+    return (
+        _PROTO_START.match(start) is not None
+        or _TEXT_START.match(unpacked(start, "").decode("utf-8", "replace")) is not None
+    )
 
 
 def literal_entries(path: str | os.PathLike[str]) -> list[Entry]:
     """The leaves of the literal in a file, keyed as those of the value; LiteralError where it is damaged."""
     filename = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             data = unpacked(read_limited(file, filename), filename)
         value = _value_of_proto(data) if _PROTO_START.match(data) else _value_of_text(decoded(data, filename), filename)
     except OSError as error:

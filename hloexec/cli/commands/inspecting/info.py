@@ -47,11 +47,12 @@ def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
 
 def _format(file: str) -> object:
     """The kind of a file, by its first bytes; None if they do not tell."""
+    from hloexec.files import opened
     from hloexec.interop.content import Format, detect
     from hloexec.literals.xla import holds_literal
 
     try:
-        with open(file, "rb") as stream:
+        with opened(file) as stream:
             form = detect(stream.read(4096))
         return Format.ARRAYS if holds_literal(file) else form
     except (OSError, ValueError):
