@@ -32,6 +32,7 @@ from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
+from hloexec.numerics.leaves import relabelled
 from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
@@ -124,10 +125,13 @@ def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expe
     """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
     if expected is None:
         return run_golden(golden, module, given, **limits)
-    result: Value = as_value(
-        nested_value(expected) if isinstance(expected, Mapping) else expected, "the expected result"
-    )
-    _require_result(module, result, golden.replicas * golden.partitions)
+    devices = golden.replicas * golden.partitions
+    if isinstance(expected, Mapping):
+        sizes = {label: shape.dimensions for label, shape in shapes_by_label(module, devices).items()}
+        arrays = {label: as_value(value, f"leaf {label} of expected") for label, value in expected.items()}
+        expected = nested_value(relabelled(arrays, sizes))
+    result: Value = as_value(expected, "the expected result")
+    _require_result(module, result, devices)
     return result
 
 

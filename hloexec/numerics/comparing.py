@@ -10,14 +10,13 @@ import numpy as np
 from hloexec.arguments import require_integer, require_module, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import ElementType, element_type_of
-from hloexec.errors import InputError, warn
+from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.ir import ArrayShape, Module
-from hloexec.literals.pairing import pairings
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
-from hloexec.numerics.leaves import Pair, leaves_of
+from hloexec.numerics.leaves import Pair, leaves_of, relabelled
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.runs import Key, Sampled, sampled_in_stages
 from hloexec.numerics.sampling.spread import Spread
@@ -26,8 +25,7 @@ from hloexec.numerics.sequential import settled, severity_beside
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.numerics.ulps import are_comparable, narrower
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.values import WHOLE, Array, Inputs, Value, index_of, label_of
-from hloexec.wording import listing
+from hloexec.values import Array, Inputs, Value, label_of
 
 __all__ = ["compare"]
 
@@ -125,27 +123,10 @@ def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pa
     if sides[0].keys() == {"value"} != actual.keys() and sides[1].keys() == {"value"} != expected.keys():
         sides = [actual, expected]
     if sides[0].keys() != sides[1].keys():
-        sides = [_relabelled(*sides), _relabelled(*sides[::-1])]
+        sizes = [{label: array.shape for label, array in side.items()} for side in sides]
+        sides = [relabelled(sides[0], sizes[1]), relabelled(sides[1], sizes[0])]
     for label in dict.fromkeys([*sides[1], *sides[0]]):
         yield label, sides[0].get(label), sides[1].get(label)
-
-
-def _relabelled(side: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
-    """A side with the labels of the other one, where it has names in place of the places of leaves, or flat numbers in
-    place of nested ones, and its arrays fit in one way."""
-    labels, theirs = list(side), list(other)
-    is_flat = labels == [str(number) for number in range(len(labels))]
-    has_names = not any(index_of(label) for label in labels) and WHOLE not in labels
-    if len(labels) != len(theirs) or not (is_flat or has_names) or any(index_of(label) is None for label in theirs):
-        return side
-    keys = [f"arr_{label}" for label in labels] if is_flat else labels
-    ways = pairings(keys, len(keys), lambda key, leaf: side[labels[key]].shape == other[theirs[leaf]].shape)
-    if len(ways) != 1:
-        return side
-    found = {theirs[leaf]: labels[key] for leaf, key in enumerate(ways[0])}
-    if has_names and len(labels) > 1:
-        warn(f"results are paired by their shapes: {listing((f'{key} is {leaf}' for leaf, key in found.items()), 20)}")
-    return {leaf: side[key] for leaf, key in found.items()}
 
 
 def _own_chains(module: Module, numerics: str | NumericsPolicy, labels: Set[str]) -> dict[str, Chain]:

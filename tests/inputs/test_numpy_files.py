@@ -150,6 +150,18 @@ def test_a_dict_that_a_jitted_function_returns_is_compared_with_the_tuple_of_its
         assert hloexec.compare((X, B), {"loss": B, "accuracy": X}).agrees
 
 
+def test_a_dict_is_what_is_expected_for_every_function(tmp_path: Path) -> None:
+    module, inputs = hloexec.parse(STEP), [B, W, X]
+    expected: Any = {"loss": np.float32(2), "kernel": W, "bias": B}
+    with pytest.warns(hloexec.HloWarning, match="bias is 0, kernel is 1.0, loss is 1.1"):
+        golden = hloexec.record_golden(module, inputs, tmp_path / "m.golden", expected=expected)
+    assert hloexec.check_golden(golden.folder).passed
+    with pytest.warns(hloexec.HloWarning, match="paired by their shapes"):
+        assert hloexec.explain(module, inputs, expected).best.policy.name == "reference"
+    with pytest.warns(hloexec.HloWarning, match="paired by their shapes"):
+        hloexec.minify(module, inputs, expected={**expected, "kernel": W + 1})
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NARROW)
 def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
