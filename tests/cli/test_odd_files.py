@@ -88,7 +88,13 @@ def test_what_is_no_regular_file_is_not_read(command: str, kind: str, capsys: py
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="the shell needs /dev/fd")
 def test_standard_input_and_what_a_shell_hands_over_is_read() -> None:
-    for words in ("fmt - < good.hlo", "fmt /dev/stdin < good.hlo", "fmt <(gzip -c good.hlo)", "info <(cat good.hlo)"):
+    for words in (
+        "run good.hlo --seed 1 --against <(cat good.hlo)",
+        "fmt - < good.hlo",
+        "fmt /dev/stdin < good.hlo",
+        "fmt <(gzip -c good.hlo)",
+        "info <(cat good.hlo)",
+    ):
         environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
         line = f"{sys.executable} -m hloexec {words}"
         done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, check=False)
