@@ -86,14 +86,15 @@ def load(path: str | os.PathLike[str]) -> Value:
     return _assemble(leaves, os.fspath(path))
 
 
-def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays in a file by their names (keys without the type), for values that belong to names.
+def load_arrays(path: str | os.PathLike[str], *, allow_untyped: bool = False) -> dict[str, Array]:
+    """The arrays in a file by their names (keys without the type), for values that belong to names. Those of narrow
+    types that NumPy stored as raw bytes are such (`|V2`) if `allow_untyped`, and refused otherwise.
 
     Raises LiteralError where the file cannot be read or a key holds no array.
     """
     found: dict[str, Array] = {}
     for entry in entries(path):
-        value = entry.read(None)
+        value = entry.read_untyped() if allow_untyped else entry.read(None)
         if not isinstance(value, np.ndarray):
             raise LiteralError(f"{entry.where} holds no array")
         if entry.stem in found:

@@ -111,12 +111,19 @@ class Entry:
         element_type = self._checked_type(self.header(), shape)
         if element_type is None:
             return () if self.type_name == "tuple" else TOKEN
+        return decoded(self._array(), element_type, self.where)
+
+    def read_untyped(self) -> Value:
+        """The leaf; as raw bytes (`|V2`) where nothing says what they are."""
+        dtype = self.header()[1]
+        return self._array() if dtype.type is np.void and not self.type_name else self.read(None)
+
+    def _array(self) -> Array:
         with self._damage_named(), self._open() as stream:
             limit = memory_limit_bytes(None) if self.size > _SMALL_BYTES else None
             if limit is not None and self.size > limit:
                 raise MemoryError
-            array = np.lib.format.read_array(stream, allow_pickle=False)
-        return decoded(np.asarray(array), element_type, self.where)
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
     def _checked_type(self, header: tuple[tuple[int, ...], DType], shape: Expected | None) -> ElementType | None:
         """The type of the elements; None for a token and the empty tuple."""

@@ -208,6 +208,10 @@ class _Planner:
 def _supplied(given: object, shape: Leaf, name: str) -> Any:
     value = as_array(given) if is_foreign(given) else given
     array_shape = shape.array_shape
+    storage = array_shape.element_type.storage
+    if isinstance(value, np.ndarray) and value.dtype.type is np.void and storage.isbuiltin != 1:
+        # What NumPy makes of types that it does not know.
+        value = value.view(storage) if value.dtype.itemsize == storage.itemsize else value
     if (
         not isinstance(value, np.ndarray)
         or value.dtype != array_shape.element_type.storage

@@ -195,3 +195,16 @@ def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, capsy
     Path("wide.hlo").write_text("HloModule w\nENTRY e { ROOT x = f32[2,2] parameter(0) }\n")
     assert main(["run", "wide.hlo", "--inputs", "one.npz"]) == 2
     assert "but f32[2,2] is expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["bf16", "f8e5m2", "s4"])
+def test_elided_constants_are_of_the_type_that_the_module_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = hloexec.ir.ArrayShape(hloexec.dtypes.element_type(name), (3,)).element_type.storage
+    Path("c.hlo").write_text(f"HloModule m\nENTRY e {{ ROOT c = {name}[3] constant({{...}}) }}\n")
+    array = np.array([1, 0, 2]).astype(storage)
+    np.savez("c.npz", c=array)
+    assert main(["run", "c.hlo", "--elided", "c.npz", "--against", "c.npz", "--save", "out.npz"]) == 0
+    assert literals.load("out.npz").tobytes() == array.tobytes()  # type: ignore[union-attr]
+    Path("c.hlo").write_text("HloModule m\nENTRY e { ROOT c = f32[3] constant({...}) }\n")
+    assert main(["run", "c.hlo", "--elided", "c.npz"]) == 2
+    assert "must be an array f32[3]" in capsys.readouterr().err
