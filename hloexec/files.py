@@ -1,5 +1,5 @@
-"""Output files and folders: they take their names only when they are whole, folders must be empty, and what is written
-must fit on the disk."""
+"""Files to read, which are regular ones; files and folders to write: they take their names only when they are whole,
+folders must be empty, and what is written must fit on the disk."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from hloexec.wording import byte_text
 
 __all__ = [
     "free_bytes",
+    "irregularity",
     "new_folder",
     "open_atomically",
+    "opened",
     "require_new_folder",
     "require_room",
     "require_writable",
@@ -33,8 +35,37 @@ _ABANDONED_SECONDS = 3600
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2."""
 
+_HANDED_BY_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Where standard input and what `<(…)` prints are found."""
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 _RESERVE = 64 << 20
 """Bytes of a disk that are left to others."""
+
+
+def irregularity(path: str | os.PathLike[str]) -> str | None:
+    """Why a path cannot be read as a file, as a clause: what waits for ever, never ends, or leads nowhere."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return "it is a link to a file that does not exist" if os.path.islink(path) else None
+    except OSError as error:
+        return error.strerror or str(error)
+    return next((f"it is {kind}, not a file" for is_kind, kind in _KINDS if is_kind(mode)), None)
+
+
+def opened(path: str | os.PathLike[str], *, from_shell: bool = False) -> BinaryIO:
+    """A file, opened for reading; OSError where it is no regular one. `from_shell` allows standard input and `<(…)`,
+    which can be read once and in order."""
+    is_handed = from_shell and os.fspath(path).startswith(_HANDED_BY_SHELL)
+    reason = None if is_handed else irregularity(path)
+    if reason is not None:
+        raise OSError(errno.EINVAL, reason, os.fspath(path))
+    return open(path, "rb")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 
 from hloexec.arguments import require_flags, require_path
 from hloexec.errors import InputError, os_errors_named
+from hloexec.files import opened
 from hloexec.interop import Snapshot, load_bytes, load_recorded
 from hloexec.interop.content import read_limited
 from hloexec.ir import Module
@@ -42,6 +43,6 @@ def file_contents(path: str | os.PathLike[str], reader: str) -> tuple[bytes, str
         if name == "-":
             data = read_limited(sys.stdin.buffer, filename)
         else:
-            with open(name, "rb") as file:
+            with opened(name, from_shell=True) as file:
                 data = read_limited(file, filename)
     return data, filename

@@ -1,4 +1,4 @@
-"""Reading results from `.npz` and `.npy` files (of hloexec, JAX or PyTorch), and from snapshots."""
+"""Reading results from files of values (of hloexec, XLA, JAX or PyTorch), and from snapshots."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.errors import InputError, LiteralError, os_errors_named
+from hloexec.errors import InputError, LiteralError, warn
 from hloexec.ir import ArrayShape, Module, leaf_shapes
+from hloexec.literals.entries import entries, holds_values
+from hloexec.literals.pairing import are_numbered, pairings
 from hloexec.loading import load_with_values
-from hloexec.npz import entries
 from hloexec.numerics.statistics import leaves
-from hloexec.values import Array, Value, label_of
+from hloexec.values import Array, Value, index_of, label_of
+from hloexec.wording import listing
 
 __all__ = ["labelled_arrays", "read_result", "result_shapes", "shape_of_leaf"]
-
-_MAGIC = (b"PK", b"\x93N")
 
 
 def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] | None = None) -> dict[str, Array]:
     """The arrays in a file of a result, by their labels: `value`, or index paths such as `1.0`, or names.
 
-    A `.npz` or `.npy` file (the keys arr_0, arr_1, … that `numpy.savez` generates are read as 0, 1, …), or a snapshot
-    with a result. Arrays of narrow types that NumPy stored as raw bytes are read where `shapes` says what they are.
+    A file of values (`hloexec.literals`), or a snapshot with a result. Where the keys are not those of the leaves in
+    `shapes`, what the arrays hold decides. Arrays of narrow types that NumPy stored as raw bytes are read where
+    `shapes` says what they are.
     Raises LiteralError or InputError where the file cannot be read or holds no result.
     """
     name = os.fspath(path)
-    with os_errors_named(f"read {name!r}"), open(name, "rb") as file:
-        magic = file.read(2)
-    if magic not in _MAGIC:
-        if name.lower().endswith((".npz", ".npy")):
-            raise LiteralError(f"{name!r} is neither a .npz nor a .npy file")
+    if not holds_values(path):
         return _result_of_snapshot(name)
     found: dict[str, Array] = {}
+    labels = _labels_by_content(name, shapes or {})
     for entry in entries(path):
-        label = entry.number
+        label = labels.get(entry.key, entry.number)
         if label in found:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         try:
@@ -48,6 +46,31 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
         if isinstance(value, np.ndarray):
             found[label] = value
     return found
+
+
+def _labels_by_content(name: str, shapes: Mapping[str, ArrayShape]) -> dict[str, str]:
+    """The label for each key of a file whose keys are not those of the leaves, if what it holds says them."""
+    found = list(entries(name))
+    labels = list(shapes)
+    are_places = all(index_of(label) is not None for label in labels)
+    if len(found) != len(labels) or not are_places or {entry.number for entry in found} == shapes.keys():
+        return {}
+    if len(found) == 1:
+        return {found[0].key: labels[0]}
+    stems = [entry.stem for entry in found]
+    is_numbered = are_numbered(stems)
+    if not is_numbered and any(index_of(stem) is not None for stem in stems):
+        return {}
+    sizes = [entry.header()[0] for entry in entries(name)]
+    # Numbered arrays may be wholes of what several devices have.
+    ways = pairings(stems, len(labels), lambda key, leaf: is_numbered or sizes[key] == shapes[labels[leaf]].dimensions)
+    if len(ways) != 1:
+        return {}
+    taken = {found[number].key: labels[leaf] for leaf, number in enumerate(ways[0])}
+    if not is_numbered:
+        said = (f"{key} is {label}" for key, label in taken.items())
+        warn(f"{name!r} is not keyed by leaf of the result: {listing(said, 20)}")
+    return taken
 
 
 def shape_of_leaf(label: str, shapes: Mapping[str, ArrayShape]) -> ArrayShape | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from hloexec.arguments import require_module, wrong
+from hloexec.arrays import as_value
 from hloexec.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.errors import InputError, ParseError, UnsupportedError
@@ -179,6 +180,7 @@ def unshard_outputs(
         raise wrong("shape", "a Shape, or the text of one", shape)
     if not isinstance(outputs, (list, tuple)):
         raise wrong("outputs", "a list with the output of each device", outputs)
+    outputs = [as_value(output, f"the output of device {device}") for device, output in enumerate(outputs)]
     topology = topology_of(module, replicas, partitions)
     declared = module.entry.result_shape
     if len(outputs) != topology.count:

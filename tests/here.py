@@ -33,7 +33,7 @@ def triaging_here() -> Iterator[None]:
                 working.work(words[-2:])
         return Ended(0, "")
 
-    with mock.patch.multiple(working, run_command=run_command, _limit_memory=lambda _: None):
+    with mock.patch.multiple(working, run_command=run_command, _limit=lambda _: None):
         yield
 
 

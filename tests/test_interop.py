@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError
+from hloexec.errors import HloError, InputError, UnsupportedError
 from hloexec.interop import load_bytes, load_recorded
 from hloexec.interop.literals import literal_value
 from hloexec.interop.lowering import from_jax
@@ -435,7 +435,7 @@ def test_tuples_that_nest_too_deep_are_refused() -> None:
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloexec.interop.content._MOST_BYTES", 1 << 20)
-    with pytest.raises(ResourceError, match="more than"):
+    with pytest.raises(InputError, match="more than"):
         load_bytes(gzip.compress(bytes(1 << 23), mtime=0), "bomb.gz")
 
 

@@ -60,6 +60,7 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, is_div
     from hloexec.dataflow.open_values import elides_constants
     from hloexec.golden.checking import known_choices
     from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
+    from hloexec.literals.entries import holds_values
     from hloexec.results import read_result, result_shapes
 
     module, options = _as_run(module, options), {**options, "computation": None}
@@ -85,7 +86,7 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, is_div
         if golden.devices == 1:
             _require_one_device(against, module, is_divided=is_divided)
         return lambda _: (recorded, tolerances)
-    if against.lower().endswith((".npz", ".npy")):
+    if holds_values(against):
         shapes = result_shapes(module)
         result = read_result(against, shapes)
         if result.keys() == shapes.keys() or len(result) == 1:

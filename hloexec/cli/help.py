@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -32,20 +33,47 @@ class _HelpFormatter(click.HelpFormatter):
 
 
 class HelpGroup(click.Group):
-    """A group whose help has the first sentence on each command, uncut, and which suggests one for a mistyped name."""
+    """A group whose help has the first sentence on each command, uncut, and which suggests one for a mistyped name. Its
+    commands take each option once."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {quoted(args[0])}{suggestion(args[0], self.list_commands(ctx), 3)}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, click.Group):
+            require_once(command, HelpContext(command, parent=ctx, info_name=name), rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
         commands = [command for name in names if (command := self.get_command(ctx, name)) is not None]
         with formatter.section("Commands"):
             formatter.write_dl([(str(each.name), each.get_short_help_str(_ANY_LENGTH)) for each in commands])
+
+
+def require_once(command: click.Command, ctx: click.Context, arguments: Sequence[str]) -> None:
+    """Raise click.UsageError where an option that has one value is given several, of which click takes the last."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    listed = [copy.copy(each) for each in options]
+    for each in listed:
+        each.multiple = True
+    others = [each for each in command.params if not isinstance(each, click.Option)]
+    try:
+        found, _, _ = (
+            click.Command(command.name, params=[*listed, *others]).make_parser(ctx).parse_args(list(arguments))
+        )
+    except click.UsageError:
+        return  # which the command itself says better
+    for option in options:
+        values = found.get(str(option.name), [])
+        if not option.multiple and any(value != values[0] for value in values):
+            if option.secondary_opts:
+                message = f"{option.opts[-1]} and {option.secondary_opts[-1]} cannot be combined"
+            else:
+                message = f"{option.opts[-1]} is given twice, as {' and '.join(dict.fromkeys(map(str, values)))}"
+            raise click.UsageError(message, ctx)
 
 
 class HelpContext(click.Context):

@@ -132,7 +132,7 @@ class RunOptions:
             message = f"{elided!r} is not one of zeros, random, error and FILE.npz"
             raise click.BadParameter(message, param_hint="'--elided'")
         policy = named_policy(self.numerics)
-        constants = literals.load_arrays(elided) if is_file else elided
+        constants = literals.load_arrays(elided, allow_untyped=True) if is_file else elided
         return {"numerics": policy, "elided": constants, "unknown": self.unknown}
 
     def limits(self) -> dict[str, Any]:

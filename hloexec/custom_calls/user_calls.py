@@ -7,9 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
 from hloexec.arguments import described, require_text, wrong
+from hloexec.arrays import as_array
 from hloexec.custom_calls.registry import USER_CALLS, CustomCall
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
@@ -173,7 +172,7 @@ def _checked(value: object, shape: Shape, target: str) -> Any:
             )
         return tuple(_checked(part, element, target) for part, element in zip(value, shape.elements, strict=True))
     declared = shape.array_shape
-    array = np.asarray(value)
+    array = as_array(value)
     if array.dtype != declared.element_type.storage or not declared.has_room_for(array.shape):
         raise EvaluationError(
             f"the function registered for custom call {target!r} must return an array of {declared} "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,11 @@ from hloexec.diffing.findings import Diff
 from hloexec.diffing.partitioned.correspondence import partitioning_of
 from hloexec.diffing.running import diff
 from hloexec.errors import HloError, InputError
-from hloexec.exec.arguments import listed_inputs
+from hloexec.exec.arguments import inputs_by_device
 from hloexec.inputs import random_inputs
+from hloexec.interop.content import unpacked
 from hloexec.ir import Module
-from hloexec.loading import load
+from hloexec.loading import file_contents, load
 from hloexec.structs import frozen
 from hloexec.values import Described, Inputs
 from hloexec.wording import truncated
@@ -189,18 +189,14 @@ def diff_stages(
 
 
 def _text(stage: Stage) -> bytes:
-    try:
-        data = stage.path.read_bytes()
-        return gzip.decompress(data) if stage.path.suffix == ".gz" else data
-    except (OSError, EOFError) as error:
-        raise InputError(f"cannot read {os.fspath(stage.path)!r}: {error}") from error
+    return unpacked(*file_contents(stage.path, "hloexec.parse"))
 
 
 def _for_stage(module: Module, before: Module, values: Inputs, options: Mapping[str, Any]) -> Inputs:
     """The inputs of a module, out of those of the one before it: shards of them if it has been partitioned since."""
     counts = options.get("replicas"), options.get("partitions")
     partitioning = partitioning_of(before, module, [topology_of(entry, *counts) for entry in (before, module)])
-    return values if partitioning is None else partitioning.inputs_by_device(listed_inputs(before.entry, values))
+    return values if partitioning is None else partitioning.inputs_by_device(inputs_by_device(before.entry, values))
 
 
 def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[DumpedModule]:

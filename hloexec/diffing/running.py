@@ -38,7 +38,7 @@ from hloexec.diffing.texts.blaming import blamed_by_texts, notes_on_texts
 from hloexec.diffing.texts.changes import text_changes
 from hloexec.diffing.work import BYTES, Work
 from hloexec.errors import HloError, InputError
-from hloexec.exec.arguments import device_arguments, listed_inputs
+from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.running import run_devices
 from hloexec.inputs import random_inputs
@@ -184,7 +184,7 @@ def diff(
     watchers = listed("observers", observers, "observers")
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     pairing, topologies = _paired(before, after, replicas, partitions)
-    values = [random_inputs(before, seed)] if inputs is None else listed_inputs(before.entry, inputs)
+    values = [random_inputs(before, seed)] if inputs is None else inputs_by_device(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
     options: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
     again = {**options, "verify": False}  # of a module that has run, or of parts of it

@@ -1,17 +1,18 @@
 """Converting values at the API boundary: what callers may pass, and what they receive.
 
-Nothing is converted silently: an array must have the parameter's element type and shape. Results never share memory
-with arguments, constants or one another.
+Nothing is converted silently: an array, be it of NumPy, JAX or PyTorch, must have the parameter's element type and
+shape. Results never share memory with arguments, constants or one another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hloexec.arguments import described, parameter_numbers, wrong
+from hloexec.arrays import as_value, is_foreign
 from hloexec.devices.varying import Varying, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
@@ -21,7 +22,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
 from hloexec.plan.trees import fits, unflatten
-from hloexec.values import TOKEN, Array, Token, Value, rebuilt
+from hloexec.values import TOKEN, Array, Token, Value
 from hloexec.wording import listing
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "device_arguments",
     "device_results",
     "inputs_by_device",
-    "listed_inputs",
     "require_inputs",
     "value_leaves",
     "values_by_number",
@@ -40,9 +40,10 @@ __all__ = [
 def argument_leaves(computation: Computation, inputs: Sequence[object]) -> list[Any]:
     """The leaves of the arguments, as read-only views; InputError names the parameter that an input does not fit.
 
-    A parameter takes a NumPy array of its element type and shape (a dynamic dimension any size up to its bound), a
-    tuple of such values where it is a tuple, a token or None where it is a token. A scalar also takes a Python number
-    of its kind: bool for pred, int for integers, int or float for floats (rounded once to the type), any for complex.
+    A parameter takes an array of its element type and shape (a dynamic dimension any size up to its bound), of NumPy or
+    another library (what has `__array__` or `__dlpack__`), a tuple of such values where it is a tuple, a token or None
+    where it is a token. A scalar also takes a Python number of its kind: bool for pred, int for integers, int or float
+    for floats (rounded once to the type), any for complex.
     """
     return _argument_leaves(computation, inputs, {})
 
@@ -52,7 +53,7 @@ def device_arguments(computation: Computation, inputs: object, count: int) -> li
 
     `inputs` are in any of the forms of `hloexec.values.Inputs`; one device's serve all.
     """
-    given = inputs_by_device(computation, inputs)
+    given = _rows(computation, inputs)
     if len(given) not in (1, count):
         raise InputError(
             f"there must be one list of inputs per device, {count}, or a single one for all, but {len(given)} were "
@@ -73,12 +74,21 @@ def device_arguments(computation: Computation, inputs: object, count: int) -> li
     return [of_positions(column) for column in zip(*rows, strict=True)] if len(rows) > 1 else rows[0]
 
 
-def inputs_by_device(computation: Computation, inputs: object) -> list[Sequence[Any]]:
+def inputs_by_device(computation: Computation, inputs: object) -> list[list[Value]]:
     """Inputs in any of the forms of `hloexec.values.Inputs` as lists of one value per parameter: one for each device,
-    or a single one for all.
+    or a single one for all. They hold tuples in place of lists, and NumPy's arrays in place of other libraries'.
 
     A list of lists holds values where all parameters are tuples and it fits them, else the inputs of devices.
     """
+    known: dict[int, Array] = {}
+    return [
+        [as_value(value, f"input {number}", known) for number, value in enumerate(values)]
+        for values in _rows(computation, inputs)
+    ]
+
+
+def _rows(computation: Computation, inputs: object) -> list[Sequence[Any]]:
+    """`inputs_by_device`, with values as they were given."""
     if isinstance(inputs, Mapping):
         return [_in_order(computation, inputs)]
     if not isinstance(inputs, (tuple, list)):
@@ -103,18 +113,6 @@ def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
     is_tuple = isinstance(shapes[0], TupleShape)
     is_value = len(given) != 1 or (is_tuple and not isinstance(given[0], (tuple, list, Mapping)))
     return [inputs] if is_value or _is_nested_as(given, shapes[0]) else given
-
-
-def listed_inputs(computation: Computation, inputs: object) -> list[list[Value]]:
-    """`inputs_by_device`, in lists of its own, with tuples where values hold lists in their place."""
-
-    def parts(node: object) -> Any:
-        return node if isinstance(node, (tuple, list)) else None
-
-    return [
-        [rebuilt(value, parts, lambda leaf: leaf) for value in values]
-        for values in inputs_by_device(computation, inputs)
-    ]
 
 
 def _are_by_device(computation: Computation, inputs: Sequence[Any]) -> bool:
@@ -245,7 +243,7 @@ def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
         raise InputError(f"{what} must be a token (or None), but {described(value)} was given")
     array = _array(value, array_shape, what)
     if not fits(array, array_shape):
-        raise InputError(f"{what} must be {_expected(array_shape)}, but {described(value)} was given")
+        raise InputError(f"{what} must be {_expected(array_shape)}, but {described(array)} was given")
     # A single element is contiguous whatever its stride, but NumPy's functions look at the stride.
     is_plain = array.flags.c_contiguous and min(array.strides, default=0) >= 0
     view = array.view() if is_plain or lies_in_order(array) else row_major(array)
@@ -254,14 +252,14 @@ def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
 
 
 def _array(value: object, shape: ArrayShape, what: str) -> Array:
-    if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+    if is_foreign(value):
+        return cast(Array, as_value(value, what))
+    if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     if isinstance(value, (bool, int, float, complex)) and shape.rank == 0:
         return _scalar(value, shape.element_type, what)
     advice = ""
-    if hasattr(value, "__array__"):
-        advice = "; numpy.asarray makes an array of it"
-    elif isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)):
         advice = f"; numpy.array(…, {shape.element_type.storage.name!r}) makes an array of it"
     raise InputError(f"{what} must be {_expected(shape)}, but {described(value)} was given{advice}")
 

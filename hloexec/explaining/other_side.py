@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.arguments import wrong
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError, os_errors_named
+from hloexec.files import opened
 from hloexec.interop.literals import literal_value
 from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.literals import load_arrays
@@ -135,8 +136,8 @@ def read_literals(folder: str | os.PathLike[str]) -> dict[str, Array]:
         if path.suffix == ".npy":
             (found[path.stem],) = load_arrays(path).values()
             continue
-        with os_errors_named(f"read {os.fspath(path)!r}"):
-            data = path.read_bytes()
+        with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
+            data = file.read()
         try:
             value = literal_value(data)
         except InputError as error:

@@ -26,7 +26,7 @@ from hloexec.explaining.units import most_runs
 from hloexec.explaining.values import Leaves
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
-from hloexec.numerics.leaves import leaves_of
+from hloexec.numerics.leaves import leaves_of, relabelled
 from hloexec.numerics.ulps import are_comparable
 from hloexec.numerics.undecided import UndecidedLeaves
 from hloexec.ops.common import narrow
@@ -170,6 +170,7 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
     """What is expected, by the labels and in the types of the module's result; InputError where it does not fit."""
     if len(theirs) == len(ours) == 1:
         theirs = dict(zip(ours, theirs.values(), strict=True))
+    theirs = relabelled(theirs, {label: array.shape for label, array in ours.items()})
     missing = [label for label in ours if label not in theirs]
     surplus = [label for label in theirs if label not in ours]
     if missing or surplus:

@@ -13,6 +13,7 @@ import attrs
 from hloexec import literals
 from hloexec.arguments import require_module, require_path
 from hloexec.errors import HloError, InputError, os_errors_named
+from hloexec.files import opened
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash, without_windows_marks
 from hloexec.golden.recording import run_golden, write_expected
 from hloexec.golden.spreads import read_spreads
@@ -232,8 +233,8 @@ def _dimensions(module: Module) -> list[tuple[int, ...]]:
 def _require_unchanged(golden: Golden) -> None:
     """InputError unless a golden's module is the one that was recorded."""
     folder = golden.folder
-    with os_errors_named(f"read {str(folder / MODULE)!r}"):
-        text = (folder / MODULE).read_bytes()
+    with os_errors_named(f"read {str(folder / MODULE)!r}"), opened(folder / MODULE) as file:
+        text = file.read()
     found_hash = text_hash(text)
     if golden.module_hash not in (found_hash, text_hash(without_windows_marks(text))):
         raise InputError(

@@ -22,6 +22,7 @@ import attrs
 
 from hloexec.arguments import require_path
 from hloexec.errors import InputError, UnsupportedError, os_errors_named
+from hloexec.files import opened
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.structs import frozen
@@ -165,7 +166,7 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
     for name in (RECORD, MODULE, INPUTS, EXPECTED):
         if not (folder / name).is_file():
             raise InputError(f"{folder.name} is not a complete golden: {name} is missing; record it again")
-    with os_errors_named(f"read {str(folder / RECORD)!r}"), open(folder / RECORD, "rb") as file:
+    with os_errors_named(f"read {str(folder / RECORD)!r}"), opened(folder / RECORD) as file:
         data = file.read(_MOST_BYTES + 1)
     try:
         record = json.loads(data.decode("utf-8-sig"))

@@ -20,17 +20,19 @@ from hloexec.arguments import (
     require_text,
     wrong,
 )
+from hloexec.arrays import as_value
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.exec import run_devices
-from hloexec.exec.arguments import device_arguments, listed_inputs
+from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.exec.plans import plan_of
 from hloexec.files import open_atomically, require_new_folder, whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
+from hloexec.numerics.leaves import relabelled
 from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
@@ -90,7 +92,7 @@ def record_golden(
     require_text("expected_source", expected_source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
-    given = listed_inputs(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
+    given = inputs_by_device(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
     computation = plan_of(module, numerics=policy, elided=elided, unknown=unknown).computation
     device_arguments(computation, given, topology.count)
     golden = Golden(
@@ -123,8 +125,13 @@ def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expe
     """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
     if expected is None:
         return run_golden(golden, module, given, **limits)
-    result = nested_value(expected) if isinstance(expected, Mapping) else expected
-    _require_result(module, result, golden.replicas * golden.partitions)
+    devices = golden.replicas * golden.partitions
+    if isinstance(expected, Mapping):
+        sizes = {label: shape.dimensions for label, shape in shapes_by_label(module, devices).items()}
+        arrays = {label: as_value(value, f"leaf {label} of expected") for label, value in expected.items()}
+        expected = nested_value(relabelled(arrays, sizes))
+    result: Value = as_value(expected, "the expected result")
+    _require_result(module, result, devices)
     return result
 
 

@@ -6,12 +6,12 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from hloexec.arguments import require_module, require_path
 from hloexec.errors import HloError, InputError, os_errors_named, warn
 from hloexec.extraction.naming import holding_computation
+from hloexec.files import opened
 from hloexec.graphing.colours import Colours, quantity
 from hloexec.graphing.flow import Place
 from hloexec.graphing.measures import blame_colours, loss_colours, size_colours
@@ -33,8 +33,8 @@ def read_colours(path: str | os.PathLike[str], module: Module) -> Colours:
     require_path("path", path)
     require_module(module)
     named = repr(os.fspath(path))
-    with os_errors_named(f"read {named}"):
-        text = Path(path).read_bytes()
+    with os_errors_named(f"read {named}"), opened(path, from_shell=True) as file:
+        text = file.read()
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -51,8 +51,8 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
 
     HLO text; through jaxlib an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot, and StableHLO or MHLO
     as MLIR text or bytecode; gzip of any of these. `filename` serves messages, `strict` rejects what the XLA of today
-    would reject. Raises InputError (damage), ParseError, UnsupportedError (jaxlib is not installed), ResourceError
-    (more than 4 GiB once unpacked).
+    would reject. Raises InputError (damage, or more than 4 GiB once unpacked), ParseError, UnsupportedError (jaxlib is
+    not installed).
     """
     data = unpacked(data, filename)
     if not data.strip():

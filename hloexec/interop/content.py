@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import io
+import os
 import re
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from hloexec.errors import InputError, ResourceError
+from hloexec.errors import InputError
+from hloexec.wording import byte_text
 
 if TYPE_CHECKING:
     from gzip import GzipFile
@@ -32,6 +34,8 @@ _MLIR_WORD = re.compile(
 )
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _MOST_BYTES = 4 << 30
+_MOST_RATIO, _ALWAYS_UNPACKED = 50, 256 << 20
+"""Modules are text or numbers, of which gzip leaves a tenth or more; small files may hold whatever zeros they like."""
 
 
 class Format(enum.Enum):
@@ -67,11 +71,12 @@ def detect(data: bytes) -> Format:
 
 def unpacked(data: bytes, filename: str) -> bytes:
     """The bytes under any layers of gzip; a text in UTF-16, as PowerShell writes the output of commands, in UTF-8."""
+    most = min(_MOST_BYTES, max(_MOST_RATIO * len(data), _ALWAYS_UNPACKED))
     while data.startswith(_GZIP_MAGIC):
         from gzip import GzipFile
 
         try:
-            data = read_limited(GzipFile(fileobj=io.BytesIO(data)), filename)
+            data = read_limited(GzipFile(fileobj=io.BytesIO(data)), filename, most)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"cannot unpack {filename}, which starts like a gzip file: {error}") from error
     if data.startswith(_UTF_16_MARKS):
@@ -80,15 +85,18 @@ def unpacked(data: bytes, filename: str) -> bytes:
     return data
 
 
-def read_limited(file: BinaryIO | GzipFile, filename: str) -> bytes:
-    """All bytes of a file; ResourceError where there are more than any module has."""
+def read_limited(file: BinaryIO | GzipFile, filename: str, most: int = _MOST_BYTES) -> bytes:
+    """All bytes of a file; InputError where there are more, which shows of a regular file before it is read."""
     parts: list[bytes] = []
-    size = 0
-    while part := file.read(1 << 22):
-        parts.append(part)
-        size += len(part)
-        if size > _MOST_BYTES:
-            raise ResourceError(f"{filename} holds more than {_MOST_BYTES >> 30} GiB, the most that a module may")
+    size = os.fstat(file.fileno()).st_size if isinstance(file, io.BufferedReader) else 0
+    if size <= most:
+        size = 0
+        while size <= most and (part := file.read(1 << 22)):
+            parts.append(part)
+            size += len(part)
+    if size > most:
+        much = "more than any module" if most == _MOST_BYTES else f"{_MOST_RATIO} times what it holds packed"
+        raise InputError(f"{filename} holds more than {byte_text(most)}, {much}")
     return b"".join(parts)
 
 

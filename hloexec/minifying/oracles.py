@@ -24,6 +24,7 @@ from hloexec.nan_search import find_nan
 from hloexec.nan_search.findings import NanSearch
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison
+from hloexec.numerics.leaves import relabelled
 from hloexec.ops.common import is_inexact, wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
@@ -271,6 +272,7 @@ class Expected(_Difference):
         found, theirs = labelled_arrays(actual), dict(self.leaves)
         if len(theirs) == len(found) == 1:
             theirs = dict(zip(found, theirs.values(), strict=True))
+        theirs = relabelled(theirs, {label: array.shape for label, array in found.items()})
         if theirs.keys() != found.keys():
             raise InputError(
                 f"what is expected has the leaves {', '.join(theirs)}, but the result has {', '.join(found)}"

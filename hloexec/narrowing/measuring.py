@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.exec.arguments import listed_inputs
+from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
 from hloexec.ir import Module
@@ -89,7 +89,7 @@ class Measurer:
 
     def reference(self, number: int, inputs: Inputs, observers: Sequence[Any] = ()) -> Reference:
         """Run the original."""
-        given = listed_inputs(self.module.entry, inputs)
+        given = inputs_by_device(self.module.entry, inputs)
         expected = [
             [{label: Expected.of(outputs[label]) for label in self.tolerances} for outputs in devices]
             for devices in self._outputs(self.module, given, self.options, observers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import attrs
@@ -18,7 +18,7 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
-from hloexec.numerics.leaves import Pair, leaves_of
+from hloexec.numerics.leaves import Pair, leaves_of, relabelled
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.runs import Key, Sampled, sampled_in_stages
 from hloexec.numerics.sampling.spread import Spread
@@ -89,7 +89,7 @@ def compare(
     given = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
-    own = {} if module is None else _own_chains(module, numerics)
+    own = {} if module is None else _own_chains(module, numerics, leaves[1].keys())
     chains = {} if module is None else _chains(module, own, leaves[1])
     _require_leaves(module, pairs, chains)
     is_of_one_device = own.keys() >= leaves[1].keys()
@@ -157,15 +157,18 @@ def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pa
     sides = [{"value": side["0"]} if side.keys() == {"0"} else side for side in (actual, expected)]
     if sides[0].keys() == {"value"} != actual.keys() and sides[1].keys() == {"value"} != expected.keys():
         sides = [actual, expected]
+    if sides[0].keys() != sides[1].keys():
+        sizes = [{label: array.shape for label, array in side.items()} for side in sides]
+        sides = [relabelled(sides[0], sizes[1]), relabelled(sides[1], sizes[0])]
     for label in dict.fromkeys([*sides[1], *sides[0]]):
         yield label, sides[0].get(label), sides[1].get(label)
 
 
-def _own_chains(module: Module, numerics: str | NumericsPolicy) -> dict[str, Chain]:
-    """The chains to a module's leaves by label."""
+def _own_chains(module: Module, numerics: str | NumericsPolicy, labels: Set[str]) -> dict[str, Chain]:
+    """The chains to a module's leaves by label; of a lone leaf by any that results have for it."""
     found = {label_of(index): chain for index, chain in leaf_chains(module, numerics).items()}
     if len(found) == 1:
-        found.setdefault("value", *found.values())
+        found |= dict.fromkeys(("value", "0") if labels == {"0"} else ("value",), *found.values())
     return found
 
 
@@ -187,7 +190,7 @@ def _differing(pairs: Sequence[Pair]) -> Iterator[ElementType]:
             yield element_type_of(theirs.dtype)
 
 
-def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
+def _rows(module: Any, inputs: Any) -> list[list[Value]] | None:
     """The inputs of each device, or of one for all; None where none are given."""
     if module is not None:
         require_module(module)

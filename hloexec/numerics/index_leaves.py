@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.arrays import as_array
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -131,7 +132,7 @@ class IndexLeaves:
     def _given_source(self, label: str, leaf: Array) -> _Source:
         chosen = self._selects[label]
         values, dimension = chosen if isinstance(chosen, tuple) else (chosen, -1)
-        values = np.asarray(values)
+        values = as_array(values)
         if not -values.ndim <= dimension < values.ndim:
             raise InputError(f"selects[{label!r}]: there is no dimension {dimension} in {list(values.shape)}")
         source = _Source(values, dimension % values.ndim, self._tolerance(values, None))

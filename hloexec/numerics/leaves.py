@@ -7,11 +7,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hloexec.arrays import as_array
 from hloexec.dtypes import element_type_of
-from hloexec.errors import InputError
-from hloexec.values import Array, Token
+from hloexec.errors import InputError, warn
+from hloexec.literals.pairing import pairings
+from hloexec.values import WHOLE, Array, Token, index_of
+from hloexec.wording import listing
 
-__all__ = ["Pair", "blocks", "leaves_of"]
+__all__ = ["Pair", "blocks", "leaves_of", "relabelled"]
 
 Pair: TypeAlias = tuple[str, Array | None, Array | None]
 """The label of a leaf, and what each of two values has for it."""
@@ -34,12 +37,36 @@ def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
 def _array(value: object, what: str) -> Array:
     """A leaf as an array of a type that HLO has; JAX's and PyTorch's arrays are taken, too."""
     try:
-        array = np.asarray(value)
+        array = as_array(value)
         element_type_of(array.dtype)
-    except (KeyError, TypeError, ValueError, RuntimeError):
+    except InputError as error:
+        raise InputError(f"{what}: {error.message}") from error
+    except KeyError:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise InputError(f"{what} is not an array of an HLO element type, but {kind}") from None
     return array
+
+
+def relabelled(side: Mapping[str, Array], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """A value with the labels of another one, whose leaves have these dimensions, where it has names in place of the
+    places of leaves, or flat numbers in place of nested ones, and its arrays fit in one way. A warning says which name
+    is taken for which place."""
+    labels, theirs = list(side), list(sizes)
+    is_known = side.keys() == sizes.keys() or not all(isinstance(label, str) for label in labels)
+    if is_known or len(labels) != len(theirs):
+        return dict(side)
+    is_flat = labels == [str(number) for number in range(len(labels))]
+    has_names = not any(index_of(label) for label in labels) and WHOLE not in labels
+    if not (is_flat or has_names) or any(index_of(label) is None for label in theirs):
+        return dict(side)
+    keys = [f"arr_{label}" for label in labels] if is_flat else labels
+    ways = pairings(keys, len(keys), lambda key, leaf: np.shape(side[labels[key]]) == sizes[theirs[leaf]])
+    if len(ways) != 1:
+        return dict(side)
+    found = {theirs[leaf]: labels[key] for leaf, key in enumerate(ways[0])}
+    if has_names and len(labels) > 1:
+        warn(f"results are paired by their shapes: {listing((f'{key} is {leaf}' for leaf, key in found.items()), 20)}")
+    return {leaf: side[key] for leaf, key in found.items()}
 
 
 def blocks(size: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.arrays import as_array, is_foreign
 from hloexec.collection import collection_paused
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.devices.transfers import HostTransfer
@@ -204,8 +205,13 @@ class _Planner:
             warn(f"constants that the text elides are taken as {choice}: {names}")
 
 
-def _supplied(value: object, shape: Leaf, name: str) -> Any:
+def _supplied(given: object, shape: Leaf, name: str) -> Any:
+    value = as_array(given) if is_foreign(given) else given
     array_shape = shape.array_shape
+    storage = array_shape.element_type.storage
+    if isinstance(value, np.ndarray) and value.dtype.type is np.void and storage.isbuiltin != 1:
+        # What NumPy makes of types that it does not know.
+        value = value.view(storage) if value.dtype.itemsize == storage.itemsize else value
     if (
         not isinstance(value, np.ndarray)
         or value.dtype != array_shape.element_type.storage

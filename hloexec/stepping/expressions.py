@@ -8,6 +8,7 @@ Braces choose an element of a (nested) tuple, as in XLA's shape indices, and bra
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -90,12 +91,13 @@ def _slice(text: str) -> int | slice:
 
 
 def value_of_text(text: str, shape: Shape, what: str) -> Value:
-    """The value in a file (`.npy`, `.npz`), or the one of a literal; a number alone fills an array.
+    """The value in a file (`.npy`, `.npz`, XLA's literals), or the one of a literal; a number alone fills an array.
 
     InputError, which calls it `what`, where it is not of the shape.
     """
     text = text.strip()
-    if text.lower().endswith((".npy", ".npz")):
+    suffix = os.path.splitext(text)[1].lower()
+    if suffix in (".npy", ".npz") or (suffix[1:].isalpha() and os.path.isfile(text)):
         return literals.load_value(text, shape, what)
     if isinstance(shape, ArrayShape) and shape.is_array and shape.rank and not text.startswith("{"):
         element = _literal(text, ArrayShape(shape.element_type, ()), what, shape)

@@ -14,8 +14,9 @@ import numpy as np
 from hloexec.arguments import require_path, require_text, wrong
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, os_errors_named, warn
+from hloexec.files import opened
 from hloexec.ir import ArrayShape
-from hloexec.npz import DAMAGE, decoded
+from hloexec.literals.npz import DAMAGE, decoded
 from hloexec.structs import frozen
 from hloexec.tracing.recording import VERSION
 from hloexec.values import Array, Described
@@ -81,7 +82,7 @@ class Trace(Described):
 
     def __iter__(self) -> Iterator[TraceEvent]:
         path = self.folder / "events.jsonl"
-        with os_errors_named(f"read {os.fspath(path)!r}"), open(path, "rb") as file:
+        with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n") and not self.information["is_complete"]:
                     # The run was cut off within this line.
@@ -107,7 +108,7 @@ class Trace(Described):
         path = self.folder / "values.npy"
         where = f"{os.fspath(path)!r}, at {record.offset}"
         try:
-            with os_errors_named(f"read {os.fspath(path)!r}"), open(path, "rb") as file:
+            with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(record.offset)
                 version = np.lib.format.read_magic(file)
@@ -141,7 +142,8 @@ def read_trace(folder: str | os.PathLike[str]) -> Trace:
     require_path("folder", folder)
     path = Path(folder) / "trace.json"
     try:
-        information = json.loads(path.read_bytes())
+        with opened(path) as file:
+            information = json.loads(file.read())
     except OSError as error:
         raise InputError(
             f"{os.fspath(folder)!r} is not a trace: cannot read its trace.json: {error.strerror}"

@@ -16,7 +16,7 @@ from hloexec.errors import ResourceError, os_errors_named
 from hloexec.exec.observers import Event
 from hloexec.files import free_bytes
 from hloexec.ir import ArrayShape, Instruction, Module
-from hloexec.npz import encode
+from hloexec.literals.npz import encode
 from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import source_text

@@ -19,7 +19,8 @@ import attrs
 
 from hloexec.diffing.dumps import DumpedModule, dumped_modules
 from hloexec.diffing.folders import paired_stages
-from hloexec.errors import InputError, os_errors_named
+from hloexec.errors import InputError, os_errors_named, warn
+from hloexec.files import irregularity, opened
 from hloexec.structs import define, frozen
 from hloexec.wording import listing
 
@@ -106,8 +107,12 @@ def _searched(folder: Path) -> _Found:
             found.dumps[relative] = dumped
             taken = {stage.path for module in dumped for stage in module.stages}
         for name in sorted(each for each in files if not each.startswith(".")):
-            if place / name not in taken:
-                _add(found, place / name, name if relative == "." else f"{relative}/{name}")
+            path = place / name
+            if path not in taken and (_BESIDE.search(name) or _SUFFIX.search(name)):
+                if (reason := irregularity(path)) is None:
+                    _add(found, path, name if relative == "." else f"{relative}/{name}")
+                else:
+                    warn(f"{os.fspath(path)!r} is passed over: {reason}")
     _require_modules(found)
     return found
 
@@ -132,7 +137,7 @@ def _add(found: _Found, path: Path, name: str) -> None:
 
 def _start(path: Path) -> bytes:
     try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else opened(path) as file:
             return file.read(_START_BYTES).replace(b"\0", b"")  # what UTF-16 has more
     except (OSError, EOFError) as error:
         raise InputError(f"cannot read {os.fspath(path)!r}: {error}") from error
@@ -188,10 +193,9 @@ def _in_both(before: _Found, after: _Found, folders: tuple[Path, Path]) -> Itera
 def _require_same(before: Mapping[str, object], after: Mapping[str, object], folders: tuple[Path, Path]) -> None:
     for ours, theirs, (has, lacks) in ((before, after, folders), (after, before, folders[::-1])):
         if missing := sorted(ours.keys() - theirs.keys()):
-            more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise InputError(
-                f"{missing[0]} is in {os.fspath(has)!r}, but lacks its partner in {os.fspath(lacks)!r}{more}"
-            )
+            lack = "lacks its partner" if len(missing) == 1 else "lack their partners"
+            verb = "is" if len(missing) == 1 else "are"
+            raise InputError(f"{listing(missing, 8)} {verb} in {os.fspath(has)!r}, but {lack} in {os.fspath(lacks)!r}")
 
 
 def _joined(relative: str, name: str) -> str:

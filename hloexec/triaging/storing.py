@@ -18,7 +18,7 @@ import attrs
 
 import hloexec
 from hloexec.errors import InputError, os_errors_named
-from hloexec.files import open_atomically, require_new_folder
+from hloexec.files import open_atomically, opened, require_new_folder
 from hloexec.structs import frozen
 from hloexec.triaging.collecting import Case
 from hloexec.triaging.findings import MinifiedModule, TriagedModule
@@ -51,8 +51,8 @@ def _plain(value: Any) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """What a file of a triage holds; InputError where it is damaged."""
     try:
-        with os_errors_named(f"read {os.fspath(path)!r}"):
-            found = json.loads(path.read_bytes())
+        with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
+            found = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)!r} is damaged: {error}; remove it to have it made again") from error
     if not isinstance(found, dict):
@@ -101,8 +101,8 @@ class Store:
         digest = hashlib.sha256(f"{hloexec.__version__} {case.kind} {len(case.inputs)}".encode())
         digest.update(repr(sorted(self.settings.identity.items())).encode())
         for path in case.all_files:
-            with os_errors_named(f"read {os.fspath(path)!r}"):
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+            with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
+                digest.update(hashlib.sha256(file.read()).digest())
         return digest.hexdigest()[:20]
 
     def known(self, key: str) -> TriagedModule | None:

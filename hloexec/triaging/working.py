@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 import warnings
@@ -38,7 +39,7 @@ _COMMAND = "from hloexec.triaging.working import work; work()"
 _BUDGET_SHARE = 0.8
 """Of the time that minifying may take: what it has found by then counts."""
 _STARTING_SECONDS = 10.0
-"""What the start of a process may take besides, on a busy machine."""
+"""What the start of a process may take besides, on a busy machine; the process itself counts the time from then on."""
 
 
 def judge_apart(case: Case, key: str, store: Store, stop: Event) -> TriagedModule | None:
@@ -100,6 +101,8 @@ def _apart(
     words = [sys.executable, "-c", _COMMAND, os.fspath(asked), os.fspath(answered)]
     seconds = store.settings.timeout + _STARTING_SECONDS
     ended = run_command(words, folder / "printed.txt", seconds, stop, environment)
+    if hasattr(signal, "SIGALRM") and ended.code == -signal.SIGALRM:
+        ended = Ended(None, ended.output)
     return ended, read_json(answered) if answered.exists() else None
 
 
@@ -126,7 +129,7 @@ def work(arguments: Sequence[str] | None = None) -> None:
     asked, answered = map(Path, sys.argv[1:] if arguments is None else arguments)
     request = read_json(asked)
     case, settings = _case_of(request["case"]), Settings(**request["settings"])
-    _limit_memory(settings.memory)
+    _limit(settings)
     if request["what"] == "judge":
 
         def tell(module: TriagedModule, *, is_partial: bool = True) -> None:
@@ -139,7 +142,7 @@ def work(arguments: Sequence[str] | None = None) -> None:
 
 
 def warn_of_unlimited_memory(size: int) -> None:
-    """Warn where `_limit_memory` does not hold: elsewhere the limit is of a heap in which no large array lies."""
+    """Warn where `_limit` does not hold: elsewhere the limit is of a heap in which no large array lies."""
     if sys.platform != "linux":
         warn(
             "only on Linux can the memory of a process be limited: a module is refused if its run is estimated to take "
@@ -147,12 +150,15 @@ def warn_of_unlimited_memory(size: int) -> None:
         )
 
 
-def _limit_memory(size: int) -> None:
-    """No process may have more memory of its own than this; what the system does not limit so is as it was."""
+def _limit(settings: Settings) -> None:
+    """No process may take more memory or time from now on; what the system does not limit so is as it was."""
+    if hasattr(signal, "setitimer"):
+        # What ends the process by default waits for no kernel.
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
     with suppress(ImportError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, settings.memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

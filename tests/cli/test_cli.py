@@ -252,7 +252,7 @@ BAD_COMMANDS: list[tuple[list[str], int, str]] = [
     (["fmt", "cut.hlo"], 2, "error: cut.hlo:"),
     (["fmt", "add.hlo", "-o", "no/where"], 2, "error: cannot write 'no/where': No such file or directory"),
     (["run", "add.hlo", "--inputs", "no.npz"], 2, "error: cannot read 'no.npz'"),
-    (["run", "add.hlo", "--inputs", "add.hlo"], 2, "error: 'add.hlo' is neither a .npz nor a .npy file"),
+    (["run", "add.hlo", "--inputs", "add.hlo"], 2, "error: 'add.hlo' holds no values: it is no .npz or .npy file"),
     (["run", "add.hlo", "--inputs", "wide.npz"], 2, "key '0' holds f64 values, but f32[2,3] is expected"),
     (["run", "add.hlo", "--inputs", "object.npz"], 2, "holds Python objects (pickled)"),
     (["run", "add.hlo", "--inputs", "part.npz"], 2, "lacks '1'; the module's 2 parameters are keyed by number"),

@@ -45,7 +45,7 @@ def _leaves(module: hloexec.Module, inputs: list[Any]) -> list[Any]:
     [
         (lambda s, n: (s,), "lacks 1"),
         (lambda s, n: (s, n, s), "has 2 besides"),
-        (lambda s, n: {"first": s, "second": n}, "lacks 0, 1"),
+        (lambda s, n: {"first": s[:2], "second": n}, "lacks 0, 1"),
         (lambda s, n: (s[:2], n), "leaf 0 of the expected values has dimensions"),
         (lambda s, n: (s.astype(np.int32), n), "leaf 0 of the expected values is of s32"),
         (lambda s, n: (s, "n"), "leaf 1 is not an array of an HLO element type"),

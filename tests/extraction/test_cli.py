@@ -84,7 +84,11 @@ def test_depth_and_cuts_shorten_the_slice(capsys: pytest.CaptureFixture[str]) ->
         (["x.npz", "--instruction", "doubled", "-o", "s"], 2, "x.npz is not a module: it holds arrays of NumPy"),
         (["loop.hlo", "--instruction", "doubled", "-o", "."], 2, "is not empty"),
         (["loop.hlo", "--instruction", "doubled", "-o", "loop.hlo"], 2, "is a file"),
-        (["loop.hlo", "--instruction", "doubled", "--inputs", "loop.hlo", "-o", "s"], 2, "neither a .npz nor a .npy"),
+        (
+            ["loop.hlo", "--instruction", "doubled", "--inputs", "loop.hlo", "-o", "s"],
+            2,
+            "holds no values: it is no .npz or .npy file",
+        ),
         (["loop.hlo", "--instruction", "", "-o", "s"], 2, "has no instruction ''"),
     ],
 )

@@ -118,7 +118,7 @@ def test_top_limits_the_elements(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["train.hlo", "--top", "-1"], 2, "is not in the range"),
         (["train.hlo", "--inputs", "missing.npz"], 2, "cannot read 'missing.npz'"),
         (["train.hlo", "--inputs", "wrong.npz"], 2, "belongs to no parameter"),
-        (["train.hlo", "--inputs", "train.hlo"], 2, "neither a .npz nor a .npy file"),
+        (["train.hlo", "--inputs", "train.hlo"], 2, "holds no values: it is no .npz or .npy file"),
         (["train.hlo", "--numerics", "best"], 2, "unknown numerics policy"),
         (["train.hlo", "--elided", "ones"], 2, "is not one of zeros, random, error"),
         (["train.hlo", "--memory-limit", "1"], 2, "the limit that was given"),

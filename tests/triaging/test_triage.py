@@ -180,6 +180,24 @@ def test_a_folder_on_another_drive_of_windows_is_named_as_it_is(monkeypatch: pyt
     assert "2 instructions in /d/small" in capture.get() and "cd /d/small && run it" in capture.get()
 
 
+def test_time_is_counted_by_the_process_itself_from_its_start_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = """HloModule endless
+c { i = s32[] parameter(0)
+  ROOT l = pred[] constant(true) }
+b { i = s32[] parameter(0)
+  ROOT a = s32[] add(i, i) }
+ENTRY e { z = s32[] parameter(0)
+  ROOT w = s32[] while(z), condition=c, body=b }
+"""
+    _pair(tmp_path, "endless", endless, endless.replace("add(i, i)", "multiply(i, i)"))
+    monkeypatch.setattr(working, "_STARTING_SECONDS", 200.0)
+    (module,) = hloexec.triage(tmp_path, timeout=1, minify=False).modules
+    assert (module.outcome, module.reason) == ("timed out", "it took more than 1 s")
+    assert 1 < module.seconds < 100
+
+
 def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pair(tmp_path / "modules", "broken", "HloModule b\nENTRY {", "")
     large = "HloModule l\nENTRY e { x = f32[30000,30000] parameter(0)\n ROOT y = f32[30000,30000] sine(x) }\n"

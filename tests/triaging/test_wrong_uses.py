@@ -78,7 +78,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("twice --against tf32", "have the same name, a"),
         ("both --against tf32", "there are both a pair and a module of the name a"),
         ("orphans", "b.expected.npz has no module beside it"),
-        ("dangling --against tf32", "cannot read 'dangling/a.hlo'"),
+        ("dangling --against tf32", "'dangling/a.hlo' is passed over: it is a link to a file that does not exist"),
         ("packed --against tf32", "cannot read 'packed/a.txt.gz'"),
         ("single", "a has nothing to be compared with"),
         ("single --against nobody", "nobody"),

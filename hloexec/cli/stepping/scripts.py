@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from hloexec.cli.stepping.shell import PROMPT, Shell
 from hloexec.errors import HloError, InputError, os_errors_named, printable
+from hloexec.files import opened
 from hloexec.structs import frozen
 
 __all__ = ["Line", "lines_of_file", "lines_of_input", "run_lines"]
@@ -26,9 +27,9 @@ class Line:
 
 def lines_of_file(path: str) -> list[Line]:
     """The lines of a script; InputError where it cannot be read."""
-    with os_errors_named(f"read the script {path!r}"), open(path, encoding="utf-8-sig") as file:
+    with os_errors_named(f"read the script {path!r}"), opened(path, from_shell=True) as file:
         try:
-            return _numbered(path, file.read().splitlines())
+            return _numbered(path, file.read().decode("utf-8-sig").splitlines())
         except UnicodeDecodeError as error:
             raise InputError(f"the script {path!r} is not text in UTF-8") from error
 

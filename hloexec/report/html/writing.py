@@ -8,7 +8,7 @@ from typing import Unpack
 from hloexec.arguments import require_integer, require_module, require_path, wrong
 from hloexec.diffing import Diff
 from hloexec.errors import InputError, os_errors_named
-from hloexec.exec.arguments import listed_inputs
+from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.files import open_atomically, require_writable
 from hloexec.ir import Module
@@ -64,7 +64,7 @@ def write_html(
         raise InputError(f"{next(iter(options))} is an option of a run, for which write_html needs the inputs, too")
     values = None
     if inputs is not None and about is not None:
-        values = listed_inputs((result.before if isinstance(result, Diff) else about).entry, inputs)
+        values = inputs_by_device((result.before if isinstance(result, Diff) else about).entry, inputs)
     subject = Subject(result, view, module, values, options, is_tried=False)
     write_page(path, subject, top)
 

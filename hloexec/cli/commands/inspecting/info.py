@@ -47,11 +47,14 @@ def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
 
 def _format(file: str) -> object:
     """The kind of a file, by its first bytes; None if they do not tell."""
-    from hloexec.interop.content import detect
+    from hloexec.files import opened
+    from hloexec.interop.content import Format, detect
+    from hloexec.literals.xla import holds_literal
 
     try:
-        with open(file, "rb") as stream:
-            return detect(stream.read(4096))
+        with opened(file) as stream:
+            form = detect(stream.read(4096))
+        return Format.ARRAYS if holds_literal(file) else form
     except (OSError, ValueError):
         return None
 
@@ -81,7 +84,7 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
-    from hloexec.npz import entries
+    from hloexec.literals.entries import entries
     from hloexec.numerics.statistics import statistics
     from hloexec.report.records import leaf_records
 

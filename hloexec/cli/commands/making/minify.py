@@ -192,9 +192,10 @@ def _policy(against: str | None) -> str | None:
 
 
 def _other(path: str) -> Module:
+    from hloexec.literals.entries import holds_values
     from hloexec.loading import load
 
-    if path.lower().endswith((".npz", ".npy")):
+    if holds_values(path):
         raise InputError(f"--differs-from takes a module, but {path!r} is a file of arrays; give it as --expected")
     return load(path)
 

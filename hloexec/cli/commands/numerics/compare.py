@@ -14,7 +14,7 @@ from hloexec.cli.reports import exit_code, show_report, write_command_page
 from hloexec.structs import frozen
 
 if TYPE_CHECKING:
-    from hloexec.ir import Module
+    from hloexec.ir import ArrayShape, Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.values import Array, Value
 
@@ -127,8 +127,7 @@ def _compared(
     """The module, if there is one, the comparison, and the arrays that both results have."""
     import hloexec
     from hloexec import literals
-    from hloexec.dtypes import element_type_of
-    from hloexec.ir import ArrayShape
+    from hloexec.errors import LiteralError
     from hloexec.results import read_result, result_shapes
 
     if own.check_error != "max" and own.atol is own.rtol is own.ulp is None:
@@ -140,14 +139,21 @@ def _compared(
         raise click.UsageError("--contraction-length and --module cannot be combined")
     module = None if own.module_file is None else hloexec.load(own.module_file)
     shapes = {} if module is None else result_shapes(module)
-    ours = read_result(actual, shapes)
-    shapes |= {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in ours.items()}
-    theirs = read_result(expected, shapes)
+    try:
+        ours = read_result(actual, shapes)
+    except LiteralError as error:
+        # Where it holds raw bytes, the other result may say of which type.
+        typed = _shapes(read_result(expected, shapes))
+        try:
+            ours = read_result(actual, shapes | typed)
+        except LiteralError:
+            raise error from None
+    theirs = read_result(expected, shapes | _shapes(ours))
     values: list[Value] | None = None
     if module is not None and own.inputs is not None:
         found = literals.load_inputs(own.inputs, module.entry.parameters)
         values = [found[number] for number in range(len(found))]
-    selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in own.selects}
+    selected = {label: _one_array(path) for label, path in own.selects}
     comparison = hloexec.compare(
         ours,
         theirs,
@@ -162,6 +168,23 @@ def _compared(
         selects=selected,
     )
     return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
+
+
+def _one_array(path: str) -> Array:
+    from hloexec import literals
+    from hloexec.errors import InputError
+
+    arrays = literals.load_arrays(path)
+    if len(arrays) != 1:
+        raise InputError(f"{path!r} must hold one array, that from which indices select, but holds {len(arrays)}")
+    return next(iter(arrays.values()))
+
+
+def _shapes(arrays: Mapping[str, Array]) -> dict[str, ArrayShape]:
+    from hloexec.dtypes import element_type_of
+    from hloexec.ir import ArrayShape
+
+    return {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in arrays.items()}
 
 
 def _are_whole(pairs: Mapping[str, tuple[Array, Array]], module: Module | None) -> bool:

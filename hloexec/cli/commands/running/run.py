@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +15,7 @@ from hloexec.cli.inputs.loading import Prepared, given_values, required_topology
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import HloError, InputError
+from hloexec.errors import HloError
 from hloexec.structs import frozen
 
 if TYPE_CHECKING:
@@ -336,7 +337,7 @@ class _Inputs:
                 raise click.UsageError(
                     "--global-inputs replaces --inputs, --input and --different-inputs, and runs the entry computation"
                 )
-            whole = _whole_values(self.global_file)
+            whole = _whole_values(self.global_file, self.before or snapshot.module)
             return hloexec.shard_inputs(
                 snapshot.module,
                 whole,
@@ -349,14 +350,19 @@ class _Inputs:
         return values_per_device(snapshot.module, topology, given, chosen, verify=verify)
 
 
-def _whole_values(path: str) -> tuple[Value, ...]:
-    """The values of the parameters in a file, in order."""
+def _whole_values(path: str, module: Module) -> tuple[Value, ...]:
+    """The values of the parameters in a file, in order, of a module whose parameters may be parts of them."""
     from hloexec import literals
+    from hloexec.errors import LiteralError
 
-    values = literals.load(path)
-    if not isinstance(values, tuple):
-        raise InputError(f"{path!r} must hold the values of the parameters under the keys 0, 1, …")
-    return values
+    try:
+        values = literals.load(path)
+    except LiteralError as error:
+        # Names, and types that NumPy does not know, mean something with the parameters only.
+        with suppress(LiteralError):
+            return tuple(value for _, value in sorted(literals.load_inputs(path, module.entry.parameters).items()))
+        raise error from None
+    return values if isinstance(values, tuple) else (values,)
 
 
 def _input_label(index: Sequence[int], names: Sequence[str]) -> str:

@@ -1,25 +1,9 @@
-"""Files of values: `.npz` and `.npy`, which plain NumPy can open.
-
-A `.npz` file holds one value: the result of a module, or the tuple of its parameters' values. Each leaf is one entry:
-
-- Its key is the tuple index of the leaf, joined by dots: `0`, `1.0`, `1.1`. A value that is not a tuple has the key
-  `value`. In a file of parameters, the first number is the parameter's number, or its name may be used (`weights`, or
-  `weights.0` for a leaf of a tuple). Tokens and empty tuples may be omitted. The keys `arr_0`, `arr_1`, … that
-  `numpy.savez` generates are read as `0`, `1`, ….
-- Element types that NumPy has are stored as they are. For others, the key ends in a colon and the HLO name
-  (`1.0:bf16`), and the values are stored in a NumPy type: narrow floats as their bits, in an unsigned integer of the
-  same width (`file["1.0:bf16"].view(ml_dtypes.bfloat16)` restores them), 1-, 2- and 4-bit integers as their values, in
-  8 bits.
-- A token is an empty array with the key `0:token`, an empty tuple one with the key `0:tuple`.
-
-No entry needs pickle: `numpy.load(path)` opens every file, and nothing is unpickled when files are read. Equal values
-give equal bytes. A `.npy` file holds one array of a NumPy type. If the expected type is known, arrays of narrow types
-that `numpy.save` stored as raw bytes (`|V2`) can be read as well.
-"""
+"""Values to files and from them: the entries of a file put together to one value, or to the inputs of a module."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,15 +12,20 @@ import numpy as np
 from hloexec import files
 from hloexec.arguments import require_path
 from hloexec.dtypes import element_type_of
-from hloexec.errors import LiteralError
+from hloexec.errors import LiteralError, warn
 from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
-from hloexec.npz import Expected, encode, entries, write_npz
+from hloexec.literals.entries import entries
+from hloexec.literals.npz import Entry, Expected, encode, write_npz
+from hloexec.literals.pairing import are_numbered, pairings
 from hloexec.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
-from hloexec.wording import natural_number
+from hloexec.wording import listing, natural_number
 
 __all__ = ["input_files", "load", "load_arrays", "load_inputs", "load_value", "require_writable", "save"]
 
 Path: TypeAlias = tuple[int, ...]
+Place: TypeAlias = tuple[int, Path, Expected]
+"""A parameter's number, and the index and shape of a leaf of it."""
+_JAX_NAME = re.compile(r"(?P<whole>\w+?(?:__(?P<last>\w+?)__)?)\.\d+")
 _NOTHING = np.zeros(0, np.uint8)
 
 
@@ -97,14 +86,15 @@ def load(path: str | os.PathLike[str]) -> Value:
     return _assemble(leaves, os.fspath(path))
 
 
-def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays in a file by their names (keys without the type), for values that belong to names.
+def load_arrays(path: str | os.PathLike[str], *, allow_untyped: bool = False) -> dict[str, Array]:
+    """The arrays in a file by their names (keys without the type), for values that belong to names. Those of narrow
+    types that NumPy stored as raw bytes are such (`|V2`) if `allow_untyped`, and refused otherwise.
 
     Raises LiteralError where the file cannot be read or a key holds no array.
     """
     found: dict[str, Array] = {}
     for entry in entries(path):
-        value = entry.read(None)
+        value = entry.read_untyped() if allow_untyped else entry.read(None)
         if not isinstance(value, np.ndarray):
             raise LiteralError(f"{entry.where} holds no array")
         if entry.stem in found:
@@ -121,8 +111,9 @@ def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the valu
     """
     expected = {label_of(index): (index, leaf) for index, leaf in _leaves_of(shape)}
     leaves: dict[Path, Value] = {}
+    found = list(entries(path))
     for entry in entries(path):
-        stem = WHOLE if entry.stem == "arr_0" and WHOLE in expected else entry.number
+        stem = WHOLE if WHOLE in expected and (len(found) == 1 or entry.stem == "arr_0") else entry.number
         if stem not in expected:
             raise LiteralError(f"{entry.where} belongs to no leaf of {what}, which is {shape}")
         index, leaf_shape = expected[stem]
@@ -142,18 +133,23 @@ def load_inputs(
 ) -> dict[int, Value]:
     """The values of a computation's parameters by number, from a `.npz` file keyed by number or name.
 
-    The parameters numbered in `given` are left alone: they may be missing in the file, and are not read. Raises
+    Where the keys say neither (those of `numpy.savez` for all arguments of a function, some of which jit has dropped;
+    names of a framework's), what the arrays hold decides, if there is but one way; a warning says what is taken for
+    what. The parameters numbered in `given` are left alone: they may be missing in the file, and are not read. Raises
     LiteralError where the file cannot be read, lacks a parameter or a leaf of one, has keys that belong to none, or
     values that do not fit.
     """
     given = frozenset(given)
     expected = _expected_inputs(parameters)
+    chosen = _inputs_by_content(path, parameters, expected)
     leaves: dict[int, dict[Path, Value]] = {number: {} for number in range(len(parameters)) if number not in given}
     for entry in entries(path):
         if not parameters and entry.stem == WHOLE:
             entry.read(TupleShape())
             continue
-        places = expected.get(entry.stem) or expected.get(entry.number, [])
+        places = _places_of(entry, expected) if chosen is None else chosen.get(entry.key, [])
+        if chosen is not None and not places:
+            continue
         if len(places) != 1:
             raise LiteralError(f"{entry.where} {_stray(entry.stem, places, parameters)}")
         ((number, index, shape),) = places
@@ -177,11 +173,82 @@ def load_inputs(
     return values
 
 
-def _expected_inputs(
-    parameters: Sequence[Instruction],
-) -> dict[str, list[tuple[int, Path, Expected]]]:
+def _places_of(entry: Entry, expected: Mapping[str, list[Place]]) -> list[Place]:
+    """The leaves that the key of an entry may mean."""
+    return expected.get(entry.stem) or expected.get(entry.number, [])
+
+
+def _inputs_by_content(
+    path: str | os.PathLike[str], parameters: Sequence[Instruction], expected: Mapping[str, list[Place]]
+) -> dict[str, list[Place]] | None:
+    """The leaf for each key of a file whose keys are not those of the parameters; none for what belongs to no leaf.
+
+    None where the keys speak for themselves, or what the file holds does not say more.
+    """
+    found = list(entries(path))
+    named = {entry.key: places[0] for entry in found if len(places := _places_of(entry, expected)) == 1}
+    if not parameters or len(named) == len(found):
+        return None
+    leaves = [
+        (number, index, leaf)
+        for number, parameter in enumerate(parameters)
+        for index, leaf in _leaves_of(parameter.shape)
+        if isinstance(leaf, ArrayShape) and leaf.is_array
+    ]
+    if are_numbered([entry.stem for entry in found]):
+        named = {}
+    elif any(index_of(entry.stem) is not None for entry in found if entry.key not in named):
+        return None
+    names = _named_by_jax(found, parameters, leaves)
+    if names is None:
+        names = _named_by_shape(path, named, [leaf for leaf in leaves if leaf not in named.values()])
+        if names is None:
+            return None
+        taken = (f"{key} is {_key(index, parameters[number].name)}" for key, (number, index, _) in names.items())
+        warn(f"{os.fspath(path)!r} is not keyed by parameter: {listing(taken, 20)}")
+    if dropped := [entry.key for entry in found if entry.key not in names]:
+        none = f"belong{'s' if len(dropped) == 1 else ''} to no parameter"
+        warn(f"{os.fspath(path)!r}: {listing(dropped, 8)} {none}, as arguments that jit drops since nothing uses them")
+    return {key: [place] for key, place in names.items()}
+
+
+def _named_by_jax(
+    found: Sequence[Entry], parameters: Sequence[Instruction], leaves: Sequence[Place]
+) -> dict[str, Place] | None:
+    """The leaf for each key, where all leaves have keys that are the names of a function's arguments.
+
+    JAX names a parameter after its argument, as in `x.1`, or `params__w__.1` for `params['w']`.
+    """
+    by_name: dict[str, list[Place]] = {}
+    for place in leaves:
+        name = _JAX_NAME.fullmatch(parameters[place[0]].name)
+        if place[1] or name is None:
+            return None
+        for each in {name["whole"], name["last"] or name["whole"]}:
+            by_name.setdefault(each, []).append(place)
+    names = {entry.key: by_name[entry.stem][0] for entry in found if len(by_name.get(entry.stem, [])) == 1}
+    return names if len({place[0] for place in names.values()}) == len(leaves) == len(names) else None
+
+
+def _named_by_shape(
+    path: str | os.PathLike[str], named: Mapping[str, Place], leaves: Sequence[Place]
+) -> dict[str, Place] | None:
+    """The leaf for each key, where what is not `named` fits the `leaves` in one way; LiteralError for several ways."""
+    shapes = [leaf for _, _, leaf in leaves]
+    rest = [(entry, entry.fitting(shapes)) for entry in entries(path) if entry.key not in named]
+    keys = [entry.key for entry, _ in rest]
+    ways = pairings([entry.stem for entry, _ in rest], len(leaves), lambda key, leaf: shapes[leaf] in rest[key][1])
+    if len(ways) > 1:
+        raise LiteralError(
+            f"{os.fspath(path)!r} holds {listing(keys, 8)}, which fit the parameters in several ways; key them by "
+            "number or name"
+        )
+    return {**named, **{keys[number]: leaves[leaf] for leaf, number in enumerate(ways[0])}} if ways else None
+
+
+def _expected_inputs(parameters: Sequence[Instruction]) -> dict[str, list[Place]]:
     """Every key a file of parameters may have, with the leaves it can mean (a name with dots may mean several)."""
-    expected: dict[str, list[tuple[int, Path, Expected]]] = {}
+    expected: dict[str, list[Place]] = {}
     if len(parameters) == 1 and isinstance(parameters[0].shape, ArrayShape):
         expected[WHOLE] = [(0, (), parameters[0].shape)]
     for number, parameter in enumerate(parameters):

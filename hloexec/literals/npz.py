@@ -11,19 +11,22 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO, TypeAlias
+from contextlib import contextmanager, suppress
+from typing import IO, TypeAlias, cast
 
 import numpy as np
 
-from hloexec.arguments import require_path
+from hloexec.arrays import as_array, is_foreign
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
+from hloexec.files import opened
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.structs import frozen
+from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import TOKEN, WHOLE, Array, Value
 from hloexec.wording import natural_number
 
-__all__ = ["DAMAGE", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
+__all__ = ["DAMAGE", "Entry", "Expected", "decoded", "encode", "npz_entries", "write_npz"]
 
 Expected: TypeAlias = ArrayShape | TupleShape
 """What a leaf should be: an array, a token, or the empty tuple."""
@@ -34,7 +37,32 @@ DAMAGE = (
 )
 """What is raised when bytes are read that are no archive or no array."""
 
+_HEADER_BYTES = 128
+_ONE_BYTE_FLOAT, _ONE_BYTE = b"'descr': '<f1'", b"'descr': '|V1'"
+_SMALL_BYTES = 1 << 26
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class _Renamed:
+    """A stream whose first bytes are others, of the same number."""
+
+    def __init__(self, start: bytes, rest: IO[bytes]) -> None:
+        self._start, self._rest = start, rest
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        part = self._start[self._position : self._position + size] or self._rest.read(size)
+        self._position += len(part)
+        return part
+
+    def tell(self) -> int:
+        return self._position
+
+    def __enter__(self) -> _Renamed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rest.close()
 
 
 @frozen
@@ -64,32 +92,71 @@ class Entry:
     def where(self) -> str:
         return f"{self.filename!r}, key {self.key!r}" if self.archive is not None else repr(self.filename)
 
+    def header(self) -> tuple[tuple[int, ...], DType]:
+        """Dimensions and stored type."""
+        with self._damage_named(), self._open() as stream:
+            return self._header(stream)
+
+    def fitting(self, shapes: Iterable[Expected]) -> set[Expected]:
+        """The shapes of which `read` would take it for a leaf, as far as its header says."""
+        header, found = self.header(), set()
+        for shape in set(shapes):
+            with suppress(LiteralError):
+                self._checked_type(header, shape)
+                found.add(shape)
+        return found
+
     def read(self, shape: Expected | None) -> Value:
         """The leaf, checked against `shape` where that is known."""
+        element_type = self._checked_type(self.header(), shape)
+        if element_type is None:
+            return () if self.type_name == "tuple" else TOKEN
+        return decoded(self._array(), element_type, self.where)
+
+    def read_untyped(self) -> Value:
+        """The leaf; as raw bytes (`|V2`) where nothing says what they are."""
+        dtype = self.header()[1]
+        return self._array() if dtype.type is np.void and not self.type_name else self.read(None)
+
+    def _array(self) -> Array:
+        with self._damage_named(), self._open() as stream:
+            limit = memory_limit_bytes(None) if self.size > _SMALL_BYTES else None
+            if limit is not None and self.size > limit:
+                raise MemoryError
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+    def _checked_type(self, header: tuple[tuple[int, ...], DType], shape: Expected | None) -> ElementType | None:
+        """The type of the elements; None for a token and the empty tuple."""
+        self._check_kind(shape)
+        if self.type_name in ("tuple", "token"):
+            return None
+        dimensions, dtype = header
+        array_shape = shape if isinstance(shape, ArrayShape) else None
+        element_type = self._element_type(dtype, array_shape)
+        if array_shape is not None:
+            self._check(element_type, dimensions, array_shape)
+        return element_type
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
         try:
-            with self._open() as stream:
-                dimensions, dtype = self._header(stream)
-            self._check_kind(shape)
-            if self.type_name == "tuple":
-                return ()
-            if self.type_name == "token":
-                return TOKEN
-            array_shape = shape if isinstance(shape, ArrayShape) else None
-            element_type = self._element_type(dtype, array_shape)
-            if array_shape is not None:
-                self._check(element_type, dimensions, array_shape)
-            with self._open() as stream:
-                array = np.lib.format.read_array(stream, allow_pickle=False)
+            yield
         except OSError as error:
             raise LiteralError(f"cannot read {self.filename!r}: {error.strerror or error}") from error
         except MemoryError as error:
             raise LiteralError(f"{self.where} does not fit into memory") from error
         except DAMAGE as error:
             raise LiteralError(f"{self.where} is damaged: {error}") from error
-        return decoded(np.asarray(array), element_type, self.where)
 
     def _open(self) -> IO[bytes]:
-        return open(self.filename, "rb") if self.archive is None else self.archive.open(f"{self.key}.npy")
+        # Callers close what is returned.
+        stream = opened(self.filename) if self.archive is None else self.archive.open(f"{self.key}.npy")
+        start = stream.read(_HEADER_BYTES)
+        if _ONE_BYTE_FLOAT in start:
+            # Of eight-bit floats ml_dtypes writes a type that NumPy then does not know.
+            return cast("IO[bytes]", _Renamed(start.replace(_ONE_BYTE_FLOAT, _ONE_BYTE), stream))
+        stream.seek(0)
+        return stream
 
     def _header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], DType]:
         """Dimensions and stored type; refuses what is too short before any memory is taken."""
@@ -132,7 +199,7 @@ class Entry:
                     f"{self.where}: {named} values are stored as {_stored_type(named)}, but these are {dtype.name}"
                 )
             return named
-        if dtype.kind == "V" and dtype.names is None:
+        if dtype.type is np.void and dtype.names is None:
             return self._element_type_of_bytes(dtype.itemsize, shape)
         try:
             return element_type_of(dtype.newbyteorder("="))
@@ -142,8 +209,8 @@ class Entry:
     def _element_type_of_bytes(self, width: int, shape: ArrayShape | None) -> ElementType:
         if shape is None:
             raise LiteralError(
-                f"{self.where} holds raw bytes (|V{width}) without a type; name it in the key, as in "
-                f"'{self.stem}:bf16', and store the bits as unsigned integers"
+                f"{self.where} holds raw bytes (|V{width}) without a type, which only a module that has such a value "
+                f"says; or name it in the key, as in '{self.stem}:bf16', and store the bits as unsigned integers"
             )
         if shape.element_type.storage.itemsize != width or shape.element_type.storage.isbuiltin == 1:
             raise LiteralError(f"{self.where} holds raw bytes (|V{width}), but {shape} is expected")
@@ -198,12 +265,11 @@ def _conversion_hint(shape: ArrayShape, stem: str) -> str:
     )
 
 
-def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
+def npz_entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     """The entries of a .npz file, or the one of a .npy file; the content decides which it is."""
-    require_path("path", path)
     filename = os.fspath(path)
     try:
-        with open(filename, "rb") as file:
+        with opened(filename) as file:
             magic = file.read(6)
             size = file.seek(0, os.SEEK_END)
     except OSError as error:
@@ -237,7 +303,9 @@ def _stored_type(element_type: ElementType) -> DType:
     return np.dtype(f"u{element_type.storage.itemsize}")
 
 
-def encode(key: str, array: Array) -> tuple[str, Array]:
+def encode(key: str, given: Array) -> tuple[str, Array]:
+    """The key and the array that stand in a file for a leaf, which may be an array of any library."""
+    array = as_array(given) if is_foreign(given) else given
     try:
         element_type = element_type_of(array.dtype)
     except (AttributeError, KeyError):

@@ -1,0 +1,222 @@
+"""Files that are none, and files that hurt: refused in a sentence, at once, with nothing written; and options given twice."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hloexec.cli import main
+
+ROOT = Path(__file__).parents[2]
+GOOD = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n  ROOT y = f32[4] add(x, x) }\n"
+X = np.arange(4, dtype=np.float32)
+NAMED_PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.hlo").write_text(GOOD)
+    np.savez("x.npz", X)
+    np.savez("y.npz", X + X)
+
+
+def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) -> None:
+    """The command exits with 2 within seconds, says one sentence, prints nothing else and writes nothing."""
+    before = sorted(Path().rglob("*"))
+    start = time.monotonic()
+    assert main(arguments) == 2
+    assert time.monotonic() - start < 10  # where it takes a second or two, on a machine that is not busy
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.lower().count("error:") == 1 and not printed.out
+    assert sorted(Path().rglob("*")) == before
+
+
+def _odd(kind: str) -> str:
+    """A path that is no regular file, and why."""
+    path = Path(f"odd.{kind}")
+    if kind == "pipe":
+        os.mkfifo(path)
+        return "it is a named pipe, not a file"
+    if kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(os.fspath(path))
+        return "it is a socket, not a file"
+    if kind == "link":
+        path.symlink_to("nowhere")
+        return "it is a link to a file that does not exist"
+    path.symlink_to("/dev/zero")
+    return "it is a device, not a file"
+
+
+@NAMED_PIPES
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link", "device"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run {}",
+        "run good.hlo --inputs {}",
+        "run good.hlo --input x={}",
+        "run good.hlo --global-inputs {}",
+        "info {}",
+        "fmt {}",
+        "diff good.hlo {}",
+        "compare {} x.npz",
+        "compare x.npz {}",
+        "golden record good.hlo --expected {} -o goldens",
+        "explain good.hlo --expected {}",
+        "minify good.hlo --expected {} -o smaller",
+        "memory good.hlo --assignment {}",
+        "graph good.hlo --values {}",
+        "step good.hlo --script {}",
+    ],
+)
+def test_what_is_no_regular_file_is_not_read(command: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message = _odd(kind)
+    _refused(capsys, message, *command.format(f"odd.{kind}").split())
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="the shell needs /dev/fd")
+def test_standard_input_and_what_a_shell_hands_over_is_read() -> None:
+    for words in (
+        "run good.hlo --seed 1 --against <(cat good.hlo)",
+        "fmt - < good.hlo",
+        "fmt /dev/stdin < good.hlo",
+        "fmt <(gzip -c good.hlo)",
+        "info <(cat good.hlo)",
+    ):
+        environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+        line = f"{sys.executable} -m hloexec {words}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, check=False)
+        assert done.returncode == 0 and done.stdout, (words, done.stderr)
+
+
+@NAMED_PIPES
+def test_folders_are_walked_past_what_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("modules").mkdir()
+    Path("modules/good.hlo").write_text(GOOD)
+    np.savez("modules/good.inputs.npz", X)
+    np.savez("modules/good.expected.npz", X + X)
+    os.mkfifo("modules/waits.txt")
+    os.mkfifo("modules/waits.inputs.npz")
+    Path("modules/gone.hlo").symlink_to("nowhere")
+    Path("modules/notes.md").symlink_to("nowhere")  # which nobody asks for
+    assert main(["triage", "modules", "--no-minify"]) == 0
+    printed = capsys.readouterr()
+    assert "1 module: 1 agree" in printed.out
+    assert printed.err.count("is passed over") == 3 and "notes" not in printed.err
+    assert "gone.hlo' is passed over: it is a link to a file that does not exist" in printed.err
+
+
+def test_all_that_lack_a_partner_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, names in (("a", "xyz"), ("b", "x")):
+        Path(folder).mkdir()
+        for name in names:
+            Path(folder, f"{name}.hlo").write_text(GOOD)
+    _refused(capsys, "y, z are in 'a', but lack their partners in 'b'", "triage", "a", "b")
+
+
+def _bomb(path: str, layers: int) -> None:
+    """Zeros, of which 300 MiB are packed once or twice."""
+    data = gzip.compress(bytes(1 << 20), 9) * 300
+    for _ in range(layers - 1):
+        data = gzip.compress(data, 9)
+    Path(path).write_bytes(data)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_bomb_is_refused_before_it_is_unpacked(layers: int, capsys: pytest.CaptureFixture[str]) -> None:
+    _bomb("bomb.gz", layers)
+    _refused(capsys, "bomb.gz holds more than 268.4 MB, 50 times what it holds packed", "run", "bomb.gz")
+    _refused(capsys, "bomb.gz holds more than 268.4 MB", "diff", "good.hlo", "bomb.gz")
+
+
+def test_a_small_file_of_many_zeros_is_none() -> None:
+    text = f"HloModule m\nENTRY e {{ ROOT c = s8[200000] constant({{{', '.join(['0'] * 200000)}}}) }}\n"
+    Path("zeros.gz").write_bytes(gzip.compress(text.encode(), 9))
+    assert len(Path("zeros.gz").read_bytes()) * 300 < len(text)
+    assert main(["info", "zeros.gz"]) == 0
+
+
+def test_a_file_that_is_larger_than_any_module_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with open("sparse.hlo", "wb") as file:
+        file.truncate(20 << 30)
+    _refused(capsys, "sparse.hlo holds more than 4.3 GB, more than any module", "run", "sparse.hlo")
+
+
+def test_arrays_that_do_not_fit_into_memory_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("0.npy", "w") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 25,)}
+        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
+        for _ in range(128):
+            file.write(bytes(1 << 20))
+    monkeypatch.setattr("hloexec.literals.npz.memory_limit_bytes", lambda _: 1 << 26)
+    for command in ("info bomb.npz", "compare bomb.npz bomb.npz", "run good.hlo --global-inputs bomb.npz"):
+        _refused(capsys, "does not fit into memory", *command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("run good.hlo --numerics tf32 --numerics bf16", "--numerics is given twice, as tf32 and bf16"),
+        ("run good.hlo --seed 1 --save a.npz --seed=2", "--seed is given twice, as 1 and 2"),
+        ("golden record good.hlo -o a --output b", "--output is given twice, as a and b"),
+        ("triage . --jobs 1 --jobs 2", "--jobs is given twice, as 1 and 2"),
+        ("triage . --minify --no-minify", "--minify and --no-minify cannot be combined"),
+        ("info good.hlo --no-such", "No such option"),
+    ],
+)
+def test_an_option_of_one_value_is_given_one(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _refused(capsys, message, *command.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run good.hlo --numerics tf32 --numerics tf32",
+        "run good.hlo --json --json",
+        "run good.hlo --range x=0:1 --print x --print y",
+        "run --seed 1 -- good.hlo",
+    ],
+)
+def test_the_same_value_and_options_of_several_values_may_stand_twice(command: str) -> None:
+    assert main(command.split()) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [({"y": 1, "\ud800": 2}, 0), ({"\udc80": 1}, 2), ({"y": "\ud800"}, 2), ({"schema": "hloexec.\udfff"}, 2)],
+)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("form", ["--json", "-o=graph.dot"])
+def test_lone_surrogates_in_json_are_no_traceback(values: dict[str, object], code: int, form: str) -> None:
+    Path("values.json").write_text(json.dumps(values))
+    line = [sys.executable, "-m", "hloexec", "graph", "good.hlo", "--values", "values.json", *form.split("=")]
+    environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT), "PYTHONUTF8": "1"}
+    done = subprocess.run(line, capture_output=True, env=environment, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr.decode()
+    if form == "--json" and (code or done.stdout.startswith(b"{")):
+        json.loads(done.stdout.decode())
+
+
+def test_lone_surrogates_in_a_config_are_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    config = r'{"alpha_real": 1, "epilogue": "\ud800", "\udc80": 1}'
+    call = f'custom-call(x, x), custom_call_target="__cublas$gemm", backend_config={config}'
+    Path("gemm.hlo").write_text(f"HloModule m\nENTRY e {{ x = f32[4,4] parameter(0)\n  ROOT y = f32[4,4] {call} }}\n")
+    assert main(["run", "gemm.hlo", "--json"]) == 1
+    printed = capsys.readouterr()
+    printed.err.encode()
+    assert json.loads(printed.out.encode())["error"]["kind"] == "unsupported"
