@@ -50,9 +50,9 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     """Read a module from the bytes of a file; what it is shows in them.
 
     HLO text; through jaxlib an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot, and StableHLO or MHLO
-    as MLIR text or bytecode; gzip of any of these. `filename` serves messages, `strict` rejects what the XLA of today
-    would reject. Raises InputError (damage), ParseError, UnsupportedError (jaxlib is not installed), ResourceError
-    (more than 4 GiB once unpacked).
+    as MLIR text or bytecode, or in a file of `jax.export`; gzip of any of these. `filename` serves messages, `strict`
+    rejects what the XLA of today would reject. Raises InputError (damage), ParseError, UnsupportedError (jaxlib is not
+    installed), ResourceError (more than 4 GiB once unpacked).
     """
     data = unpacked(data, filename)
     if not data.strip():
@@ -67,6 +67,11 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir
 
     what = f"{filename} ({form.value})"
+    if form is Format.EXPORT:
+        from hloexec.interop.exports import module_of_export, read_export
+
+        export = read_export(data, filename)
+        return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
     is_bytecode = form is Format.MLIR_BYTECODE
     text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
     return parse(text, filename=_as_text(filename), strict=strict)
