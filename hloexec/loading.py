@@ -17,8 +17,9 @@ __all__ = ["file_contents", "load", "load_with_values"]
 def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
     """Read a module from a file; `-` reads standard input.
 
-    The file may be HLO text or, through jaxlib, one of XLA's protocol buffers (HloModuleProto, HloProto, HloSnapshot)
-    or StableHLO as MLIR text, as bytecode or in a file of `jax.export`; any of these may be gzipped. `strict` rejects what current XLA rejects.
+    The file may be HLO text, one of XLA's protocol buffers (HloModuleProto, HloProto, HloSnapshot) or, through jaxlib,
+    StableHLO as MLIR text, as bytecode or in a file of `jax.export`; any of these may be gzipped. `strict` rejects what
+    current XLA rejects.
     Raises InputError if the file cannot be read or has none of these formats, UnsupportedError if jaxlib is needed but
     missing, and ParseError if the text is not valid HLO.
     """

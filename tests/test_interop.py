@@ -356,11 +356,10 @@ def test_from_jax_refuses_what_is_no_function(lowered: Any) -> None:
 # Bad input
 
 
-def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, proto: bytes) -> None:
+def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jax", "jaxlib", "jaxlib._hlo"):
         monkeypatch.setitem(sys.modules, name, None)
     for attempt in (
-        lambda: load_bytes(proto, "dump.pb"),
         lambda: load_bytes(b"ML\xefR\x01", "m.mlirbc"),
         lambda: from_jax(program, MATRIX, 3),
     ):

@@ -1,7 +1,7 @@
 """Modules in other formats: XLA's protocol buffers, StableHLO, JAX functions.
 
-`hloexec.text` reads HLO text. jaxlib converts every other format to HLO text, which is then read in the same way; only
-the values in a snapshot are read without jaxlib.
+`hloexec.text` reads HLO text. Protocol buffers are read here; jaxlib converts StableHLO and what JAX hands out to HLO
+text, which is then read in the same way.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError
 from hloexec.interop.content import Format, decoded, detect, unpacked
 from hloexec.ir import Module
 from hloexec.structs import frozen
+from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import Value
 
@@ -49,8 +50,8 @@ class Snapshot:
 def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Module:
     """Read a module from the bytes of a file; what it is shows in them.
 
-    HLO text; through jaxlib an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot, and StableHLO or MHLO
-    as MLIR text or bytecode, or in a file of `jax.export`; gzip of any of these. `filename` serves messages, `strict`
+    HLO text; an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot; through jaxlib StableHLO or MHLO as
+    MLIR text or bytecode, or in a file of `jax.export`; gzip of any of these. `filename` serves messages, `strict`
     rejects what the XLA of today would reject. Raises InputError (damage), ParseError, UnsupportedError (jaxlib is not
     installed), ResourceError (more than 4 GiB once unpacked).
     """
@@ -74,7 +75,7 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
         return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
     is_bytecode = form is Format.MLIR_BYTECODE
     text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
-    return parse(text, filename=_as_text(filename), strict=strict)
+    return parse(text, filename=f"{filename} as HLO text", strict=strict)
 
 
 def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:
@@ -103,14 +104,13 @@ def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> Mo
 
 
 def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
-    from hloexec.interop.through_jaxlib import text_of_proto
+    from hloexec.interop.module_protos import module_of
 
-    text = text_of_proto(file.proto, f"{filename} (a protocol buffer)")
-    module = parse(text, filename=_as_text(filename), strict=strict)
-    # XLA's reader of protocol buffers forgets the device assignment, which a text dump shows in the header.
+    try:
+        # Its text is read once more, which checks what a text is checked for, and gives messages a place.
+        text = format_module(module_of(file.proto))
+    except HloError as error:
+        raise InputError(f"{filename} is a damaged protocol buffer: {error.message}") from error
+    module = parse(text, filename=f"{filename} as HLO text", strict=strict)
+    # The device assignment is what a text dump shows in the header.
     return attrs.evolve(module, replica_count=file.replica_count, num_partitions=file.num_partitions)
-
-
-def _as_text(filename: str) -> str:
-    """The file name in messages about text that has no file."""
-    return f"{filename} as HLO text"

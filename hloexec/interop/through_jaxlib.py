@@ -15,7 +15,7 @@ from typing import Any
 
 from hloexec.errors import InputError, UnsupportedError
 
-__all__ = ["computation_of", "has_unknown_sizes", "text_of_bytecode", "text_of_mlir", "text_of_module", "text_of_proto"]
+__all__ = ["computation_of", "has_unknown_sizes", "text_of_bytecode", "text_of_mlir", "text_of_module"]
 
 _WHOLE = {
     "print_large_constants": True,
@@ -29,18 +29,9 @@ _UNKNOWN_SIZE = re.compile(r"\w\[(?:[<=\d]+,)*\?")
 
 _READ_BYTECODE = """
 import sys
-from hloexec.interop.through_jaxlib import computation_of
-sys.stdout.buffer.write(computation_of(sys.stdin.buffer.read()).as_serialized_hlo_module_proto())
+from hloexec.interop.through_jaxlib import computation_of, text_of_module
+sys.stdout.buffer.write(text_of_module(computation_of(sys.stdin.buffer.read()).get_hlo_module()).encode())
 """
-
-
-def text_of_proto(proto: bytes, what: str) -> str:
-    """The HLO text of a serialized HloModuleProto; `what` names the file in messages."""
-    hlo, _ = _libraries(what)
-    try:
-        return text_of_module(hlo.HloModule.from_serialized_hlo_module_proto(proto))
-    except Exception as error:
-        raise _refusal(what, error) from error
 
 
 def text_of_mlir(mlir: str | bytes, what: str) -> str:
@@ -65,7 +56,7 @@ def text_of_bytecode(bytecode: bytes, what: str) -> str:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1] if done.returncode > 0 and lines else "its reader crashed"
         raise InputError(f"XLA cannot read {what}: {reason}")
-    return text_of_proto(done.stdout, what)
+    return done.stdout.decode()
 
 
 def computation_of(mlir: bytes) -> Any:

@@ -47,6 +47,38 @@ class Message:
         """The last payload of a field of bytes, empty where the field is missing; messages are not merged."""
         return (self.blobs(number) or [memoryview(b"")])[-1]
 
+    def messages(self, number: int) -> list[Message]:
+        """The messages of a repeated field."""
+        return [read(blob) for blob in self.blobs(number)]
+
+    def message(self, number: int) -> Message:
+        """The last message of a field, one without fields where it is missing."""
+        return read(self.blob(number))
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        """The strings of a repeated field; bytes that are no UTF-8 are kept, as the parser of texts keeps them."""
+        return tuple(str(blob, "utf-8", "surrogateescape") for blob in self.blobs(number))
+
+    def text(self, number: int) -> str:
+        """A string, empty where the field is missing."""
+        return (self.texts(number) or ("",))[-1]
+
+    def integer(self, number: int) -> int:
+        """A signed integer, 0 where the field is missing; the first of a repeated field."""
+        return next(iter(self.integers(number)), 0)
+
+    def integers(self, number: int) -> tuple[int, ...]:
+        """The signed integers of a repeated field."""
+        return tuple(self.varints(number).view(np.int64).tolist())
+
+    def float(self, number: int) -> float:
+        """A number of 32 or 64 bits, 0 where the field is missing."""
+        raw = bytes(self.blob(number)) or bytes(8)
+        if len(raw) not in (4, 8):
+            raise InputError(f"field {number} should hold a float, it has {len(raw)} bytes")
+        # Of the doubles that round to an f32, its text means the one with the fewest digits.
+        return float(str(np.frombuffer(raw, f"<f{len(raw)}")[0]))
+
     def number(self, number: int) -> int:
         """The last payload of an integer field, 0 where it is missing."""
         values = self.fields.get(number, [])
