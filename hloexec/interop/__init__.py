@@ -62,7 +62,9 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     if form in _OTHERS:
         raise InputError(f"{filename} is not a module: it holds {form.value}, which {_OTHERS[form]}")
     if form is Format.PROTO:
-        return _module(_module_file(data, filename), filename, strict)
+        from hloexec.interop.protos import module_file
+
+        return _module(module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
         return parse(decoded(data, filename), filename=filename, strict=strict)
     from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir
@@ -87,20 +89,11 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
     """
     data = unpacked(data, filename)
     if data.strip() and detect(data) is Format.PROTO:
-        file = _module_file(data, filename, with_values=True)
+        from hloexec.interop.protos import module_file
+
+        file = module_file(data, filename, with_values=True)
         return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
     return Snapshot(load_bytes(data, filename, strict=strict), (), None)
-
-
-def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:
-    from hloexec.interop.protos import module_file
-
-    try:
-        return module_file(data, with_values=with_values)
-    except InputError as error:
-        raise InputError(
-            f"{filename} is neither text nor a whole HloModuleProto, HloProto or HloSnapshot: {error.message}"
-        ) from error
 
 
 def _module(file: ModuleFile, filename: str, strict: bool) -> Module:

@@ -17,12 +17,12 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.interop.shape_protos import DEEPEST, shape_of
 from hloexec.interop.wire import Message, read
-from hloexec.ir import ArrayShape, Literal, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Literal, TupleShape, map_shape
 from hloexec.structs import frozen
 from hloexec.values import TOKEN, Array, Value
 from hloexec.wording import braced
 
-__all__ = ["literal_of", "literal_value"]
+__all__ = ["literal_of", "literal_value", "packed_value"]
 
 
 class _Encoding(enum.Enum):
@@ -93,6 +93,36 @@ def literal_of(data: memoryview | bytes, depth: int = 0) -> Literal:
         return Literal(shape, None)
     elements = _elements(message, storage, shape.dimensions)
     return Literal.from_array(_from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major), shape)
+
+
+def packed_value(data: memoryview) -> Value:
+    """The value of a literal as XLA writes it where a protocol buffer would be too large: the size of its shape in 64
+    bits, its shape, and its arrays as they lie in memory, elements of fewer than 8 bits next to one another."""
+    if len(data) < 8:
+        raise InputError(f"a literal should begin with 8 bytes, {len(data)} are left")
+    size = int(np.frombuffer(data[:8], "<i8")[0])
+    position = 8 + size
+    if not 0 <= size <= len(data) - 8:
+        raise InputError(f"the shape of a literal should have {size} bytes, {len(data) - 8} are left")
+
+    def array(leaf: ArrayShape | BufferShape) -> Value:
+        nonlocal position
+        shape = leaf.array_shape
+        if shape.is_dynamic or not shape.is_array:
+            raise UnsupportedError(f"the shape {shape} of a literal is not supported")
+        count, element_type = shape.element_count, shape.element_type
+        bits = 1 if element_type.kind is Kind.PRED else element_type.bits
+        start, position = position, position + -(-count * bits // 8)
+        if min(shape.dimensions, default=0) < 0 or position > len(data):
+            raise InputError(f"a literal of shape {shape} has {len(data) - start} bytes")
+        raw = data[start:position]
+        if bits < 8:
+            several = np.frombuffer(raw, np.uint8)[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)
+            raw = memoryview((several & ((1 << bits) - 1)).tobytes()[:count])
+        elements = _decoded(raw, element_type)
+        return _from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major)
+
+    return map_shape(shape_of(bytes(data[8:position])), array)
 
 
 def _elements(literal: Message, storage: _Storage, dimensions: Sequence[int]) -> Array:

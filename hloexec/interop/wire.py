@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.errors import InputError
 from hloexec.structs import frozen
 
-__all__ = ["Message", "read"]
+__all__ = ["Message", "read", "read_varint"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
@@ -110,15 +110,15 @@ def read(data: memoryview | bytes) -> Message:
     position = 0
     while position < len(view):
         start = position
-        key, position = _varint(view, position)
+        key, position = read_varint(view, position)
         number, wire_type = key >> 3, key & 7
         payload: _Payload
         if wire_type == _VARINT:
-            payload, position = _varint(view, position)
+            payload, position = read_varint(view, position)
         elif wire_type == _BYTES or wire_type in _FIXED_SIZE:
             size = _FIXED_SIZE.get(wire_type, 0)
             if wire_type == _BYTES:
-                size, position = _varint(view, position)
+                size, position = read_varint(view, position)
             if size > len(view) - position:
                 raise InputError(
                     f"field {number} at byte {start} should have {size} bytes, {len(view) - position} are left"
@@ -133,7 +133,7 @@ def read(data: memoryview | bytes) -> Message:
     return Message(fields)
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
+def read_varint(view: memoryview, position: int) -> tuple[int, int]:
     """The number at `position` and the position behind it: seven bits a byte, lowest first."""
     value = 0
     for index, byte in enumerate(view[position : position + _LONGEST_VARINT]):
