@@ -30,8 +30,9 @@ def module_of(proto: memoryview | bytes) -> Module:
     Warns about fields of instructions that a newer XLA has added.
     """
     message = read(proto)
-    reader = _Reader(message)
-    computations = tuple(map(reader.computation, message.messages(3)))
+    protos = message.messages(3)
+    reader = _Reader(message, protos)
+    computations = tuple(map(reader.computation, protos))
     if reader.unknown:
         warn(f"fields of a newer XLA are ignored: {listing(sorted(reader.unknown), 10)}")
     layout = message.message(4)
@@ -64,8 +65,8 @@ def _map(message: Message) -> tuple[tuple[str, str], ...]:
 class _Reader:
     """Reads the computations of one module, whose names stand for numbers."""
 
-    def __init__(self, module: Message) -> None:
-        self._names = {computation.integer(5): computation.text(1) for computation in module.messages(3)}
+    def __init__(self, module: Message, computations: Sequence[Message]) -> None:
+        self._names = {computation.integer(5): computation.text(1) for computation in computations}
         if len(self._names) != len({*self._names.values()}):
             raise InputError("two computations have one name")
         self._payloads = module.texts(22)

@@ -19,6 +19,8 @@ __all__ = ["Message", "read", "read_varint"]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT = 10
+_SHORT = 100
+"""Bytes of a packed field whose numbers are read one by one: NumPy would take longer to begin."""
 
 _Payload: TypeAlias = int | memoryview
 
@@ -37,7 +39,9 @@ class Message:
 
     def blobs(self, number: int) -> list[memoryview]:
         """The payloads of a field of bytes, strings or messages; raises InputError where one is a number."""
-        payloads = self.fields.get(number, [])
+        payloads = self.fields.get(number)
+        if payloads is None:
+            return []
         found = [payload for payload in payloads if isinstance(payload, memoryview)]
         if len(found) != len(payloads):
             raise InputError(f"field {number} should hold bytes, it holds a number")
@@ -53,7 +57,7 @@ class Message:
 
     def message(self, number: int) -> Message:
         """The last message of a field, one without fields where it is missing."""
-        return read(self.blob(number))
+        return read(self.blob(number)) if number in self.fields else _EMPTY
 
     def texts(self, number: int) -> tuple[str, ...]:
         """The strings of a repeated field; bytes that are no UTF-8 are kept, as the parser of texts keeps them."""
@@ -69,7 +73,19 @@ class Message:
 
     def integers(self, number: int) -> tuple[int, ...]:
         """The signed integers of a repeated field."""
-        return tuple(self.varints(number).view(np.int64).tolist())
+        payloads = self.fields.get(number, ())
+        if any(isinstance(payload, memoryview) and len(payload) > _SHORT for payload in payloads):
+            return tuple(self.varints(number).view(np.int64).tolist())
+        found = []
+        for payload in payloads:
+            if isinstance(payload, int):
+                found.append(payload)
+                continue
+            position = 0
+            while position < len(payload):
+                value, position = read_varint(payload, position)
+                found.append(value)
+        return tuple([value - (1 << 64) if value >> 63 else value for value in found])
 
     def float(self, number: int) -> float:
         """A number of 32 or 64 bits, 0 where the field is missing."""
@@ -101,6 +117,9 @@ class Message:
         """All payloads of a field of bytes or of fixed-width numbers in one, packed or not."""
         parts = self.blobs(number)
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+_EMPTY = Message({})
 
 
 def read(data: memoryview | bytes) -> Message:
@@ -135,6 +154,8 @@ def read(data: memoryview | bytes) -> Message:
 
 def read_varint(view: memoryview, position: int) -> tuple[int, int]:
     """The number at `position` and the position behind it: seven bits a byte, lowest first."""
+    if position < len(view) and view[position] < 0x80:
+        return view[position], position + 1
     value = 0
     for index, byte in enumerate(view[position : position + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * index)
