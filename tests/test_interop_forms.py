@@ -75,7 +75,7 @@ def updated(x: Any, index: Any) -> Any:
 
 
 def sharded(x: Any) -> Any:
-    mesh = jax.make_mesh((4, 2), ("rows", "columns"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("rows", "columns"))
     spec = jax.sharding.PartitionSpec("rows", "columns")
 
     def local(part: Any) -> Any:
@@ -154,12 +154,20 @@ FORMS: dict[str, Callable[[str, Path], hloexec.Module]] = {
 }
 
 
+OUTPUT_SHARDING = "{devices=[4,2]<=[8]}"
+"""Of the only program for several devices, which XLA's text of the partitioned module leaves out."""
+
+
 def run(module: hloexec.Module, before: hloexec.Module, inputs: list[Any]) -> Any:
-    """The whole result, of as many devices as the module is for."""
-    if module.replica_count * module.num_partitions == 1:
+    """The whole result, of as many devices as the lowered program is for: XLA's HLO of it, unlike JAX's, forgets them."""
+    partitions = before.num_partitions
+    if partitions == 1:
         return hloexec.run(module, *inputs)
-    outputs = hloexec.run_devices(module, hloexec.shard_inputs(module, inputs, before=before))
-    return hloexec.unshard_outputs(module, outputs, before=before)
+    shards = hloexec.shard_inputs(module, inputs, before=before, partitions=partitions)
+    outputs = hloexec.run_devices(module, shards, partitions=partitions)
+    is_split = module.entry.result_shape != before.entry.result_shape
+    sharding = OUTPUT_SHARDING if is_split else None
+    return hloexec.unshard_outputs(module, outputs, before=before, sharding=sharding, partitions=partitions)
 
 
 def assert_form_runs(name: str, form: str, folder: Path) -> None:
