@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.devices.topology import device_counts
 from hloexec.interop import load_bytes
 from tests.test_interop_jax import file_of
 
@@ -159,15 +160,12 @@ OUTPUT_SHARDING = "{devices=[4,2]<=[8]}"
 
 
 def run(module: hloexec.Module, before: hloexec.Module, inputs: list[Any]) -> Any:
-    """The whole result, of as many devices as the lowered program is for: XLA's HLO of it, unlike JAX's, forgets them."""
-    partitions = before.num_partitions
-    if partitions == 1:
+    """The whole result, of as many devices as the module is for."""
+    if device_counts(before) == (1, 1):
         return hloexec.run(module, *inputs)
-    shards = hloexec.shard_inputs(module, inputs, before=before, partitions=partitions)
-    outputs = hloexec.run_devices(module, shards, partitions=partitions)
+    outputs = hloexec.run_devices(module, hloexec.shard_inputs(module, inputs, before=before))
     is_split = module.entry.result_shape != before.entry.result_shape
-    sharding = OUTPUT_SHARDING if is_split else None
-    return hloexec.unshard_outputs(module, outputs, before=before, sharding=sharding, partitions=partitions)
+    return hloexec.unshard_outputs(module, outputs, before=before, sharding=OUTPUT_SHARDING if is_split else None)
 
 
 def assert_form_runs(name: str, form: str, folder: Path) -> None:
@@ -177,7 +175,7 @@ def assert_form_runs(name: str, form: str, folder: Path) -> None:
     inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
     before = hloexec.from_jax(lowered(name))
     actual = run(FORMS[form](name, folder), before, inputs)
-    alone = before if before.num_partitions == 1 else None
+    alone = before if device_counts(before) == (1, 1) else None
     comparison = hloexec.compare(actual, expected, module=alone, inputs=inputs if alone else None)
     assert comparison.verdict in (hloexec.Verdict.EQUAL, hloexec.Verdict.ROUNDING), comparison
 

@@ -67,19 +67,17 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
         return _module(module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
         return parse(decoded(data, filename), filename=filename, strict=strict)
-    from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir, with_device_counts
+    from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir
 
     what = f"{filename} ({form.value})"
     if form is Format.EXPORT:
         from hloexec.interop.exports import module_of_export, read_export
 
         export = read_export(data, filename)
-        return module_of_export(text_of_bytecode(export.bytecode, what), export, filename, strict=strict)
-    if form is Format.MLIR_BYTECODE:
-        return parse(text_of_bytecode(data, what), filename=f"{filename} as HLO text", strict=strict)
-    mlir = decoded(data, filename)
-    module = parse(text_of_mlir(mlir, what), filename=f"{filename} as HLO text", strict=strict)
-    return with_device_counts(module, mlir)
+        return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
+    is_bytecode = form is Format.MLIR_BYTECODE
+    text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
+    return parse(text, filename=f"{filename} as HLO text", strict=strict)
 
 
 def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:

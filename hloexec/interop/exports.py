@@ -20,7 +20,7 @@ from hloexec.text import parse
 
 __all__ = ["Export", "chosen_platform", "is_export", "module_of_export", "read_export"]
 
-_FEW_DEVICES, _PLATFORMS, _MODULE, _LAST_OF_FIRST_VERSION, _DEVICES = 6, 9, 13, 17, 18
+_PLATFORMS, _MODULE, _LAST_OF_FIRST_VERSION = 9, 13, 17
 
 
 @frozen
@@ -30,7 +30,6 @@ class Export:
     bytecode: bytes
     platforms: tuple[str, ...]
     """Where it may run; a function for several takes the number of one as its first parameter."""
-    device_count: int = 1
 
 
 def is_export(data: bytes) -> bool:
@@ -50,9 +49,8 @@ def read_export(data: bytes, filename: str) -> Export:
     try:
         root = _at(data, 0)
         platforms = [_bytes(data, _follow(data, place)).decode() for place in _vector(data, root, _PLATFORMS)]
-        module, short, count = (_field(data, root, number) for number in (_MODULE, _FEW_DEVICES, _DEVICES))
-        devices = _at(data, count) if count else struct.unpack_from("<h", data, short)[0] if short else 1
-        return Export(_bytes(data, _follow(data, module)) if module else b"", tuple(platforms), max(1, devices))
+        module = _field(data, root, _MODULE)
+        return Export(_bytes(data, _follow(data, module)) if module else b"", tuple(platforms))
     except (struct.error, UnicodeDecodeError) as error:
         raise InputError(
             f"{filename} begins like a function that jax.export has serialized, but is damaged or cut off"
@@ -73,8 +71,6 @@ def _follow(data: bytes, place: int) -> int:
 def _field(data: bytes, table: int, number: int) -> int:
     """Where a field of a table lies, 0 where it has none."""
     (back,) = struct.unpack_from("<i", data, table)
-    if 4 + 2 * number >= struct.unpack_from("<H", data, table - back)[0]:
-        return 0
     (offset,) = struct.unpack_from("<H", data, table - back + 4 + 2 * number)
     return table + offset if offset else 0
 
@@ -94,11 +90,9 @@ def _bytes(data: bytes, start: int) -> bytes:
     return bytes(struct.unpack_from(f"<{length}s", data, start + 4)[0])
 
 
-def module_of_export(text: str, export: Export, filename: str, *, strict: bool = False) -> Module:
+def module_of_export(text: str, platforms: Sequence[str], filename: str, *, strict: bool = False) -> Module:
     """The module that an exported function is; where it is for several platforms, as it is on one of them."""
-    platforms = export.platforms
     module = parse(text, filename=f"{filename} as HLO text", strict=strict)
-    module = attrs.evolve(module, num_partitions=export.device_count)
     if len(platforms) < 2:
         return module
     chosen = chosen_platform(platforms)

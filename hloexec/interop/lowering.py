@@ -7,14 +7,8 @@ from typing import Any
 
 from hloexec.arguments import described, wrong
 from hloexec.errors import InputError, UnsupportedError
-from hloexec.interop.exports import Export, chosen_platform, module_of_export
-from hloexec.interop.through_jaxlib import (
-    DEVICE_COUNTS,
-    has_unknown_sizes,
-    text_of_mlir,
-    text_of_module,
-    with_device_counts,
-)
+from hloexec.interop.exports import chosen_platform, module_of_export
+from hloexec.interop.through_jaxlib import has_unknown_sizes, text_of_mlir, text_of_module
 from hloexec.ir import Module
 from hloexec.text import parse
 
@@ -48,8 +42,8 @@ def from_jax(function: Callable[..., Any] | Any, *arguments: object, **keywords:
     has_arguments = bool(arguments or keywords)
     if isinstance(function, Exported):
         if not has_arguments:
-            export = Export(function.mlir_module_serialized, tuple(function.platforms), function.nr_devices)
-            return module_of_export(text_of_mlir(export.bytecode, "what is exported"), export, _NAME)
+            text = text_of_mlir(function.mlir_module_serialized, "what is exported")
+            return module_of_export(text, function.platforms, _NAME)
         traced = jax.jit(function.call).trace(*arguments, **keywords)
         staged = traced.lower(lowering_platforms=(chosen_platform(function.platforms),))
     elif isinstance(function, (ClosedJaxpr, Compiled, Lowered, Traced)) or _is_ir(function):
@@ -65,7 +59,7 @@ def from_jax(function: Callable[..., Any] | Any, *arguments: object, **keywords:
     else:
         expected = "a function of JAX, or what .trace(), .lower(), .compile(), jax.make_jaxpr or jax.export gave"
         raise wrong("function", expected, function)
-    return _module(staged)
+    return parse(_text(staged), filename=_NAME)
 
 
 def _is_ir(staged: object) -> bool:
@@ -73,19 +67,16 @@ def _is_ir(staged: object) -> bool:
     return hasattr(staged, "get_hlo_module") or (hasattr(staged, "operation") and hasattr(staged, "body"))
 
 
-def _module(staged: Any) -> Module:
-    """The module of a stage, or of what `.compiler_ir()` of one gives."""
+def _text(staged: Any) -> str:
+    """The HLO text of a stage, or of what `.compiler_ir()` of one gives."""
     if hasattr(staged, "runtime_executable"):
-        return parse(text_of_module(_compiled_module(staged)), filename=_NAME)
+        return text_of_module(_compiled_module(staged))
     if hasattr(staged, "get_hlo_module"):
-        return parse(text_of_module(staged.get_hlo_module()), filename=_NAME)
-    mlir = staged if hasattr(staged, "operation") else staged.compiler_ir()
-    text = None if mlir is staged else text_of_module(_lowered_module(staged))
-    if text is None or has_unknown_sizes(text):
-        text = text_of_mlir(mlir.operation.get_asm(enable_debug_info=True), _NAME)
-    stated = mlir.operation.attributes
-    counts = [f"{name} = {stated[name]}" for name in DEVICE_COUNTS if name in stated]
-    return with_device_counts(parse(text, filename=_NAME), " ".join(counts))
+        return text_of_module(staged.get_hlo_module())
+    if hasattr(staged, "operation"):
+        return text_of_mlir(staged.operation.get_asm(enable_debug_info=True), _NAME)
+    text = text_of_module(_lowered_module(staged))
+    return _text(staged.compiler_ir()) if has_unknown_sizes(text) else text
 
 
 def _lowered_module(lowered: Any) -> Any:

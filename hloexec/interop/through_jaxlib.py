@@ -13,19 +13,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-import attrs
-
 from hloexec.errors import InputError, UnsupportedError
-from hloexec.ir import Module
 
-__all__ = [
-    "computation_of",
-    "has_unknown_sizes",
-    "text_of_bytecode",
-    "text_of_mlir",
-    "text_of_module",
-    "with_device_counts",
-]
+__all__ = ["computation_of", "has_unknown_sizes", "text_of_bytecode", "text_of_mlir", "text_of_module"]
 
 _WHOLE = {
     "print_large_constants": True,
@@ -35,8 +25,6 @@ _WHOLE = {
     "print_extra_attributes": True,
     "include_layout_in_shapes": True,
 }
-DEVICE_COUNTS = ("mhlo.num_replicas", "mhlo.num_partitions")
-"""The attributes in which a StableHLO module says for how many devices it is."""
 _UNKNOWN_SIZE = re.compile(r"\w\[(?:[<=\d]+,)*\?")
 
 _READ_BYTECODE = """
@@ -88,16 +76,6 @@ def computation_of(mlir: bytes) -> Any:
             )
             return library.mlir_module_to_xla_computation(mlir, **options)
     return found
-
-
-def with_device_counts(module: Module, mlir: str) -> Module:
-    """A module for as many devices as its StableHLO says, which XLA's import forgets."""
-    replicas, partitions = (re.search(rf"{re.escape(name)} = (\d{{1,9}})\b", mlir) for name in DEVICE_COUNTS)
-    return attrs.evolve(
-        module,
-        replica_count=int(replicas[1]) if replicas else module.replica_count,
-        num_partitions=int(partitions[1]) if partitions else module.num_partitions,
-    )
 
 
 def has_unknown_sizes(text: str) -> bool:
