@@ -49,7 +49,7 @@ def module_file(data: bytes, filename: str, *, with_values: bool = False) -> Mod
     try:
         return _module_file(data, with_values)
     except InputError as error:
-        found = _behind_its_length(data, with_values) or _of_profile(data, filename)
+        found = _behind_its_length(data, filename, with_values) or _of_profile(data, filename)
         if found is None:
             raise InputError(
                 f"{filename} is neither text nor a whole HloModuleProto, HloProto or HloSnapshot: {error.message}"
@@ -57,7 +57,7 @@ def module_file(data: bytes, filename: str, *, with_values: bool = False) -> Mod
         return found
 
 
-def _behind_its_length(data: bytes, with_values: bool) -> ModuleFile | None:
+def _behind_its_length(data: bytes, filename: str, with_values: bool) -> ModuleFile | None:
     """The snapshot that XLA writes under `--xla_dump_hlo_as_proto`; None for anything else."""
     view = memoryview(data)
     try:
@@ -73,9 +73,11 @@ def _behind_its_length(data: bytes, with_values: bool) -> ModuleFile | None:
     for device in outer.messages(2) if with_values else ():
         values = []
         for descriptor in device.messages(2):
-            end = position + descriptor.number(2)
-            values.append(packed_value(view[position:end]))
-            position = end
+            start, position = position, position + descriptor.number(2)
+            try:
+                values.append(packed_value(view[start:position]))
+            except InputError as error:
+                raise InputError(f"{filename}, argument {len(values)}: {error.message}") from error
         inputs.append(tuple(values))
     return _file(outer.blob(1), module, tuple(inputs))
 
