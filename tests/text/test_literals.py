@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.buffers.running import RunEstimate, run_estimate
 from hloexec.dtypes import element_type
 from hloexec.errors import HloWarning, ParseError, ResourceError
 from hloexec.ir import ArrayShape, Literal
@@ -73,6 +74,19 @@ def test_a_single_value_for_a_large_array_takes_no_memory() -> None:
     limit = mock.patch("hloexec.ir.literal.memory_limit_bytes", return_value=1 << 30)
     with limit, pytest.raises(ResourceError, match=rf"a constant {re.escape(LARGE)} takes 41\.2 GB, more than"):
         hloexec.run(module)
+
+
+def test_a_module_with_a_large_constant_is_estimated_and_shrinks() -> None:
+    lines = f"x = {LARGE} parameter(0)", f"c = {LARGE} constant(2)", f"ROOT y = {LARGE} add(x, c)"
+    text = "HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}"
+    with pytest.warns(HloWarning, match="a single value is given"):
+        module = hloexec.parse(text)
+    with mock.patch("hloexec.ir.literal.memory_limit_bytes", return_value=1 << 30):
+        estimate = run_estimate(module)
+        small = hloexec.shrink(module, max_bytes="2M").module
+    assert estimate == RunEstimate(32 * 39295 * 64 * 128 * 4, "c")
+    result = hloexec.run(small, np.zeros(small.entry.result_shape.dimensions, np.float32))
+    assert result.flat[0] == 2 and np.count_nonzero(result) == 1
 
 
 @pytest.mark.parametrize("value", ["-1.5", "nan", "-0.0"])
