@@ -386,13 +386,16 @@ def test_a_profile_without_modules_says_so() -> None:
 
 @pytest.mark.slow
 def test_profiles_of_jax_are_read(tmp_path: Path) -> None:
-    doubled = jax.jit(lambda x: x * 2)
+    @jax.jit
+    def doubled_and_profiled(x: Any) -> Any:
+        return x * 2
+
     with jax.profiler.trace(os.fspath(tmp_path)):
-        doubled(jnp.asarray(MATRIX)).block_until_ready()
+        doubled_and_profiled(jnp.asarray(MATRIX)).block_until_ready()
     (path,) = tmp_path.glob("**/*.xplane.pb")
     with suppress(InputError):  # of several modules, where moving the argument is one
         hloexec.load(path)
-    module = hloexec.load(f"{path}#jit__lambda")
+    module = hloexec.load(f"{path}#jit_doubled_and_profiled")
     np.testing.assert_array_equal(hloexec.run(module, MATRIX), MATRIX * 2)
 
 
