@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hloexec.collection import collection_paused
 from hloexec.errors import InputError, warn
 from hloexec.interop.annotation_protos import metadata_of, origin_of, sharding_of, stack_frames_of
 from hloexec.interop.attribute_protos import KNOWN, attributes_of
@@ -32,7 +33,8 @@ def module_of(proto: memoryview | bytes) -> Module:
     message = read(proto)
     protos = message.messages(3)
     reader = _Reader(message, protos)
-    computations = tuple(map(reader.computation, protos))
+    with collection_paused():
+        computations = tuple(map(reader.computation, protos))
     if reader.unknown:
         warn(f"fields of a newer XLA are ignored: {listing(sorted(reader.unknown), 10)}")
     layout = message.message(4)
