@@ -6,6 +6,7 @@ Arguments are checked once, where they enter; functions behind the public ones r
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -22,6 +23,7 @@ from hloexec.wording import listing, natural_number, quoted, suggestion
 __all__ = [
     "byte_count",
     "described",
+    "jax_advice",
     "listed",
     "named_computation",
     "parameter_numbers",
@@ -73,7 +75,17 @@ def require_module(value: object, name: str = "module") -> None:
     if isinstance(value, Module):
         return
     advice = "hloexec.load(path) reads one from a file, hloexec.parse(text) from HLO text"
-    raise wrong(name, "a Module", value, advice)
+    raise wrong(name, "a Module", value, jax_advice(value) or advice)
+
+
+def jax_advice(value: object) -> str:
+    """What makes a module of a function of JAX, or of a stage or an export of one; empty for anything else."""
+    kind = type(value)
+    is_of_jax = kind.__module__.partition(".")[0] in ("jax", "jaxlib") and not hasattr(value, "dtype")
+    if not is_of_jax and not inspect.isroutine(value):
+        return ""
+    is_function = callable(value) and not hasattr(value, "out_tree")
+    return f"hloexec.from_jax{'(function, *arguments)' if is_function else ''} makes a module of it"
 
 
 def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[int]:
@@ -136,7 +148,7 @@ def require_flags(**flags: object) -> None:
 def require_text(name: str, value: object, what: str = "a str", advice: str = "") -> None:
     """InputError unless it is a str."""
     if not isinstance(value, str):
-        raise wrong(name, what, value, advice)
+        raise wrong(name, what, value, jax_advice(value) or advice)
 
 
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -149,7 +161,7 @@ def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
 def require_path(name: str, value: object) -> None:
     """InputError unless it is the path of a file or folder."""
     if not isinstance(value, (str, os.PathLike)):
-        raise wrong(name, "a path, a str or an os.PathLike", value)
+        raise wrong(name, "a path, a str or an os.PathLike", value, jax_advice(value))
 
 
 def listed(name: str, value: object, what: str) -> list[Any]:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_strict_holds_for_every_format() -> None:
 
 @pytest.fixture(scope="module")
 def snapshots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What XLA dumps of one execution: the two kinds of snapshot."""
+    """What XLA dumps of one execution: the kinds of snapshot, of which the last has its arguments behind the message."""
     # XLA reads its flags once, when it is first used: in the copy of the process that has imported JAX.
     source = """
 import os, sys, jax, jax.numpy as jnp, numpy as np
@@ -205,7 +206,11 @@ for flags in sys.argv[1:]:
         os._exit(0)
     assert os.wait()[1] == 0
 """
-    options = {"optimized": "snapshots", "unoptimized": "unoptimized_snapshots"}
+    options = {
+        "optimized": "snapshots",
+        "unoptimized": "unoptimized_snapshots",
+        "large": "unoptimized_snapshots --xla_dump_hlo_as_proto",
+    }
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in options}
     flags = [f'--xla_dump_to="{folders[kind]}" --xla_dump_hlo_{option}' for kind, option in options.items()]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -217,8 +222,8 @@ for flags in sys.argv[1:]:
     return found
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", ["optimized", "unoptimized"])
+@pytest.mark.slow_cases("optimized")
+@pytest.mark.parametrize("kind", ["optimized", "unoptimized", "large"])
 def test_a_snapshot_holds_the_inputs_of_the_execution(snapshots: dict[str, bytes], kind: str) -> None:
     snapshot = load_recorded(snapshots[kind])
     x, i, z, n = snapshot.inputs
@@ -259,6 +264,15 @@ def test_running_a_snapshot_gives_its_result(snapshots: dict[str, bytes]) -> Non
 
 def test_load_reads_the_module_of_a_snapshot(snapshots: dict[str, bytes]) -> None:
     assert load_bytes(snapshots["optimized"]) == load_recorded(snapshots["optimized"]).module
+
+
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_snapshot_whose_arguments_are_cut_off_says_so(snapshots: dict[str, bytes], cut: int) -> None:
+    with pytest.raises(
+        InputError, match=rf"^f\.pb, argument {3 if cut < 2 else 2}: (?:a literal|the shape of a literal) "
+    ):
+        load_recorded(snapshots["large"][:-cut], "f.pb")
+    assert load_bytes(snapshots["large"][:-cut]) == load_bytes(snapshots["unoptimized"])
 
 
 def test_a_module_alone_has_no_values(proto: bytes) -> None:
@@ -319,6 +333,72 @@ def test_tuples_of_literals_nest() -> None:
     assert value == ((np.float32(1), hloexec.values.TOKEN), ())
 
 
+# Profiles
+
+
+def profile(*modules: tuple[str, bytes]) -> bytes:
+    """An XSpace with the modules that ran, among other planes (tsl/profiler/protobuf/xplane.proto)."""
+    events = b"".join(
+        field(
+            4, field(1, at) + field(2, field(1, at) + field(2, name.encode()) + field(5, field(1, 4) + field(6, hlo)))
+        )
+        for at, (name, hlo) in enumerate(modules)
+    )
+    planes = field(1, 7) + field(2, b"/device:TPU:0"), field(2, b"/host:metadata") + events, field(2, b"/host:CPU")
+    return b"".join(field(1, plane) for plane in planes)
+
+
+def test_the_only_module_of_a_profile_is_read(proto: bytes) -> None:
+    assert load_bytes(profile(("jit_program(12)", field(1, proto)))) == load_bytes(proto)
+
+
+def test_one_of_several_modules_of_a_profile_is_chosen(tmp_path: Path, proto: bytes) -> None:
+    other = jax.jit(lambda x: x + 1).lower(MATRIX).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    path = tmp_path / "vm.xplane.pb"
+    modules = ("jit_program(12)", proto), ("jit_f(3)", other), ("jit_f(4)", other)
+    path.write_bytes(gzip.compress(profile(*((name, field(1, module)) for name, module in modules)), mtime=0))
+    names = r"choose one as FILE#NAME, where NAME is one of jit_f\(3\), jit_f\(4\), jit_program\(12\)$"
+    with pytest.raises(InputError, match=rf"is a profile of 3 modules; {names}"):
+        hloexec.load(path)
+    for name in ("jit_program", "jit_program(12)", "12"):
+        assert hloexec.load(f"{path}#{name}") == load_bytes(proto)
+    assert hloexec.load(f"{path}#4") == load_bytes(other)
+    with pytest.raises(InputError, match=rf"has 2 modules 'jit_f'; {names}"):
+        hloexec.load(f"{path}#jit_f")
+    with pytest.raises(InputError, match=rf"has no module 'jit_g'; {names}"):
+        hloexec.load(f"{path}#jit_g")
+
+
+def test_a_choice_among_modules_needs_a_profile(tmp_path: Path, proto: bytes) -> None:
+    path = tmp_path / "module#1.pb"
+    path.write_bytes(proto)
+    assert hloexec.load(path) == load_bytes(proto)
+    with pytest.raises(InputError, match="is no profile of several modules"):
+        hloexec.load(f"{path}#2")
+    with pytest.raises(InputError, match=r"cannot read .*absent"):
+        hloexec.load(tmp_path / "absent#2")
+
+
+def test_a_profile_without_modules_says_so() -> None:
+    with pytest.raises(InputError, match="is a profile that has no modules"):
+        load_bytes(profile())
+
+
+@pytest.mark.slow
+def test_profiles_of_jax_are_read(tmp_path: Path) -> None:
+    @jax.jit
+    def doubled_and_profiled(x: Any) -> Any:
+        return x * 2
+
+    with jax.profiler.trace(os.fspath(tmp_path)):
+        doubled_and_profiled(jnp.asarray(MATRIX)).block_until_ready()
+    (path,) = tmp_path.glob("**/*.xplane.pb")
+    with suppress(InputError):  # of several modules, where moving the argument is one
+        hloexec.load(path)
+    module = hloexec.load(f"{path}#jit_doubled_and_profiled")
+    np.testing.assert_array_equal(hloexec.run(module, MATRIX), MATRIX * 2)
+
+
 # JAX
 
 
@@ -356,11 +436,10 @@ def test_from_jax_refuses_what_is_no_function(lowered: Any) -> None:
 # Bad input
 
 
-def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, proto: bytes) -> None:
+def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jax", "jaxlib", "jaxlib._hlo"):
         monkeypatch.setitem(sys.modules, name, None)
     for attempt in (
-        lambda: load_bytes(proto, "dump.pb"),
         lambda: load_bytes(b"ML\xefR\x01", "m.mlirbc"),
         lambda: from_jax(program, MATRIX, 3),
     ):
@@ -390,6 +469,27 @@ def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_module_is_refused_with_a_reason(data: bytes, message: str) -> None:
     with pytest.raises(HloError, match=message):
         load_bytes(data, "file")
+
+
+def test_a_folder_names_the_command_that_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder; name a file in it$"):
+        hloexec.load(tmp_path)
+    module = tmp_path / "module_0001.jit_f.before_optimizations.txt"
+    module.touch()
+    with pytest.raises(InputError) as caught:
+        hloexec.load(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} is a folder that XLA dumped, which `hloexec diff` and `hloexec triage` read; "
+        f"a module in it is {module}"
+    )
+    golden = tmp_path / "f.golden"
+    golden.mkdir()
+    (golden / "golden.json").touch()
+    for folder in (tmp_path, golden):
+        with pytest.raises(
+            InputError, match=rf"of goldens, which `hloexec golden check` runs; .* {golden}/module\.hlo$"
+        ):
+            hloexec.load(folder)
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -7,10 +7,12 @@ their last use, and passes values that a caller keeps without copying them.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
-from hloexec.errors import HloWarning, UnsupportedError
+from hloexec.errors import HloWarning, ResourceError, UnsupportedError
 from hloexec.exec.plans import plan_of
-from hloexec.ir import Module
+from hloexec.ir import FirstElement, Module
+from hloexec.ops.registry import Role, role_of
 from hloexec.plan.memory import entry_peak_bytes
 from hloexec.structs import frozen
 
@@ -36,5 +38,18 @@ def run_estimate(module: Module) -> RunEstimate | None:
             plan = plan_of(module)
         except UnsupportedError:
             return None
+        except ResourceError:
+            sizes = {name: sum(sizes) for name, sizes in _constants_to_make(module)}
+            largest = max(sizes, key=lambda name: sizes[name], default=None)
+            return RunEstimate(sum(sizes.values()), largest)
         peak = entry_peak_bytes(plan)
     return RunEstimate(peak, None if plan.peak_step is None else plan.peak_step.instruction.name)
+
+
+def _constants_to_make(module: Module) -> Iterator[tuple[str, list[int]]]:
+    """The constants that take memory only in a run, which is too large for a plan, with the bytes of their leaves."""
+    for computation in module:
+        for instruction in computation:
+            if role_of(instruction) is Role.CONSTANT:
+                leaves = instruction.attributes.literal.leaves()
+                yield instruction.name, [leaf.shape.byte_size for leaf in leaves if isinstance(leaf.held, FirstElement)]

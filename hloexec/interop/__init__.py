@@ -1,7 +1,7 @@
 """Modules in other formats: XLA's protocol buffers, StableHLO, JAX functions.
 
-`hloexec.text` reads HLO text. jaxlib converts every other format to HLO text, which is then read in the same way; only
-the values in a snapshot are read without jaxlib.
+`hloexec.text` reads HLO text. Protocol buffers are read here; jaxlib converts StableHLO and what JAX hands out to HLO
+text, which is then read in the same way.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError
 from hloexec.interop.content import Format, decoded, detect, unpacked
 from hloexec.ir import Module
 from hloexec.structs import frozen
+from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.values import Value
 
@@ -49,10 +50,10 @@ class Snapshot:
 def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Module:
     """Read a module from the bytes of a file; what it is shows in them.
 
-    HLO text; through jaxlib an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot, and StableHLO or MHLO
-    as MLIR text or bytecode; gzip of any of these. `filename` serves messages, `strict` rejects what the XLA of today
-    would reject. Raises InputError (damage, or more than 4 GiB once unpacked), ParseError, UnsupportedError (jaxlib is
-    not installed).
+    HLO text; an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot; through jaxlib StableHLO or MHLO as
+    MLIR text or bytecode, or in a file of `jax.export`; gzip of any of these. `filename` serves messages, `strict`
+    rejects what the XLA of today would reject. Raises InputError (damage, or more than 4 GiB once unpacked), ParseError,
+    UnsupportedError (jaxlib is not installed).
     """
     data = unpacked(data, filename)
     if not data.strip():
@@ -61,15 +62,22 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     if form in _OTHERS:
         raise InputError(f"{filename} is not a module: it holds {form.value}, which {_OTHERS[form]}")
     if form is Format.PROTO:
-        return _module(_module_file(data, filename), filename, strict)
+        from hloexec.interop.protos import module_file
+
+        return _module(module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
         return parse(decoded(data, filename), filename=filename, strict=strict)
     from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir
 
     what = f"{filename} ({form.value})"
+    if form is Format.EXPORT:
+        from hloexec.interop.exports import module_of_export, read_export
+
+        export = read_export(data, filename)
+        return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
     is_bytecode = form is Format.MLIR_BYTECODE
     text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
-    return parse(text, filename=_as_text(filename), strict=strict)
+    return parse(text, filename=f"{filename} as HLO text", strict=strict)
 
 
 def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:
@@ -81,31 +89,21 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
     """
     data = unpacked(data, filename)
     if data.strip() and detect(data) is Format.PROTO:
-        file = _module_file(data, filename, with_values=True)
+        from hloexec.interop.protos import module_file
+
+        file = module_file(data, filename, with_values=True)
         return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
     return Snapshot(load_bytes(data, filename, strict=strict), (), None)
 
 
-def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:
-    from hloexec.interop.protos import module_file
+def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
+    from hloexec.interop.module_protos import module_of
 
     try:
-        return module_file(data, with_values=with_values)
-    except InputError as error:
-        raise InputError(
-            f"{filename} is neither text nor a whole HloModuleProto, HloProto or HloSnapshot: {error.message}"
-        ) from error
-
-
-def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
-    from hloexec.interop.through_jaxlib import text_of_proto
-
-    text = text_of_proto(file.proto, f"{filename} (a protocol buffer)")
-    module = parse(text, filename=_as_text(filename), strict=strict)
-    # XLA's reader of protocol buffers forgets the device assignment, which a text dump shows in the header.
+        # Its text is read once more, which checks what a text is checked for, and gives messages a place.
+        text = format_module(module_of(file.proto))
+    except HloError as error:
+        raise InputError(f"{filename} is a damaged protocol buffer: {error.message}") from error
+    module = parse(text, filename=f"{filename} as HLO text", strict=strict)
+    # The device assignment is what a text dump shows in the header.
     return attrs.evolve(module, replica_count=file.replica_count, num_partitions=file.num_partitions)
-
-
-def _as_text(filename: str) -> str:
-    """The file name in messages about text that has no file."""
-    return f"{filename} as HLO text"

@@ -1,4 +1,5 @@
-"""Detecting a file's format by its first bytes, not by its name: text, MLIR, protocol buffers, gzip."""
+"""Detecting a file's format by its first bytes, not by its name: text, MLIR, protocol buffers, exports of
+JAX, gzip."""
 
 from __future__ import annotations
 
@@ -45,6 +46,7 @@ class Format(enum.Enum):
     MLIR_TEXT = "MLIR text"
     MLIR_BYTECODE = "MLIR bytecode"
     PROTO = "a protocol buffer"
+    EXPORT = "a function that jax.export has serialized"
     ARRAYS = "arrays of NumPy"
     BUFFER_ASSIGNMENT = "a buffer assignment"
 
@@ -62,7 +64,9 @@ def detect(data: bytes) -> Format:
     if _BUFFER_ASSIGNMENT_START.match(data, first):
         return Format.BUFFER_ASSIGNMENT
     if _CONTROL.search(data, 0, 4096):
-        return Format.PROTO
+        from hloexec.interop.exports import is_export
+
+        return Format.EXPORT if is_export(data) else Format.PROTO
     # A computation of HLO may be called "module", so the first word alone decides nothing.
     if _MLIR_START.match(data, first) and _MLIR_WORD.search(data):
         return Format.MLIR_TEXT

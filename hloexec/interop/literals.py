@@ -15,12 +15,14 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import InputError, UnsupportedError
+from hloexec.interop.shape_protos import DEEPEST, shape_of
 from hloexec.interop.wire import Message, read
+from hloexec.ir import ArrayShape, BufferShape, Literal, TupleShape, map_shape
 from hloexec.structs import frozen
 from hloexec.values import TOKEN, Array, Value
 from hloexec.wording import braced
 
-__all__ = ["literal_value"]
+__all__ = ["literal_of", "literal_value", "packed_value"]
 
 
 class _Encoding(enum.Enum):
@@ -40,51 +42,87 @@ class _Storage:
     encoding: _Encoding
 
 
-def _storages() -> dict[int, _Storage]:
-    """By the number of the primitive type: its HLO name, and the field of LiteralProto that holds its elements."""
+def _storages() -> dict[str, _Storage]:
+    """By the HLO name of the element type, the field of LiteralProto that holds its elements."""
     in_bytes = """
-        2 s8 15, 6 u8 3, 3 s16 17, 7 u16 16, 10 f16 11, 16 bf16 13, 11 f32 8, 12 f64 9, 15 c64 12, 18 c128 18,
-        30 s1 30, 26 s2 26, 21 s4 21, 31 u1 31, 27 u2 27, 22 u4 22,
-        19 f8e5m2 19, 28 f8e4m3 28, 20 f8e4m3fn 20, 23 f8e4m3b11fnuz 23, 29 f8e3m4 29, 24 f8e5m2fnuz 24,
-        25 f8e4m3fnuz 25, 32 f4e2m1fn 32, 33 f8e8m0fnu 33
+        s8 15, u8 3, s16 17, u16 16, f16 11, bf16 13, f32 8, f64 9, c64 12, c128 18, s1 30, s2 26, s4 21, u1 31, u2 27,
+        u4 22, f8e5m2 19, f8e4m3 28, f8e4m3fn 20, f8e4m3b11fnuz 23, f8e3m4 29, f8e5m2fnuz 24, f8e4m3fnuz 25,
+        f4e2m1fn 32, f8e8m0fnu 33
     """
-    as_varints = "1 pred 2, 4 s32 4, 5 s64 5, 8 u32 6, 9 u64 7"
+    as_varints = "pred 2, s32 4, s64 5, u32 6, u64 7"
     return {
-        int(number): _Storage(ELEMENT_TYPES[name], int(field), encoding)
+        name: _Storage(ELEMENT_TYPES[name], int(field), encoding)
         for encoding, table in ((_Encoding.BYTES, in_bytes), (_Encoding.VARINTS, as_varints))
-        for number, name, field in (entry.split() for entry in table.split(","))
+        for name, field in (entry.split() for entry in table.split(","))
     }
 
 
 _STORAGES = _storages()
-_TUPLE, _TOKEN = 13, 17
 _SHAPE, _TUPLE_LITERALS = 1, 10
-_ELEMENT_TYPE, _DIMENSIONS, _LAYOUT, _IS_DYNAMIC_DIMENSION = 2, 3, 5, 6
-_MINOR_TO_MAJOR = 1
-_DEEPEST = 100
-"""How deep messages nest at most in protocol buffers."""
 
 
-def literal_value(data: memoryview | bytes, depth: int = 0) -> Value:
+def literal_value(data: memoryview | bytes) -> Value:
     """The value of a serialized LiteralProto; raises InputError where it is damaged, UnsupportedError where its shape
     has dynamic dimensions."""
-    if depth > _DEEPEST:
-        raise InputError(f"tuples nest deeper than {_DEEPEST} levels")
-    literal = read(data)
-    shape = read(literal.blob(_SHAPE))
-    number = shape.number(_ELEMENT_TYPE)
-    if number == _TUPLE:
-        return tuple(literal_value(element, depth + 1) for element in literal.blobs(_TUPLE_LITERALS))
-    if number == _TOKEN:
-        return TOKEN
-    if number not in _STORAGES:
-        raise InputError(f"a literal has the primitive type {number}, which has no elements")
-    if shape.varints(_IS_DYNAMIC_DIMENSION).any():
+    return _value(literal_of(data))
+
+
+def _value(literal: Literal) -> Value:
+    if isinstance(literal.value, tuple):
+        return tuple(map(_value, literal.value))
+    if literal.value is None and isinstance(literal.shape, ArrayShape) and literal.shape.is_array:
+        raise InputError(f"a literal of shape {literal.shape} has no elements")
+    return TOKEN if literal.value is None else literal.value
+
+
+def literal_of(data: memoryview | bytes, depth: int = 0) -> Literal:
+    """The literal of a serialized LiteralProto, elided where it has a shape and no elements."""
+    if depth > DEEPEST:
+        raise InputError(f"tuples nest deeper than {DEEPEST} levels")
+    message = read(data)
+    shape = shape_of(bytes(message.blob(_SHAPE)))
+    if isinstance(shape, TupleShape):
+        parts = tuple(literal_of(part, depth + 1) for part in message.blobs(_TUPLE_LITERALS))
+        return Literal(TupleShape(tuple(part.shape for part in parts)), parts)
+    if not isinstance(shape, ArrayShape) or not shape.is_array:
+        return Literal(shape, None)
+    if shape.is_dynamic:
         raise UnsupportedError("a literal has dynamic dimensions, whose extents the file does not say")
-    dimensions = [int(size) for size in shape.varints(_DIMENSIONS).view(np.int64)]
-    storage = _STORAGES[number]
-    elements = _elements(literal, storage, dimensions)
-    return _from_layout(elements, dimensions, read(shape.blob(_LAYOUT)))
+    storage = _STORAGES[shape.element_type.name]
+    if storage.field not in message and shape.element_count:
+        return Literal(shape, None)
+    elements = _elements(message, storage, shape.dimensions)
+    return Literal.from_array(_from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major), shape)
+
+
+def packed_value(data: memoryview) -> Value:
+    """The value of a literal as XLA writes it where a protocol buffer would be too large: the size of its shape in 64
+    bits, its shape, and its arrays as they lie in memory, elements of fewer than 8 bits next to one another."""
+    if len(data) < 8:
+        raise InputError(f"a literal should begin with 8 bytes, {len(data)} are left")
+    size = int(np.frombuffer(data[:8], "<i8")[0])
+    position = 8 + size
+    if not 0 <= size <= len(data) - 8:
+        raise InputError(f"the shape of a literal should have {size} bytes, {len(data) - 8} are left")
+
+    def array(leaf: ArrayShape | BufferShape) -> Value:
+        nonlocal position
+        shape = leaf.array_shape
+        if shape.is_dynamic or not shape.is_array:
+            raise UnsupportedError(f"the shape {shape} of a literal is not supported")
+        count, element_type = shape.element_count, shape.element_type
+        bits = 1 if element_type.kind is Kind.PRED else element_type.bits
+        start, position = position, position + -(-count * bits // 8)
+        if min(shape.dimensions, default=0) < 0 or position > len(data):
+            raise InputError(f"a literal of shape {shape} has {len(data) - start} bytes")
+        raw = data[start:position]
+        if bits < 8:
+            several = np.frombuffer(raw, np.uint8)[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)
+            raw = memoryview((several & ((1 << bits) - 1)).tobytes()[:count])
+        elements = _decoded(raw, element_type)
+        return _from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major)
+
+    return map_shape(shape_of(bytes(data[8:position])), array)
 
 
 def _elements(literal: Message, storage: _Storage, dimensions: Sequence[int]) -> Array:
@@ -117,9 +155,9 @@ def _decoded(raw: memoryview, element_type: ElementType) -> Array:
     return (np.frombuffer(raw, element_type.compute) << unused >> unused).astype(element_type.storage)
 
 
-def _from_layout(elements: Array, dimensions: Sequence[int], layout: Message) -> Array:
+def _from_layout(elements: Array, dimensions: Sequence[int], minor_to_major: Sequence[int]) -> Array:
     """The array of the logical shape: dimensions are stored from the most major one to the most minor."""
-    minor_to_major = [int(axis) for axis in layout.varints(_MINOR_TO_MAJOR)] or list(range(len(dimensions)))[::-1]
+    minor_to_major = minor_to_major or range(len(dimensions))[::-1]
     if sorted(minor_to_major) != list(range(len(dimensions))):
         raise InputError(f"the layout {braced(minor_to_major)} does not fit {len(dimensions)} dimensions")
     stored: Any = elements.reshape([dimensions[axis] for axis in reversed(minor_to_major)])

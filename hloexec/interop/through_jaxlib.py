@@ -7,13 +7,15 @@ metadata and configurations.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from hloexec.errors import InputError, UnsupportedError
 
-__all__ = ["text_of_bytecode", "text_of_mlir", "text_of_module", "text_of_proto"]
+__all__ = ["computation_of", "has_unknown_sizes", "text_of_bytecode", "text_of_mlir", "text_of_module"]
 
 _WHOLE = {
     "print_large_constants": True,
@@ -23,32 +25,20 @@ _WHOLE = {
     "print_extra_attributes": True,
     "include_layout_in_shapes": True,
 }
-
+_UNKNOWN_SIZE = re.compile(r"\w\[(?:[<=\d]+,)*\?")
 
 _READ_BYTECODE = """
 import sys
-from jaxlib import _jax
-read = _jax.mlir.mlir_module_to_xla_computation
-computation = read(sys.stdin.buffer.read(), use_tuple_args=False, return_tuple=False)
-sys.stdout.buffer.write(computation.as_serialized_hlo_module_proto())
+from hloexec.interop.through_jaxlib import computation_of, text_of_module
+sys.stdout.buffer.write(text_of_module(computation_of(sys.stdin.buffer.read()).get_hlo_module()).encode())
 """
 
 
-def text_of_proto(proto: bytes, what: str) -> str:
-    """The HLO text of a serialized HloModuleProto; `what` names the file in messages."""
-    hlo, _ = _libraries(what)
+def text_of_mlir(mlir: str | bytes, what: str) -> str:
+    """The HLO text of a StableHLO or MHLO module in MLIR text, or in bytecode that is known to be whole."""
+    _libraries(what)
     try:
-        return text_of_module(hlo.HloModule.from_serialized_hlo_module_proto(proto))
-    except Exception as error:
-        raise _refusal(what, error) from error
-
-
-def text_of_mlir(mlir: str, what: str) -> str:
-    """The HLO text of a StableHLO or MHLO module in MLIR text."""
-    _, mlir_library = _libraries(what)
-    try:
-        computation = mlir_library.mlir_module_to_xla_computation(mlir, use_tuple_args=False, return_tuple=False)
-        return text_of_module(computation.get_hlo_module())
+        return text_of_module(computation_of(mlir if isinstance(mlir, bytes) else mlir.encode()).get_hlo_module())
     except Exception as error:
         raise _refusal(what, error) from error
 
@@ -66,7 +56,31 @@ def text_of_bytecode(bytecode: bytes, what: str) -> str:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1] if done.returncode > 0 and lines else "its reader crashed"
         raise InputError(f"XLA cannot read {what}: {reason}")
-    return text_of_proto(done.stdout, what)
+    return done.stdout.decode()
+
+
+def computation_of(mlir: bytes) -> Any:
+    """XLA's computation of a StableHLO or MHLO module, text or bytecode.
+
+    In one that calls an exported function of symbolic sizes, they become what its parameters say, as when JAX compiles
+    it; the sizes of the function itself stay unknown, for a run to say.
+    """
+    from jaxlib import _jax
+
+    library, options = _jax.mlir, {"use_tuple_args": False, "return_tuple": False}
+    found = library.mlir_module_to_xla_computation(mlir, **options)
+    if has_unknown_sizes(found.as_hlo_text()):
+        with suppress(Exception):
+            mlir = library.refine_polymorphic_shapes(
+                mlir, enable_shape_assertions=True, validate_static_shapes=True, enable_shardy=True
+            )
+            return library.mlir_module_to_xla_computation(mlir, **options)
+    return found
+
+
+def has_unknown_sizes(text: str) -> bool:
+    """Whether a shape in HLO text has a dimension without a bound."""
+    return _UNKNOWN_SIZE.search(text) is not None
 
 
 def text_of_module(module: Any) -> str:

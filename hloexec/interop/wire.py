@@ -14,11 +14,13 @@ import numpy as np
 from hloexec.errors import InputError
 from hloexec.structs import frozen
 
-__all__ = ["Message", "read"]
+__all__ = ["Message", "read", "read_varint"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT = 10
+_SHORT = 100
+"""Bytes of a packed field whose numbers are read one by one: NumPy would take longer to begin."""
 
 _Payload: TypeAlias = int | memoryview
 
@@ -37,7 +39,9 @@ class Message:
 
     def blobs(self, number: int) -> list[memoryview]:
         """The payloads of a field of bytes, strings or messages; raises InputError where one is a number."""
-        payloads = self.fields.get(number, [])
+        payloads = self.fields.get(number)
+        if payloads is None:
+            return []
         found = [payload for payload in payloads if isinstance(payload, memoryview)]
         if len(found) != len(payloads):
             raise InputError(f"field {number} should hold bytes, it holds a number")
@@ -46,6 +50,50 @@ class Message:
     def blob(self, number: int) -> memoryview:
         """The last payload of a field of bytes, empty where the field is missing; messages are not merged."""
         return (self.blobs(number) or [memoryview(b"")])[-1]
+
+    def messages(self, number: int) -> list[Message]:
+        """The messages of a repeated field."""
+        return [read(blob) for blob in self.blobs(number)]
+
+    def message(self, number: int) -> Message:
+        """The last message of a field, one without fields where it is missing."""
+        return read(self.blob(number)) if number in self.fields else _EMPTY
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        """The strings of a repeated field; bytes that are no UTF-8 are kept, as the parser of texts keeps them."""
+        return tuple(str(blob, "utf-8", "surrogateescape") for blob in self.blobs(number))
+
+    def text(self, number: int) -> str:
+        """A string, empty where the field is missing."""
+        return (self.texts(number) or ("",))[-1]
+
+    def integer(self, number: int) -> int:
+        """A signed integer, 0 where the field is missing; the first of a repeated field."""
+        return next(iter(self.integers(number)), 0)
+
+    def integers(self, number: int) -> tuple[int, ...]:
+        """The signed integers of a repeated field."""
+        payloads = self.fields.get(number, ())
+        if any(isinstance(payload, memoryview) and len(payload) > _SHORT for payload in payloads):
+            return tuple(self.varints(number).view(np.int64).tolist())
+        found = []
+        for payload in payloads:
+            if isinstance(payload, int):
+                found.append(payload)
+                continue
+            position = 0
+            while position < len(payload):
+                value, position = read_varint(payload, position)
+                found.append(value)
+        return tuple([value - (1 << 64) if value >> 63 else value for value in found])
+
+    def float(self, number: int) -> float:
+        """A number of 32 or 64 bits, 0 where the field is missing."""
+        raw = bytes(self.blob(number)) or bytes(8)
+        if len(raw) not in (4, 8):
+            raise InputError(f"field {number} should hold a float, it has {len(raw)} bytes")
+        # Of the doubles that round to an f32, its text means the one with the fewest digits.
+        return float(str(np.frombuffer(raw, f"<f{len(raw)}")[0]))
 
     def number(self, number: int) -> int:
         """The last payload of an integer field, 0 where it is missing."""
@@ -71,6 +119,9 @@ class Message:
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
+_EMPTY = Message({})
+
+
 def read(data: memoryview | bytes) -> Message:
     """Split a message into its fields; raises InputError where the bytes are not a message."""
     view = memoryview(data)
@@ -78,15 +129,15 @@ def read(data: memoryview | bytes) -> Message:
     position = 0
     while position < len(view):
         start = position
-        key, position = _varint(view, position)
+        key, position = read_varint(view, position)
         number, wire_type = key >> 3, key & 7
         payload: _Payload
         if wire_type == _VARINT:
-            payload, position = _varint(view, position)
+            payload, position = read_varint(view, position)
         elif wire_type == _BYTES or wire_type in _FIXED_SIZE:
             size = _FIXED_SIZE.get(wire_type, 0)
             if wire_type == _BYTES:
-                size, position = _varint(view, position)
+                size, position = read_varint(view, position)
             if size > len(view) - position:
                 raise InputError(
                     f"field {number} at byte {start} should have {size} bytes, {len(view) - position} are left"
@@ -101,8 +152,10 @@ def read(data: memoryview | bytes) -> Message:
     return Message(fields)
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
+def read_varint(view: memoryview, position: int) -> tuple[int, int]:
     """The number at `position` and the position behind it: seven bits a byte, lowest first."""
+    if position < len(view) and view[position] < 0x80:
+        return view[position], position + 1
     value = 0
     for index, byte in enumerate(view[position : position + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * index)

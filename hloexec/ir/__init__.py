@@ -3,7 +3,7 @@ of opcodes are in `ops`."""
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir.instruction import Alias, Computation, EntryLayout, Instruction, Module, Span
-from hloexec.ir.literal import Literal
+from hloexec.ir.literal import FirstElement, Literal
 from hloexec.ir.metadata import (
     FileLocation,
     Metadata,
@@ -61,6 +61,7 @@ __all__ = [
     "ElementType",
     "EntryLayout",
     "FileLocation",
+    "FirstElement",
     "Instruction",
     "IotaTiles",
     "Kind",

@@ -251,13 +251,13 @@ def _relate_call(
 def _relate_constant(use: Relating, devices: int, shorter: DeviceAxes | None) -> None:
     for unit, literal in zip(use.result.units.values(), use.attributes.literal.leaves(), strict=True):
         use.relations.units.mark(unit)
-        if isinstance(literal.value, np.ndarray) and literal.value.size == 1 and literal.value.dtype.kind in "iu":
-            use.relations.numbers[unit] = int(literal.value.item())
+        if isinstance(literal.held, np.ndarray) and literal.held.size == 1 and literal.held.dtype.kind in "iu":
+            use.relations.numbers[unit] = int(literal.held.item())
     if shorter is not None and use.where in shorter.constants.tables:
         return
     for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
         for axis, reason in fixed_axes(literal, devices):
-            if shorter is not None and literal.value is None:
+            if shorter is not None and literal.held is None:
                 use.relations.tie(axes[axis], shorter.dimension(shorter.grid.every, use.relations, use.where))
             else:
                 use.keep([axes[axis]], reason)

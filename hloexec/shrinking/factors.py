@@ -182,9 +182,9 @@ def _constants(module: Module) -> Iterator[tuple[Place, Literal]]:
             if role_of(instruction) is not Role.CONSTANT:
                 continue
             literal = instruction.attributes.literal
-            if not isinstance(literal.value, np.ndarray) or not literal.value.size:
+            if not isinstance(literal.held, np.ndarray) or not literal.held.size:
                 continue
-            array: Array = literal.value
+            array: Array = literal.held
             kind = literal.shape.element_type
             if (kind.is_floating or kind.is_integral) and (array == array.reshape(-1)[0]).all():
                 yield (computation.name, instruction.name), literal

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloexec.ir import ArrayShape, Literal, Shape, TupleShape
+from hloexec.ir import ArrayShape, FirstElement, Literal, Shape, TupleShape
 from hloexec.values import Array
 
 __all__ = ["fixed_axes", "is_counting", "resized_literal"]
@@ -15,7 +15,7 @@ __all__ = ["fixed_axes", "is_counting", "resized_literal"]
 def fixed_axes(literal: Literal, devices: int) -> Iterator[tuple[int, str]]:
     """The dimensions of a constant array that must stay, and why."""
     shape = literal.shape
-    if not isinstance(shape, ArrayShape):
+    if not isinstance(shape, ArrayShape) or isinstance(literal.held, FirstElement):
         return
     if literal.value is None:
         for axis, size in enumerate(shape.dimensions):
@@ -46,6 +46,8 @@ def _is_repeated(array: Array, axis: int) -> bool:
 
 def resized_literal(literal: Literal, shape: Shape) -> Literal:
     """The first elements of a constant along every dimension."""
+    if isinstance(literal.held, FirstElement) and isinstance(shape, ArrayShape):
+        return Literal(shape, FirstElement(literal.held.element, shape))
     if isinstance(literal.value, tuple):
         assert isinstance(shape, TupleShape)
         return Literal(shape, tuple(map(resized_literal, literal.value, shape.elements)))

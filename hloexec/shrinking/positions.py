@@ -224,19 +224,19 @@ def constants_for(
                 continue
             value = dimensions.values[computation.name][instruction.name]
             literal = instruction.attributes.literal
-            if not isinstance(literal.value, np.ndarray) or literal.value.dtype.kind not in "iu":
+            if not isinstance(literal.held, np.ndarray) or literal.held.dtype.kind not in "iu":
                 continue
             unit = relations.units.root(value.unit)
-            columns = _columns(literal.value, unit, single, vectors, lengths)
-            array, found = _replaced(literal.value, columns, lengths.last_starts(rooms.get(unit, ())))
+            columns = _columns(literal.held, unit, single, vectors, lengths)
+            array, found = _replaced(literal.held, columns, lengths.last_starts(rooms.get(unit, ())))
             array, bits = _shifts(array, shifts.get(unit), lengths, changed)
             found += bits
             found += _suspects(
-                literal.value, changed - {size for each in found for size in (each.before, each.before + 1)}
+                literal.held, changed - {size for each in found for size in (each.before, each.before + 1)}
             )
             place = computation.name, instruction.name
             changes += [attrs.evolve(change, computation=place[0], instruction=place[1]) for change in found]
-            if array is not literal.value:
+            if array is not literal.held:
                 literals[place] = attrs.evolve(literal, value=array)
     return literals, changes
 

@@ -167,7 +167,7 @@ class Sums(ForwardAnalysis[_Fact]):
 
     def _is_mean(self, source: Place, sums: Iterable[Roots]) -> bool:
         """Whether a constant makes a mean of a sum that it meets."""
-        value = self.module.by_name[source[0]].by_name[source[1]].attributes.literal.value
+        value = self.module.by_name[source[0]].by_name[source[1]].attributes.literal.held
         if not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind in "biu":
             return False
         sizes = self.relations.sizes

@@ -14,7 +14,7 @@ import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.errors import warn
-from hloexec.ir import ArrayShape, Layout, Literal, Shape, TupleShape
+from hloexec.ir import ArrayShape, FirstElement, Layout, Literal, Shape, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 from hloexec.text.literal_arrays import BOOLEANS, floats, integers, nan_bits, regular_array
 from hloexec.text.shapes import ShapeParser
@@ -22,6 +22,8 @@ from hloexec.text.shapes import ShapeParser
 __all__ = ["LiteralParser"]
 
 _ELIDED = re.compile(r"\{[ \t\n\r]*\.\.\.[ \t\n\r]*\}")
+_LARGE = 1 << 20
+"""Bytes of an array that is not made before it is needed, where a single value is given."""
 _NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
 _SHAPE_OF_TUPLE = re.compile(r"\((?:[^()]|\([^()]*\))*\)\s*\(")
 """A tuple's shape and the beginning of its elements: no literal is followed by a parenthesis."""
@@ -144,15 +146,14 @@ class LiteralParser:
         start, first = lexer.start, self._element(shape.element_type)
         if shape.is_too_large:
             lexer.fail(f"a literal of shape {shape} is larger than an array can be", start)
-        array = np.zeros(shape.dimensions, shape.element_type.storage)
-        array.flat[0] = first
-        if array.size > 1:
+        given = FirstElement(np.asarray(first, shape.element_type.storage), shape)
+        if shape.element_count > 1:
             place = lexer.error("", start)
             warn(
                 f"{place.filename}:{place.line}:{place.column}: a single value is given for {shape}: "
                 "XLA takes it for the first element and sets all others to zero"
             )
-        return Literal.from_array(array, shape)
+        return Literal(shape, given if shape.byte_size > _LARGE else given.array())
 
     def _by_tokens(self, shape: ArrayShape) -> Literal:
         """The literal read token by token, as XLA does: commas are optional, braces are counted."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import ml_dtypes
 import numpy as np
 
-from hloexec.ir import ArrayShape, BufferShape, Layout, Literal, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, FirstElement, Layout, Literal, Shape, TupleShape
 from hloexec.values import Array
 
 __all__ = ["literal_text", "literal_with_shape_text", "shape_text", "shapes_text"]
@@ -94,7 +94,9 @@ def literal_with_shape_text(literal: Literal) -> str:
 
 
 def _leaf_text(leaf: Literal) -> str:
-    return _elements(leaf.value) if isinstance(leaf.value, np.ndarray) else "{...}"
+    if isinstance(leaf.held, FirstElement):
+        return _words(leaf.held.element.reshape(1))[0]
+    return _elements(leaf.held) if isinstance(leaf.held, np.ndarray) else "{...}"
 
 
 def _nested_literal(literal: Literal, leaf_text: Callable[[Literal], str]) -> str:
@@ -104,10 +106,10 @@ def _nested_literal(literal: Literal, leaf_text: Callable[[Literal], str]) -> st
         item = stack.pop()
         if isinstance(item, str):
             pieces.append(item)
-        elif isinstance(item.value, tuple):
+        elif isinstance(item.held, tuple):
             stack.append(")")
-            for number in range(len(item.value) - 1, -1, -1):
-                stack.append(item.value[number])
+            for number in range(len(item.held) - 1, -1, -1):
+                stack.append(item.held[number])
                 if number:
                     stack.append(", ")
             stack.append("(")

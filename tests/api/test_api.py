@@ -78,5 +78,5 @@ def test_what_is_not_a_module_is_refused(tmp_path, name, content, error, message
 def test_a_file_that_cannot_be_read_is_an_input_error(tmp_path):
     with pytest.raises(hloexec.InputError, match=r"cannot read .*nothing: No such file"):
         hloexec.load(tmp_path / "nothing")
-    with pytest.raises(hloexec.InputError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(hloexec.InputError, match=r"is a folder; name a file in it"):
         hloexec.load(tmp_path)

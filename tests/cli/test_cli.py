@@ -241,7 +241,7 @@ def test_a_run_that_fails_leaves_the_file_of_the_outfeed_alone(
 
 BAD_COMMANDS: list[tuple[list[str], int, str]] = [
     (["run", "no.hlo"], 2, "error: cannot read no.hlo: No such file or directory"),
-    (["run", "."], 2, "error: cannot read .: Is a directory"),
+    (["run", "."], 2, "error: . is a folder; name a file in it"),
     (["run", "empty.hlo"], 2, "error: empty.hlo is empty"),
     (["run", "zeros.bin"], 2, "error: zeros.bin is "),
     (["run", "broken.hlo"], 2, "error: broken.hlo:4:3: "),

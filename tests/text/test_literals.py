@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import hloexec
+from hloexec.buffers.running import RunEstimate, run_estimate
 from hloexec.dtypes import element_type
-from hloexec.errors import HloWarning, ParseError
+from hloexec.errors import HloWarning, ParseError, ResourceError
 from hloexec.ir import ArrayShape, Literal
+from hloexec.summary import summarize
 from hloexec.text.shape_text import literal_text
 from tests.text import oracle
 from tests.text.building import op
@@ -47,6 +51,56 @@ def test_a_single_value_behind_a_shape_of_its_own_is_printed_with_a_layout() -> 
     assert "literal=(f32[2]{0} {1, 0}, s32[] 2)" in printed
     assert hloexec.parse(printed) == module
     assert oracle.canonical_text(printed) == oracle.canonical_text(text)
+
+
+LARGE = "f32[32,39295,64,128]"
+
+
+def test_a_single_value_for_a_large_array_takes_no_memory() -> None:
+    text = f"HloModule m\nENTRY e {{\n  c = {LARGE} constant(2)\n  ROOT r = f32[1,1,1,2] slice(c), slice={{[0:1],[0:1],[0:1],[0:2]}}\n}}"
+    tracemalloc.start()
+    with pytest.warns(HloWarning, match="a single value is given"):
+        module = hloexec.parse(text)
+    assert f"%c = {LARGE} constant(2)\n" in hloexec.format(module)
+    with pytest.warns(HloWarning):
+        assert hloexec.parse(hloexec.format(module)) == module
+    with pytest.warns(HloWarning):
+        assert hloexec.parse(text.replace("(2)", "(3)")) != module
+    hloexec.verify(module)
+    assert summarize(module).elided_constants == 0
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20_000_000
+    limit = mock.patch("hloexec.ir.literal.memory_limit_bytes", return_value=1 << 30)
+    with limit, pytest.raises(ResourceError, match=rf"a constant {re.escape(LARGE)} takes 41\.2 GB, more than"):
+        hloexec.run(module)
+
+
+def test_a_module_with_a_large_constant_is_estimated_and_shrinks() -> None:
+    lines = f"x = {LARGE} parameter(0)", f"c = {LARGE} constant(2)", f"ROOT y = {LARGE} add(x, c)"
+    text = "HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}"
+    with pytest.warns(HloWarning, match="a single value is given"):
+        module = hloexec.parse(text)
+    with mock.patch("hloexec.ir.literal.memory_limit_bytes", return_value=1 << 30):
+        estimate = run_estimate(module)
+        small = hloexec.shrink(module, max_bytes="2M").module
+    assert estimate == RunEstimate(32 * 39295 * 64 * 128 * 4, "c")
+    result = hloexec.run(small, np.zeros(small.entry.result_shape.dimensions, np.float32))
+    assert result.flat[0] == 2 and np.count_nonzero(result) == 1
+
+
+@pytest.mark.parametrize("value", ["-1.5", "nan", "-0.0"])
+def test_a_single_value_for_a_large_array_is_its_first_element(value: str) -> None:
+    text = f"HloModule m\nENTRY e {{\n  ROOT c = bf16[1000,1001]{{0,1}} constant({value})\n}}"
+    with pytest.warns(HloWarning, match="a single value is given"):
+        module = hloexec.parse(text)
+    result, bits = hloexec.run(module), np.zeros((1000, 1001), np.uint16)
+    bits[0, 0] = np.float32(value).view(np.uint32) >> 16
+    assert result.view(np.uint16).tobytes() == bits.tobytes()
+    with pytest.warns(HloWarning):
+        assert hloexec.parse(hloexec.format(module)) == module
+    array = Literal.from_array(result, module.entry.root.shape)
+    assert array == module.entry.root.attributes.literal != Literal.from_array(np.ones_like(result), array.shape)
 
 
 @pytest.mark.slow

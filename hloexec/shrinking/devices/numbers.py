@@ -59,7 +59,7 @@ def _few(*sources: Place) -> tuple[Place, ...]:
 
 def literal_of(instruction: Instruction) -> Array | None:
     """The numbers of a constant of integers or pred; None for any other."""
-    value = instruction.attributes.literal.value
+    value = instruction.attributes.literal.held
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "iub" else None
 
 
