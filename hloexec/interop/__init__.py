@@ -52,8 +52,8 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
 
     HLO text; an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot; through jaxlib StableHLO or MHLO as
     MLIR text or bytecode, or in a file of `jax.export`; gzip of any of these. `filename` serves messages, `strict`
-    rejects what the XLA of today would reject. Raises InputError (damage, or more than 4 GiB once unpacked), ParseError,
-    UnsupportedError (jaxlib is not installed).
+    rejects what the XLA of today would reject. Raises InputError (damage, or more than 4 GiB once unpacked),
+    ParseError, UnsupportedError (jaxlib is not installed).
     """
     data = unpacked(data, filename)
     if not data.strip():
