@@ -133,7 +133,7 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["x.npz"], "Missing argument 'EXPECTED'"),
         (["x.npz", "missing.npz"], "cannot read 'missing.npz': No such file or directory"),
-        (["x.npz", "."], "cannot read .: Is a directory"),
+        (["x.npz", "."], ". is a folder; name a file in it"),
         (["x.npz", "short.npz"], "'short.npz' is not a complete .npz file"),
         (["x.npz", "text.npz"], "'text.npz' is neither a .npz nor a .npy file"),
         (["x.npz", "pickled.npz"], "holds Python objects (pickled), not an array of numbers; it is not read"),

@@ -48,7 +48,7 @@ def test_values_of_the_right_kind_are_taken(shape, given, expected):
         ("f32[2]", np.zeros(2, ">f4"), r"array of type >f4"),
         ("f32[2]", np.array(["a", "b"]), r"not an HLO element type"),
         ("f32[2]", None, r"but None was given"),
-        ("f32[2]", np.ma.zeros(2, np.float32), r"MaskedArray"),
+        ("f32[2]", np.ma.masked_array(np.zeros(2, np.float32), [False, True]), r"mask"),
         ("s32[]", True, r"or a Python int, but is True"),
         ("s32[]", 1.0, r"or a Python int, but is 1.0"),
         ("s32[]", 2**31, r"from -2147483648 to 2147483647, but is 2147483648"),
