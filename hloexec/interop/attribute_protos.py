@@ -41,7 +41,7 @@ _PLACES = """
     is_composite 89, is_associative 96, is_host_transfer 47, is_reverse 94, is_stable 60, k 81, kind 11, largest 85,
     left_side 59.1, lhs_batch_dims 30.3 90.1.3, lhs_contracting_dims 30.1 90.1.1, lhs_ragged_dims 90.2, literal 8,
     lower 59.2 62.1, mantissa_bits 19, num_carries 95, offset_dims 33.1, operand_batching_dims 33.5,
-    operand_layout_constraints 56, operand_precision 51.1, outfeed_config 22, outfeed_shape 29,
+    operand_layout_constraints 56, operand_precision 51.1, order 102, outfeed_config 22, outfeed_shape 29,
     output_to_operand_aliasing 74, padding 21.1, padding_type 75, replica_groups 49 87 92 93, result_accuracy 91,
     rhs_batch_dims 30.4 90.1.4, rhs_contracting_dims 30.2 90.1.2, rhs_group_dims 90.3,
     scatter_dims_to_operand_dims 48.3, scatter_indices_batching_dims 48.6, schedule 76, slice 17, slice_sizes 34,
@@ -115,12 +115,22 @@ def _value(declared: AttributeField, instruction: Message, operands: Sequence[Sh
     for number in path[:-1]:
         holder = holder.message(number)
     if not path or (path[-1] not in holder and not is_stated):
-        return None
+        return _said_lately(declared, instruction, operands)
     special = _SPECIAL.get(declared.grammar)
     if special is not None:
         return special(instruction)
     found = _READERS[declared.grammar](declared, holder, path[-1])
     return None if _is_default(declared, found, operands) else found
+
+
+def _said_lately(declared: AttributeField, instruction: Message, operands: Sequence[Shape]) -> Any:
+    """The value that a newer XLA gives by an attribute of another name; None for the default."""
+    for name, words in (declared.lately or {}).items():
+        ((number,),) = _PATHS[name]
+        if number in instruction:
+            is_float = any(isinstance(shape, ArrayShape) and shape.element_type.is_floating for shape in operands)
+            return words.get(instruction.text(number)) if is_float else None
+    return None
 
 
 def _is_default(declared: AttributeField, found: Any, operands: Sequence[Shape]) -> bool:

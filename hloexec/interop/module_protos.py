@@ -114,7 +114,11 @@ class _Reader:
         predecessors = _of_known(proto.integers(37), known, "control predecessor")
         metadata = metadata_of(bytes(proto.blob(7)))
         replication = tuple(map(bool, proto.message(61).integers(1)))
-        self.unknown |= {f"{number} of {opcode}" for number in proto.fields.keys() - _COMMON - KNOWN}
+        # An empty message says nothing.
+        others = {
+            number for number in proto.fields.keys() - _COMMON - KNOWN if proto.fields[number] != [memoryview(b"")]
+        }
+        self.unknown |= {f"{number} of {opcode}" for number in others}
         return Instruction(
             name=proto.text(1),
             shape=shape,
