@@ -69,8 +69,10 @@ class Scale:
 
     @classmethod
     def of(cls, expected: Leaves, spreads: Mapping[str, Spread]) -> Scale:
-        """The units for what is expected; leaves of floats only count."""
+        """The units for what is expected. Where there are floats, they alone count; else elements are right or wrong."""
         labels = [label for label, array in expected.items() if element_type_of(array.dtype).is_inexact]
+        if not labels:
+            return cls(tuple(expected), {}, dict.fromkeys(expected, 1))
         total = sum(expected[label].size for label in labels)
         units, steps = {}, {}
         for label in labels:
@@ -90,7 +92,7 @@ class Scale:
         units = dict(self.units)
         for label in self.labels:
             spread = spreads.get(label)
-            if spread is None:
+            if spread is None or label not in units:
                 continue
             scales = np.nan_to_num(_taken(spread.scales, self.steps[label]).astype(np.float64), posinf=0.0)
             if scales.size and units[label].size % scales.size == 0:
@@ -102,6 +104,9 @@ class Scale:
         parts = [np.zeros(0)]
         for label in self.labels:
             first, second = (_taken(side[label], self.steps[label]) for side in (ours, theirs))
+            if label not in self.units:
+                parts.append((first > second).astype(np.float64) - (first < second))
+                continue
             with np.errstate(all="ignore"):
                 found = np.clip((first - second) / self.units[label], -FAR, FAR)
             finite = np.isfinite(first) & np.isfinite(second)

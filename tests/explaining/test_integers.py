@@ -1,0 +1,68 @@
+"""Results of integers and preds alone: an element is right or wrong, and a policy explains what it makes right."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.explaining.findings import Explained
+
+LARGER = """HloModule larger
+
+ENTRY main {
+  x = f32[64,48] parameter(0)
+  w = f32[48,32] parameter(1)
+  limit = f32[64,32] parameter(2)
+  y = f32[64,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  above = pred[64,32] compare(y, limit), direction=GT
+  index = s32[64,32] convert(above)
+  ROOT both = (pred[64,32], s32[64,32]) tuple(above, index)
+}
+"""
+
+
+def _inputs() -> list[np.ndarray]:
+    """Limits so near to the products that rounding operands to bf16 decides some comparisons."""
+    draw = np.random.default_rng(5)
+    x, w = (draw.standard_normal(shape).astype(np.float32) for shape in ((64, 48), (48, 32)))
+    product = x.astype(np.float64) @ w
+    return [x, w, (product + draw.normal(0, 0.02, product.shape)).astype(np.float32)]
+
+
+def _in_bf16(x: np.ndarray, w: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """What a product of operands in bf16, added up in f64, gives."""
+    rounded = [array.astype(ml_dtypes.bfloat16).astype(np.float64) for array in (x, w)]
+    return rounded[0] @ rounded[1] > limit
+
+
+@pytest.mark.parametrize("is_fault", [False, True])
+def test_a_policy_that_makes_comparisons_right_explains_them(is_fault: bool) -> None:
+    inputs = _inputs()
+    above = _in_bf16(*inputs)
+    if is_fault:
+        above[:8] = ~above[:8]
+    found = hloexec.explain(hloexec.parse(LARGER), inputs, (above, above.astype(np.int32)))
+    if is_fault:
+        assert found.verdict is Explained.NONE
+    else:
+        assert found.verdict is Explained.POLICY and found.best.policy.name == "bf16"
+
+
+def test_flushed_denormals_show_in_a_comparison() -> None:
+    text = """HloModule m
+ENTRY e {
+  x = f32[40] parameter(0)
+  half = f32[] constant(0.5)
+  halves = f32[40] broadcast(half), dimensions={}
+  y = f32[40] multiply(x, halves)
+  zero = f32[] constant(0)
+  zeros = f32[40] broadcast(zero), dimensions={}
+  ROOT p = pred[40] compare(y, zeros), direction=GT
+}
+"""
+    x = np.where(np.arange(40) % 3 == 0, np.float32(1.5e-38), np.float32(1)).astype(np.float32)
+    expected = x * 0.5 >= np.finfo(np.float32).smallest_normal
+    found = hloexec.explain(hloexec.parse(text), [x], expected)
+    assert found.verdict is Explained.POLICY and found.best.policy.name == "ftz"
