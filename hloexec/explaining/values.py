@@ -69,7 +69,7 @@ class Scale:
 
     @classmethod
     def of(cls, expected: Leaves, spreads: Mapping[str, Spread]) -> Scale:
-        """The units for what is expected. Where there are floats, they alone count; else elements are right or wrong."""
+        """The units for what is expected: of floats, where there are any; else elements are right or wrong."""
         labels = [label for label, array in expected.items() if element_type_of(array.dtype).is_inexact]
         if not labels:
             return cls(tuple(expected), {}, dict.fromkeys(expected, 1))
