@@ -113,11 +113,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _in_turn(count: int) -> list[str]:
-    """So many of the machines that can be had here: others than at the commit before, and with another Python."""
-    here = [name for name, machine in MACHINES.items() if not machine.reason()]
+    """So many of the machines that can be had here: others than at the commit before, and the first one with Python 3.11
+    is none that comes first with a later one, where packages may leave fewer."""
     counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
-    start = (int(counted.stdout or 0) + sys.version_info.minor) * count
-    return [here[(start + number) % len(here)] for number in range(min(count, len(here)))]
+    turn = int(counted.stdout or 0)
+    first = (turn + (sys.version_info >= (3, 12))) % 2
+    found = []
+    for part in ([*MACHINES][first::2], [*MACHINES][1 - first :: 2]):
+        here = [name for name in part if not MACHINES[name].reason()]
+        start = turn // 2 % max(1, len(here))
+        found += here[start:] + here[:start]
+    return found[:count]
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
