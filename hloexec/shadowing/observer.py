@@ -38,8 +38,9 @@ class ShadowObserver:
         self._kernels = kernels_of(module)
         self._store = Store()
         self._exchanges = Exchanges(module, self._kernels, self._store, topology)
-        self._evaluations: dict[tuple[str, str], tuple[Evaluation, int]] = {}
+        self._evaluations: dict[tuple[str, str, tuple[int, ...]], tuple[Evaluation, int]] = {}
         self.places: list[Place] = []
+        """Of each instruction one, or one for each of several devices whose runs of it differ."""
         self._loops = Loops(
             self._store, self.places, lambda step: self._evaluation(step.scope.computation, step.instruction)
         )
@@ -84,10 +85,12 @@ class ShadowObserver:
 
     def evaluation(self, event: Event) -> tuple[Evaluation, int]:
         """How an instruction is computed on shadows, and the number of its place."""
-        return self._evaluation(event.computation, event.instruction)
+        return self._evaluation(event.computation, event.instruction, event.devices)
 
-    def _evaluation(self, computation: Computation, instruction: Instruction) -> tuple[Evaluation, int]:
-        key = computation.name, instruction.name
+    def _evaluation(
+        self, computation: Computation, instruction: Instruction, devices: tuple[int, ...] = ()
+    ) -> tuple[Evaluation, int]:
+        key = computation.name, instruction.name, devices
         found = self._evaluations.get(key)
         if found is None:
             place = Place(computation, instruction)
@@ -95,7 +98,7 @@ class ShadowObserver:
             found = self._evaluations[key] = made, len(self.places)
             self.places.append(place)
             if made.absorbing.source is not None:
-                source = self._evaluations.get((computation.name, made.absorbing.source))
+                source = self._evaluations.get((computation.name, made.absorbing.source, devices))
                 made.source = None if source is None else source[0]
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -52,6 +52,11 @@ class Place:
     decided: int = 0
     """The elements that were compared."""
 
+    @property
+    def static(self) -> tuple[str, str]:
+        """The names of the computation and the instruction."""
+        return self.computation.name, self.instruction.name
+
     def note(self, event: Event, found: Losses) -> None:
         """Take one run into account."""
         self.runs += 1
@@ -85,6 +90,15 @@ class Place:
         if self.worst is None or sizes[row] > max(self.worst.added, self.worst.inherited):
             place = where(row)
             self.worst = Worst(place.name, place.iteration, place.devices, float(inherited[row]), float(added[row]))
+
+    @classmethod
+    def joined(cls, places: Sequence[Place]) -> Place:
+        """What an instruction did on several devices: how it loses, and where, is what the first place says."""
+        counts = {kind: sum(place.counts.get(kind, 0) for place in places) for place in places for kind in place.counts}
+        numbers = ("runs", "absorbing_runs", "decisions", "decided")
+        return attrs.evolve(
+            places[0], counts=counts, **{name: sum(getattr(place, name) for place in places) for name in numbers}
+        )
 
     def take(self, found: Losses, *, only_counts: bool = False) -> None:
         """Take into account how a run loses digits."""

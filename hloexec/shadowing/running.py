@@ -65,46 +65,59 @@ def _result(
 ) -> ShadowRun:
     scores: dict[int, float] = defaultdict(float)
     lost: dict[int, float] = defaultdict(float)
-    of_outputs: dict[int, list[tuple[float, int]]] = {}
+    of_outputs: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for number, output in enumerate(observer.outputs):
         for place, share in output.shares.items():
             scores[place] += output.weight * share * len(output.devices)
-            of_outputs.setdefault(place, []).append((-output.weight * share, number))
+            of_outputs[observer.places[place].static].append((-output.weight * share, number))
         for place, share in output.lost_shares.items():
             lost[place] += output.lost * share * len(output.devices)
-            of_outputs.setdefault(place, []).append((-float("inf"), number))
+            of_outputs[observer.places[place].static].append((-float("inf"), number))
     totals = sum(scores.values()) or 1.0, sum(lost.values()) or 1.0
     callers = sole_callers(module)
-    order = sorted(scores.keys() | lost.keys(), key=lambda place: (-lost[place], -scores[place], place))
+    # Of an instruction that several devices ran, the run is shown that most of the outputs' errors come from.
+    order = sorted(range(len(observer.places)), key=lambda place: (-lost[place], -scores[place], place))
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place in order:
+        groups[observer.places[place].static].append(place)
+    places = [Place.joined([observer.places[number] for number in numbers]) for numbers in groups.values()]
+    sums = {static: [sum(each[n] for n in numbers) for each in (lost, scores)] for static, numbers in groups.items()}
+    to_blame = [place for place in places if place.static in of_outputs]
     found = [
         _loss(
             module,
             callers,
-            observer.places[place],
-            scores[place] / totals[0],
-            lost[place] / totals[1],
-            tuple(dict.fromkeys(number for _, number in sorted(of_outputs[place]))),
+            place,
+            sums[place.static][1] / totals[0],
+            sums[place.static][0] / totals[1],
+            tuple(dict.fromkeys(number for _, number in sorted(of_outputs[place.static]))),
             by_place,
         )
-        for place in order
+        for place in sorted(to_blame, key=lambda place: [-amount for amount in sums[place.static]])
     ]
     return ShadowRun(
         outputs=tuple(observer.outputs),
         losses=tuple(found),
-        decisions=_decisions(module, observer.places),
+        decisions=_decisions(module, places),
         untold=tuple(
-            Untold(place.instruction.name, place.computation.name, place.instruction.opcode, reason)
-            for place, reason in ((observer.places[number], reason) for number, reason in observer.failing.items())
+            dict.fromkeys(
+                Untold(place.instruction.name, place.computation.name, place.instruction.opcode, reason)
+                for place, reason in ((observer.places[number], reason) for number, reason in observer.failing.items())
+            )
         ),
         events=observer.events,
         samples=samples,
         digits=digits,
         errors={
-            (place.computation.name, place.instruction.name): (place.worst.inherited, place.worst.added)
-            for place in observer.places
+            place.static: (place.worst.inherited, place.worst.added)
+            for place in sorted(observer.places, key=_size_of_worst)
             if place.worst is not None
         },
     )
+
+
+def _size_of_worst(place: Place) -> float:
+    return 0.0 if place.worst is None else max(place.worst.inherited, place.worst.added)
 
 
 def _loss(

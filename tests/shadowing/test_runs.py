@@ -338,3 +338,30 @@ def test_eigenvalues_have_their_errors_where_the_vectors_turn_around() -> None:
     digits = -np.log10(abs(values[place] / float(exact[place]) - 1))
     assert output.worst_digits == pytest.approx(max(0.0, digits), abs=0.01)
     assert all("other sign" in each.reason for each in found.untold)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_of_several_devices_the_run_is_shown_whose_error_reaches_the_outputs(device: int) -> None:
+    """One of two devices adds 2^24 and takes it away again, the other 1; then they swap what is left."""
+    text = f"""HloModule m, num_partitions=2
+ENTRY e {{
+  x = f32[32] parameter(0)
+  id = u32[] partition-id()
+  mine = u32[] constant({device})
+  is_mine = pred[] compare(id, mine), direction=EQ
+  large = f32[] constant(16777216)
+  one = f32[] constant(1)
+  offset = f32[] select(is_mine, large, one)
+  offsets = f32[32] broadcast(offset), dimensions={{}}
+  shifted = f32[32] add(x, offsets)
+  back = f32[32] subtract(shifted, offsets)
+  swapped = f32[32] collective-permute(back), channel_id=1, source_target_pairs={{{{0,1}},{{1,0}}}}
+  ROOT r = f32[32] negate(swapped)
+}}
+"""
+    draw = np.random.default_rng(1)
+    inputs = [[draw.uniform(0.1, 0.4, 32).astype(np.float32)] for _ in range(2)]
+    found = hloexec.shadow(hloexec.parse(text), inputs)
+    first = found.losses[0]
+    assert (first.instruction, first.kind, first.devices) == ("shifted", "absorption", (device,))
+    assert first.share > 0.99 and first.runs == 2
