@@ -25,6 +25,7 @@ from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
 from hloexec.diffing.partitioned.pairing import TiledIndex
+from hloexec.diffing.partitioned.sums import with_missing_sums
 from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.pairs import Pairs
@@ -209,14 +210,15 @@ def diff(
     blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
     changes = text_changes(before, after) if tiles is None and policies[0] == policies[1] else []
     known = blamed_by_texts(changes, run.graph, theirs)
-    found = search(run.replay, run.state, blame, run.comparison, top, stages, known)
+    found = with_missing_sums(
+        search(run.replay, run.state, blame, run.comparison, top, stages, known), run.graph, tiles
+    )
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
-    pairs, count, matched, picture = _matched(run.graph, theirs, found)
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
     notes = (*pairing.notes, *decided.notes, *found.notes, *notes_on_texts(changes, found.findings), *hidden)
     part = found.extracted((before, after), policies, topologies[1])
-    end = Diff(before, after, verdict, found.findings, run.comparison, pairs, count, matched, picture, notes, part)
+    end = Diff(before, after, verdict, found.findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
     return _unless_left_open(end, run.graph, theirs, pairing, values) if is_different and tiles is None else end
 
 

@@ -217,3 +217,34 @@ def test_what_adds_parts_that_were_rounded_to_few_bits_is_not_to_blame_for_that(
     found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
     assert found.verdict == "differ"
     assert not any(finding.is_certain for finding in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "devices", "names"),
+    [
+        ("[1,4]<=[4]", 4, "0, 1, 2, 3"),
+        ("[1,2,2]<=[4] last_tile_dim_replicate", 2, "0, 2"),
+        ("[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate", 2, "0, 1"),
+    ],
+)
+def test_parts_of_a_sum_that_nothing_adds_up_are_told(tiles: str, devices: int, names: str) -> None:
+    """A contraction is divided, and each device keeps its part."""
+    rows = tiles.replace("[1,4]", "[4,1]").replace("[1,2,2]", "[2,1,2]")
+    before = f"""HloModule whole, num_partitions=4
+ENTRY main {{
+  x = f32[8,16] parameter(0), sharding={{devices={tiles}}}
+  w = f32[16,12] parameter(1), sharding={{devices={rows}}}
+  ROOT g = f32[8,12] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, sharding={{replicated}}
+}}"""
+    after = f"""HloModule parts_spmd, num_partitions=4
+ENTRY main_spmd {{
+  x = f32[8,{16 // devices}] parameter(0)
+  w = f32[{16 // devices},12] parameter(1)
+  ROOT d = f32[8,12] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}"""
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    first = found.findings[0]
+    assert first.after.instruction == "d"
+    assert (
+        first.reason == f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
+    )
