@@ -210,9 +210,8 @@ def diff(
     blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
     changes = text_changes(before, after) if tiles is None and policies[0] == policies[1] else []
     known = blamed_by_texts(changes, run.graph, theirs)
-    found = with_missing_sums(
-        search(run.replay, run.state, blame, run.comparison, top, stages, known), run.graph, tiles
-    )
+    searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
+    found = with_missing_sums(searched, run.graph, tiles)
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
