@@ -305,18 +305,27 @@ def _unexplained(actual: Array, expected: Array, spread: Spread | None, samples:
     """The elements of a leaf that are off."""
     entries = element_type_of(actual.dtype), element_type_of(expected.dtype)
     if not entries[1].is_inexact or spread is None or spread.scales.shape != expected.shape:
-        off = ~same_bits(actual, expected)
-        for sample in samples:
-            # What rounding decides, as which of two is larger, may come out either way.
-            off &= same_bits(actual, sample)
-        count = int(np.count_nonzero(off))
-        return _Off(count, math.inf if count else 0.0)
+        distances = np.where(same_bits(actual, expected), 0.0, _distances(actual, expected, samples))
+        return _Off(int(np.count_nonzero(distances > 1)), float(distances.max(initial=0.0)))
     narrow = narrower(*entries)
     wide = entries[1] if narrow is entries[0] else entries[0]
     # Without what denormals may be flushed to: that is a policy of its own.
     tolerance = attrs.evolve(measured_tolerance(narrow, wide, spread), atol=0.0, ulp=1.0)
     measured = measure(actual, expected, tolerance, spread.scales, spread.means)
     return _Off(measured.mismatches, measured.worst[0].severity if measured.mismatches else 0.0)
+
+
+def _distances(actual: Array, expected: Array, samples: Sequence[Array]) -> Array:
+    """How far elements of integers are from what the runs gave, in units of how far these are from one another.
+
+    What rounding decides, as which of two is larger, may come out either way; a number that was rounded to an integer
+    moves as far as that does. Where all runs agree, the next integer is two units away.
+    """
+    runs = [array.astype(np.float64) for array in (actual, *samples)]
+    low, high = np.minimum.reduce(runs), np.maximum.reduce(runs)
+    wanted = expected.astype(np.float64)
+    found: Array = np.maximum(np.maximum(low - wanted, wanted - high), 0.0) / np.maximum(high - low, 0.5)
+    return found
 
 
 def _root_mean_square(vector: Array) -> float:

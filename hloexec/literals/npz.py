@@ -86,7 +86,9 @@ class Entry:
 
     @property
     def type_name(self) -> str:
-        return self.key.partition(":")[2]
+        """Empty also behind the names of TensorFlow's tensors, which end in the number of an output: `logits:0`."""
+        name = self.key.partition(":")[2]
+        return name if natural_number(name) is None else ""
 
     @property
     def where(self) -> str:

@@ -66,3 +66,27 @@ ENTRY e {
     expected = x * 0.5 >= np.finfo(np.float32).smallest_normal
     found = hloexec.explain(hloexec.parse(text), [x], expected)
     assert found.verdict is Explained.POLICY and found.best.policy.name == "ftz"
+
+
+INDICES = """HloModule indices
+
+ENTRY main {
+  x = f32[512] parameter(0)
+  y = f32[512] exponential(x)
+  large = f32[] constant(1000000)
+  larges = f32[512] broadcast(large), dimensions={}
+  z = f32[512] multiply(y, larges)
+  ROOT r = s32[512] convert(z)
+}
+"""
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_integers_that_rounding_moves_may_not_be_anything(size: int) -> None:
+    """exp(x) · 10⁶ in f32 is a step or two off, below 3 here; 100 000 is no rounding."""
+    x = np.random.default_rng(2).uniform(-1, 1, 512).astype(np.float32)
+    module = hloexec.parse(INDICES)
+    expected = np.array(hloexec.run(module, x, numerics="exact"))
+    expected[50] += size
+    verdict = hloexec.explain(module, [x], expected).verdict
+    assert (verdict is Explained.NONE) == (size == 100_000)

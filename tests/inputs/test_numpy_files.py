@@ -208,3 +208,12 @@ def test_elided_constants_are_of_the_type_that_the_module_says(name: str, capsys
     Path("c.hlo").write_text("HloModule m\nENTRY e { ROOT c = f32[3] constant({...}) }\n")
     assert main(["run", "c.hlo", "--elided", "c.npz"]) == 2
     assert "must be an array f32[3]" in capsys.readouterr().err
+
+
+def test_names_of_tensorflow_end_in_the_number_of_an_output(tmp_path: Path) -> None:
+    module = hloexec.parse(
+        "HloModule m\nENTRY e {\n  a = f32[2] parameter(0)\n  b = f32[3] parameter(1)\n  ROOT t = (f32[2], f32[3]) tuple(a, b)\n}\n"
+    )
+    np.savez(tmp_path / "in.npz", **{"a:0": np.ones(2, np.float32), "b:0": np.zeros(3, np.float32)})
+    found = hloexec.literals.load_inputs(tmp_path / "in.npz", module.entry.parameters)
+    assert [np.shape(found[number]) for number in (0, 1)] == [(2,), (3,)]
