@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hloexec.devices.manual_regions import is_boundary
 from hloexec.devices.topology import Topology
 from hloexec.diffing.graph import Node
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import exchanges
+from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
 from hloexec.values import TOKEN, Array, Value, flat, rebuilt
 from hloexec.wording import counted, listing
@@ -60,9 +62,13 @@ def unseen_exchanges(modules: Sequence[Module], topology: Topology, inputs: Sequ
 
 
 def _takes_wholes(module: Module) -> bool:
-    """Whether a module has yet to be partitioned: XLA then appends `_spmd` to the name of its entry."""
-    is_annotated = any(instruction.sharding is not None for part in module for instruction in part)
-    return is_annotated and "_spmd" not in module.entry_name
+    """Whether a module has yet to be partitioned: XLA then appends `_spmd` to the name of its entry. One that exchanges
+    values otherwise than in manual regions is on shards, though it may say how its parameters are divided."""
+    instructions = [instruction for part in module for instruction in part]
+    is_annotated = any(instruction.sharding is not None for instruction in instructions)
+    calls = [instruction for instruction in instructions if role_of(instruction) is Role.CUSTOM_CALL]
+    is_on_shards = any(map(exchanges, instructions)) and not any(map(is_boundary, calls))
+    return is_annotated and "_spmd" not in module.entry_name and not is_on_shards
 
 
 def correspondence_of(before: Module, after: Module, topologies: Sequence[Topology]) -> Correspondence:

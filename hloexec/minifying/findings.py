@@ -91,6 +91,16 @@ class Minified(Described):
                 (path / "module.mlir").write_text(stablehlo, encoding="utf-8")
             self._write_readme(path)
 
+    def command_in(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
+        """The command as it is given in a folder: files that it names beside the module are found from there."""
+        own = {name for name, _ in _FILES}
+        return tuple(
+            os.path.relpath(word, folder)
+            if word not in own and not os.path.isabs(word) and os.path.isfile(word)
+            else word
+            for word in self.command
+        )
+
     def _write_readme(self, path: Path) -> None:
         present = {each.name for each in path.iterdir()}
         rows = [f"- `{name}`: {what}" for name, what in _FILES if name in present]
@@ -101,7 +111,7 @@ class Minified(Described):
             f"# {self.module.name}\n\n"
             f"{self.failure[:1].upper()}{self.failure[1:]}.\n\n"
             "In this folder, this command shows it:\n\n"
-            f"```sh\n{shlex.join(self.command)}\n```\n\n"
+            f"```sh\n{shlex.join(self.command_in(path))}\n```\n\n"
             f"{self.instruction_count} of {self.instruction_count_before} instructions are left, parameters and "
             f"constants not counted.{state}\n\n"
             + "\n".join(rows)

@@ -184,3 +184,16 @@ def test_random_numbers_of_a_generator_that_is_open_are_not_decided(
     (tmp_path / "a.hlo").write_text(before + two.format("add"))
     (tmp_path / "b.hlo").write_text(after + two.format("multiply"))
     assert main(["diff", str(tmp_path / "a.hlo"), str(tmp_path / "b.hlo")]) == 1
+
+
+def test_a_sharding_of_a_parameter_does_not_hide_that_devices_had_equal_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = (str(tmp_path / name) for name in ("before.hlo", "after.hlo"))
+    text = _GATHERED.replace("main.1_spmd", "main").replace(
+        "parameter(0)", "parameter(0), sharding={devices=[4,1]<=[4]}"
+    )
+    Path(before).write_text(text)
+    Path(after).write_text(text.replace("{0,1},{1,2},{2,3},{3,0}", "{0,3},{1,0},{2,1},{3,2}"))
+    assert main(["diff", before, after]) == 0
+    assert "all 4 devices had the same inputs" in " ".join(capsys.readouterr().out.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -477,3 +478,15 @@ def test_without_scipy_dimensions_stay_and_a_warning_says_so(monkeypatch: pytest
     with pytest.warns(hloexec.HloWarning, match="SciPy is not installed"):
         found = hloexec.minify(module, [np.full(3, -1, np.float32)], nan=True)
     assert found.largest_dimension == 3
+
+
+def test_a_command_names_files_from_the_folder_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("check.py").write_text("import sys\nsys.exit('log' not in open(sys.argv[1]).read())\n")
+    module = hloexec.parse("HloModule m\n\nENTRY e {\n  x = f32[3] parameter(0)\n  ROOT y = f32[3] log(x)\n}\n")
+    found = hloexec.minify(module, command=f"{shlex.quote(sys.executable)} check.py", outcome="pass")
+    found.save("small")
+    words = found.command_in("small")
+    assert words[1:] == ("../check.py", "module.hlo")
+    assert subprocess.run(words, cwd="small", check=False).returncode == 0
+    assert shlex.join(words) in Path("small/README.md").read_text()

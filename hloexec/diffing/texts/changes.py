@@ -173,7 +173,7 @@ class _Changes:
         elif user is not None and numbers[1][our] in numbers[0].values():
             used, text = user, f"it uses %{our}, where the module before uses %{their}"
         elif numbers[0][their] in numbers[1].values():
-            used, text = (their, our), f"the module before uses %{their} as it is"
+            used, text = (their, our), f"the module before has %{their} in its place"
         else:
             used, text = (their, our), ""
         after, before = (ours.computation.name, used[1]), (theirs.computation.name, used[0])

@@ -36,7 +36,7 @@ def minified_view(found: Minified, folder: str) -> RenderableType:
     if found.outcomes:
         tried += "; checks: " + ", ".join(f"{count} {name}" for name, count in sorted(found.outcomes.items()))
     parts.append(Text(tried + ("" if found.is_complete else "; the search was ended before it was complete")))
-    parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(found.command)}"))
+    parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(found.command_in(folder))}"))
     return Group(*parts)
 
 
