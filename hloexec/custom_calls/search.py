@@ -16,7 +16,8 @@ from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.registry import Callee
 from hloexec.ops.relations import Relating
-from hloexec.ops.sorting.sort import first_indices, relate_chosen
+from hloexec.ops.sorting.sort import TopK as Largest
+from hloexec.ops.sorting.sort import TopKAttributes, first_indices, relate_chosen
 from hloexec.values import Array
 
 _APPROXIMATE = {
@@ -32,15 +33,19 @@ _APPROXIMATE = {
 """What configs of approximate searches say. Only `reduction_dim` bears on an exact answer: the result has the size."""
 
 
-def _reason_against_comparators(instruction: Instruction) -> str | None:
+def _comparators(instruction: Instruction) -> int:
     attributes = instruction.attributes
-    count = len(attributes.called_computations) + (attributes.to_apply is not None)
-    return None if count == 1 else "it must call one comparator"
+    return len(attributes.called_computations) + (attributes.to_apply is not None)
+
+
+def _reason_against_comparators(instruction: Instruction) -> str | None:
+    return None if _comparators(instruction) == 1 else "it must call one comparator"
 
 
 @custom_call("TopK", "__gpu$TopK", is_reproducible=True)
 class TopK:
-    """(values, indices) of the k elements of the last dimension that come first by the called comparator, in its order.
+    """(values, indices) of the k elements of the last dimension that come first by the called comparator, in its order;
+    of the k largest, as topk has them, where none is called.
 
     operand [..., n] gives [..., k], k from the declared result, and indices of the declared integer type; among equal
     elements the lower index comes first. The comparator takes two elements, or two elements and their indices. Source:
@@ -55,14 +60,19 @@ class TopK:
     def supports(instruction: Instruction) -> str | None:
         shape = instruction.shape
         is_pair = isinstance(shape, TupleShape) and len(shape.elements) == 2
-        return _reason_against_comparators(instruction) or (None if is_pair else f"its result is {shape}")
+        if _comparators(instruction) > 1:
+            return "it must call one comparator"
+        return None if is_pair else f"its result is {shape}"
 
     @staticmethod
     def order(operand: Array, *, shape: TupleShape, computations: tuple[Callee, ...]) -> tuple[int, Array]:
         declared, index = (array_shape(part, "a result of TopK") for part in shape.elements)
         if not operand.ndim or operand.shape[-1] < declared.dimensions[-1]:
             raise EvaluationError(f"TopK cannot find {declared} in an array of dimensions {list(operand.shape)}")
-        count, comparator = declared.dimensions[-1], computations[0]
+        count = declared.dimensions[-1]
+        if not computations:
+            return Largest.order(operand, attributes=TopKAttributes(k=count))
+        comparator = computations[0]
         rows = [np.ascontiguousarray(operand)]
         if len(comparator.computation.parameters) > 2:
             numbers = np.arange(operand.shape[-1], dtype=index.element_type.storage)
