@@ -23,7 +23,7 @@ from hloexec.ir import Module
 from hloexec.loading import file_contents, load
 from hloexec.structs import frozen
 from hloexec.values import Described, Inputs
-from hloexec.wording import truncated
+from hloexec.wording import counted, truncated
 
 __all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders", "diff_stages", "paired_stages"]
 
@@ -78,13 +78,16 @@ class FolderDiff(Described):
     modules: tuple[ModuleDiff, ...]
     notes: tuple[str, ...] = ()
     """Modules that are there only once, and why."""
+    unpaired: int = 0
+    """How many names of two folders lack a partner: they are not compared."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {len(self.modules)} modules compared"
 
     @property
     def outcome(self) -> Outcome:
-        return _worst([module.outcome for module in self.modules])
+        missing: list[Outcome] = ["not compared"] if self.unpaired else []
+        return _worst([*(module.outcome for module in self.modules), *missing])
 
 
 def diff_folders(
@@ -129,6 +132,7 @@ def diff_folders(
         chains = [(str(module), module.stages) for module in found]
     else:
         chains = paired_stages(found, _selected(other, select), (os.fspath(folder), os.fspath(other)), notes)
+    unpaired = len(notes)
     notes += [f"{name} is there at one stage only: {stages[0]}" for name, stages in chains if len(stages) == 1]
     chains = [(name, stages) for name, stages in chains if len(stages) > 1]
     if not chains:
@@ -144,7 +148,7 @@ def diff_folders(
 
         steps = diff_stages(stages, inputs, tell, {"seed": seed, **options})
         modules.append(ModuleDiff(name, tuple(steps), len(stages)))
-    return FolderDiff(tuple(modules), tuple(notes))
+    return FolderDiff(tuple(modules), tuple(notes), unpaired)
 
 
 def diff_stages(
@@ -243,7 +247,9 @@ def paired_stages(
                 notes.append(f"{label} is there before optimization in one folder only")
         for side, modules, others in ((0, ours, theirs), (1, theirs, ours)):
             if len(modules) > len(others):
-                notes.append(f"{name} is in {folders[side]!r} {len(modules)} times, in the other folder {len(others)}")
+                notes.append(
+                    f"{name} is in {folders[side]!r} {counted(len(modules), 'time')}, in the other {len(others)}"
+                )
     return found
 
 

@@ -126,13 +126,19 @@ def test_two_folders_are_paired_by_the_names_of_modules(dump: Path, tmp_path: Pa
         ("jit_step", "agree", 2),
     ]
     after = _module(other, "jit_step").after
-    assert after is not None and _alter(after.path, " exponential(", " negate(")
+    assert after is not None
+    original = after.path.read_text()
+    assert _alter(after.path, " exponential(", " negate(")
     for path in other.glob("*jit_attend*"):
         if path.is_file():
             path.unlink()
     found = diff_folders(dump, other)
     assert [(module.name, module.outcome) for module in found.modules] == [("jit_step", "differ")]
-    assert found.notes == (f"jit_attend is in {str(dump)!r} 1 times, in the other folder 0",)
+    assert found.notes == (f"jit_attend is in {str(dump)!r} 1 time, in the other 0",)
+    after.path.write_text(original)
+    found = diff_folders(dump, other)
+    assert [module.outcome for module in found.modules] == ["agree"]
+    assert (found.outcome, found.unpaired) == ("not compared", 1)
 
 
 def test_inputs_and_modules_may_be_given(dump: Path) -> None:
@@ -177,7 +183,7 @@ def test_the_verdict_names_the_pass_and_the_next_command_works(
         (["empty"], "holds no module as XLA dumps them"),
         (["empty", "missing"], "empty is a folder, but missing is not"),
         (["one"], "there is nothing to compare: module_0000.f is there at one stage only: before_optimizations"),
-        (["one", "two"], "there is nothing to compare: f is in 'one' 1 times"),
+        (["one", "two"], "there is nothing to compare: f is in 'one' 1 time"),
         (["one", "one", "--module", "g"], "'one' has no module 'g'; there are f"),
         (["one/module_0000.f.before_optimizations.txt"] * 2 + ["--module", "f"], "these are files"),
         (["one", "--numerics-after", "exact"], "all stages of one folder run under one policy"),

@@ -47,10 +47,11 @@ def folder_view(found: FolderDiff, top: int, command: Callable[..., str]) -> Ren
 
 def _verdict(found: FolderDiff) -> Text:
     steps = sum(len(module.steps) for module in found.modules)
-    counted = f"{plural(len(found.modules), 'module')}, {plural(steps, 'step')} that changed the text"
+    modules = plural(len(found.modules) + found.unpaired, "module")
+    counted = f"{modules}, {plural(steps, 'step')} that changed the text"
     blamed = [(module, module.to_blame) for module in found.modules if module.to_blame is not None]
     if not blamed:
-        failed = sum(module.outcome == "not compared" for module in found.modules)
+        failed = sum(module.outcome == "not compared" for module in found.modules) + found.unpaired
         rest = f"  {failed} of {counted}" if failed else f"  {counted}"
         return Text.assemble((found.outcome, _STYLES[found.outcome]), (rest, "dim"))
     module, step = blamed[0]
