@@ -206,8 +206,7 @@ def diff(
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
     judge = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
-    different = _different(run.graph, theirs, pairing, run.comparison)
-    blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
+    blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
     changes = text_changes(before, after) if tiles is None and policies[0] == policies[1] else []
     known = blamed_by_texts(changes, run.graph, theirs)
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
@@ -215,7 +214,8 @@ def diff(
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
-    notes = (*pairing.notes, *decided.notes, *found.notes, *notes_on_texts(changes, found.findings), *hidden)
+    said = notes_on_texts(changes, found.findings, (after, before))
+    notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     end = Diff(before, after, verdict, found.findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
     return _unless_left_open(end, run.graph, theirs, pairing, values) if is_different and tiles is None else end
@@ -342,16 +342,14 @@ def _is_equal(ours: Graph, theirs: Graph) -> bool:
     )
 
 
-def _different(
-    ours: Graph, theirs: Graph, pairing: Correspondence, comparison: Comparison
-) -> frozenset[tuple[int, int]]:
+def _different(run: _Run, theirs: Graph, pairing: Correspondence) -> frozenset[tuple[int, int]]:
     """The numbers of the nodes that are results which rounding does not explain."""
-    count = len(pairing.result_order)
+    ours, count = run.graph, len(pairing.result_order)
     return frozenset(
         (one.number, other.number)
         for row, device in enumerate(sorted(ours.outputs))
         for place, one, other in zip(pairing.result_order, ours.outputs[device], theirs.outputs[device], strict=True)
-        if comparison.leaves[row * count + place].verdict is Outcome.DIFFERENT
+        if run.comparison.leaves[row * count + place].verdict is Outcome.DIFFERENT
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
 import hloexec
+from hloexec.diffing.findings import Finding, InstructionRun
+from hloexec.diffing.texts.blaming import notes_on_texts
 from hloexec.diffing.texts.changes import text_changes
 
 SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"
@@ -150,3 +153,14 @@ ENTRY main {
 }
 """
     assert _found(text, "sine(a)", "cosine(a)").verdict == "agree"
+
+
+def test_constants_that_only_one_module_has_are_notes_where_nothing_is_certain() -> None:
+    before, after = hloexec.parse(NORM), hloexec.parse(NORM.replace("1e-05", "1e-06"))
+    finding = Finding(InstructionRun("main", "out", "out"), None, None, is_certain=False)
+    assert notes_on_texts([], [finding], (after, before)) == [
+        "a constant that only the module after has: 1e-06",
+        "a constant that only the module before has: 1e-05",
+    ]
+    assert notes_on_texts([], [attrs.evolve(finding, is_certain=True)], (after, before)) == []
+    assert notes_on_texts([], [finding], (before, before)) == []

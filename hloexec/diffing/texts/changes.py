@@ -7,6 +7,7 @@ where they are not, as before and after an optimization, nothing is.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
@@ -16,7 +17,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
 from hloexec.text.shape_text import literal_text
 
-__all__ = ["TextChange", "text_changes"]
+__all__ = ["TextChange", "scalar_constants", "text_changes"]
 
 _MOST = 4
 """Modules that differ in more places are not built alike."""
@@ -90,6 +91,22 @@ class _Side(NamedTuple):
 
     def at(self, name: str) -> Instruction:
         return self.computation.by_name[name]
+
+
+def scalar_constants(module: Module) -> set[str]:
+    """The fractions that constants of a module are, as the text has them: whole numbers, NaN and infinities come and go
+    as modules are rewritten."""
+    texts = {
+        _constant_text(instruction)
+        for computation in module
+        for instruction in computation
+        if role_of(instruction) is Role.CONSTANT
+        and isinstance(instruction.shape, ArrayShape)
+        and not instruction.shape.dimensions
+        and instruction.shape.element_type.is_floating
+        and not instruction.attributes.literal.is_elided
+    }
+    return {text for text in texts if math.isfinite(float(text)) and not float(text).is_integer()}
 
 
 class _Place(NamedTuple):
