@@ -116,7 +116,7 @@ def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
     out = _pytest(tmp_path, code=1)
     assert "different: value: 3 of 3 elements beyond tolerance" in out and "pytest --hlo-update" in out
     assert "pytest_plugin.py" not in out
-    (kept,) = re.findall(r"^the new module is kept: (.+)$", out, re.MULTILINE)
+    kept, *_ = re.findall(r"^the new module is kept: (.+)$", out, re.MULTILINE)
     assert "subtract(x, y)" in Path(kept).read_text()
     assert re.search(
         rf"where to look:\n  %\w+ is to blame: .*\n  hloexec diff {folder}/module.hlo {kept} --inputs", out
