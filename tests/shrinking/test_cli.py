@@ -114,6 +114,7 @@ def test_a_wrong_number_of_devices_is_refused(capsys: pytest.CaptureFixture[str]
     ("options", "message"),
     [
         ("--dim 1024=2048", "--dim 1024=2048 makes a size larger"),
+        ("--dim 1024=8 --dim 1024=16", "1024 becomes 8 and 16"),
         ("--dim 0=1", "a size in --dim must be at least 1, but is 0"),
         ("--dim 8=0", "what --dim says of 8 must be at least 1, but is 0"),
         ("--dim 1024=8 --keep 1024", "size 1024 cannot both stay and become 8"),

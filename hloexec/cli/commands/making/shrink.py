@@ -77,12 +77,13 @@ def command(
 
 def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:
     """The pairs of --dim."""
-    found = {}
+    found: dict[int, int] = {}
     for before, after in dims:
         size, new_size = natural_number(before), natural_number(after)
         if size is None or new_size is None:
             raise click.BadParameter(f"'{before}={after}' is not of the form 8192=64", param_hint="'--dim'")
-        found[size] = new_size
+        if found.setdefault(size, new_size) != new_size:
+            raise click.BadParameter(f"{size} becomes {found[size]} and {new_size}", param_hint="'--dim'")
     return found
 
 
