@@ -316,15 +316,24 @@ def _unexplained(actual: Array, expected: Array, spread: Spread | None, samples:
 
 
 def _distances(actual: Array, expected: Array, samples: Sequence[Array]) -> Array:
-    """How far elements of integers are from what the runs gave, in units of how far these are from one another.
+    """How far elements are from what the runs gave, in units of how far these are from one another.
 
     What rounding decides, as which of two is larger, may come out either way; a number that was rounded to an integer
-    moves as far as that does. Where all runs agree, the next integer is two units away.
+    moves as far as that does. Where all runs agree, the next integer is two units away. Floats whose spread is not
+    known are right or wrong.
     """
-    runs = [array.astype(np.float64) for array in (actual, *samples)]
-    low, high = np.minimum.reduce(runs), np.maximum.reduce(runs)
-    wanted = expected.astype(np.float64)
-    found: Array = np.maximum(np.maximum(low - wanted, wanted - high), 0.0) / np.maximum(high - low, 0.5)
+    if element_type_of(expected.dtype).is_inexact:
+        is_known = np.logical_or.reduce([same_bits(array, expected) for array in (actual, *samples)])
+        return np.where(is_known, 0.0, np.inf)
+    exact = np.uint64 if expected.dtype == np.uint64 else np.int64
+    runs = [array.astype(exact) for array in (actual, *samples)]
+    low, high, wanted = np.minimum.reduce(runs), np.maximum.reduce(runs), expected.astype(exact)
+    # Differences in f64 do not overflow; those of large neighbours are 0 there.
+    below, above, width = (
+        np.where(one < other, np.maximum(other.astype(np.float64) - one.astype(np.float64), 1.0), 0.0)
+        for one, other in ((wanted, low), (high, wanted), (low, high))
+    )
+    found: Array = np.maximum(below, above) / np.maximum(width, 0.5)
     return found
 
 

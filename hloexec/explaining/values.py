@@ -65,27 +65,25 @@ class Scale:
 
     labels: tuple[str, ...]
     units: Mapping[str, Array]
-    steps: Mapping[str, int]
+    step: int
+    """Of so many elements, one is looked at."""
 
     @classmethod
     def of(cls, expected: Leaves, spreads: Mapping[str, Spread]) -> Scale:
         """The units for what is expected: of floats, where there are any; else elements are right or wrong."""
-        labels = [label for label, array in expected.items() if element_type_of(array.dtype).is_inexact]
-        if not labels:
-            return cls(tuple(expected), {}, dict.fromkeys(expected, 1))
-        total = sum(expected[label].size for label in labels)
-        units, steps = {}, {}
-        for label in labels:
-            array = expected[label]
-            steps[label] = max(1, math.ceil(total / _MOST))
+        floats = {label: array for label, array in expected.items() if element_type_of(array.dtype).is_inexact}
+        labels = tuple(floats or expected)
+        step = max(1, math.ceil(sum(expected[label].size for label in labels) / _MOST))
+        units = {}
+        for label, array in floats.items():
             entry = element_type_of(array.dtype)
-            sizes = np.nan_to_num(np.abs(wide(array.reshape(-1)[:: steps[label]])), posinf=0.0)
+            sizes = np.nan_to_num(np.abs(wide(array.reshape(-1)[::step])), posinf=0.0)
             last = sizes * unit_roundoff(entry)
             smallest = float(np.finfo(np.float64).smallest_normal if entry.bits >= 64 else 2.0**-149)
             units[label] = np.maximum(last, smallest)
             if entry.is_complex:
                 units[label] = np.repeat(units[label], 2)
-        return cls(tuple(labels), units, steps).widened(spreads)
+        return cls(labels, units, step).widened(spreads)
 
     def widened(self, spreads: Mapping[str, Spread]) -> Scale:
         """Units that are as large as these spreads, too."""
@@ -94,7 +92,7 @@ class Scale:
             spread = spreads.get(label)
             if spread is None or label not in units:
                 continue
-            scales = np.nan_to_num(_taken(spread.scales, self.steps[label]).astype(np.float64), posinf=0.0)
+            scales = np.nan_to_num(_taken(spread.scales, self.step).astype(np.float64), posinf=0.0)
             if scales.size and units[label].size % scales.size == 0:
                 units[label] = np.hypot(units[label], np.repeat(scales, units[label].size // scales.size))
         return attrs.evolve(self, units=units)
@@ -103,7 +101,7 @@ class Scale:
         """(ours − theirs)/s, elements that are no numbers on either side being equal."""
         parts = [np.zeros(0)]
         for label in self.labels:
-            first, second = (_taken(side[label], self.steps[label]) for side in (ours, theirs))
+            first, second = (_taken(side[label], self.step) for side in (ours, theirs))
             if label not in self.units:
                 parts.append((first > second).astype(np.float64) - (first < second))
                 continue

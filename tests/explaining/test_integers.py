@@ -90,3 +90,20 @@ def test_integers_that_rounding_moves_may_not_be_anything(size: int) -> None:
     expected[50] += size
     verdict = hloexec.explain(module, [x], expected).verdict
     assert (verdict is Explained.NONE) == (size == 100_000)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("element_type", ["s64", "u64"])
+def test_neighbours_among_large_integers_are_told_apart(element_type: str, size: int) -> None:
+    """2⁶⁰ and 2⁶⁰ + 1 are one number in f64."""
+    text = f"""HloModule m
+ENTRY e {{
+  x = {element_type}[40] parameter(0)
+  ROOT y = {element_type}[40] add(x, x)
+}}
+"""
+    x = np.full(40, 2**59, {"s64": np.int64, "u64": np.uint64}[element_type])
+    expected = x + x
+    expected[:20] += x.dtype.type(size)
+    found = hloexec.explain(hloexec.parse(text), [x], expected)
+    assert (found.verdict is Explained.NONE) == bool(size)
