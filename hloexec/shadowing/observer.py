@@ -37,6 +37,7 @@ class ShadowObserver:
         self._entry = module.entry_name if entry is None else entry.removeprefix("%")
         self._kernels = kernels_of(module)
         self._store = Store()
+        self._has_devices = topology.count > 1
         self._exchanges = Exchanges(module, self._kernels, self._store, topology)
         self._evaluations: dict[tuple[str, str, tuple[int, ...]], tuple[Evaluation, int]] = {}
         self.places: list[Place] = []
@@ -85,7 +86,9 @@ class ShadowObserver:
 
     def evaluation(self, event: Event) -> tuple[Evaluation, int]:
         """How an instruction is computed on shadows, and the number of its place."""
-        return self._evaluation(event.computation, event.instruction, event.devices)
+        # Loops name no devices: on one device, an instruction has one place in and outside them.
+        devices = event.devices if self._has_devices else ()
+        return self._evaluation(event.computation, event.instruction, devices)
 
     def _evaluation(
         self, computation: Computation, instruction: Instruction, devices: tuple[int, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -94,10 +95,12 @@ class Place:
     @classmethod
     def joined(cls, places: Sequence[Place]) -> Place:
         """What an instruction did on several devices: how it loses, and where, is what the first place says."""
-        counts = {kind: sum(place.counts.get(kind, 0) for place in places) for place in places for kind in place.counts}
+        counts: Counter[str] = Counter()
+        for place in places:
+            counts.update(place.counts)
         numbers = ("runs", "absorbing_runs", "decisions", "decided")
         return attrs.evolve(
-            places[0], counts=counts, **{name: sum(getattr(place, name) for place in places) for name in numbers}
+            places[0], counts=dict(counts), **{name: sum(getattr(place, name) for place in places) for name in numbers}
         )
 
     def take(self, found: Losses, *, only_counts: bool = False) -> None:
