@@ -83,7 +83,13 @@ class Literal:
         )
 
     def __hash__(self) -> int:
-        return hash(self.shape)
+        # Modules have thousands of scalars.
+        first: Array | None = None
+        if isinstance(self.held, FirstElement):
+            first = self.held.element
+        elif isinstance(self.held, np.ndarray):
+            first = self.held[(slice(1),) * self.held.ndim]
+        return hash((self.shape, None if first is None else first.tobytes()))
 
     @classmethod
     def from_array(cls, array: Array, shape: ArrayShape) -> Literal:
