@@ -164,3 +164,17 @@ def test_constants_that_only_one_module_has_are_notes_where_nothing_is_certain()
     ]
     assert notes_on_texts([], [attrs.evolve(finding, is_certain=True)], (after, before)) == []
     assert notes_on_texts([], [finding], (before, before)) == []
+
+
+def test_another_sharding_is_another_text() -> None:
+    """Boundaries of manual regions cut arrays as shardings say."""
+    text = """HloModule cut
+ENTRY main {
+  x = f32[8] parameter(0)
+  whole = f32[8] custom-call(x), custom_call_target="Sharding", sharding={devices=[2]<=[2]}
+  ROOT part = f32[4] custom-call(whole), custom_call_target="SPMDFullToShardShape", sharding={manual}
+}
+"""
+    before, after = hloexec.parse(text), hloexec.parse(text.replace("[2]<=[2]", "[2]1,0"))
+    assert not text_changes(before, before)
+    assert [change.after for change in text_changes(before, after)] == [("main", "whole")]

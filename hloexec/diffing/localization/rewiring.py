@@ -23,7 +23,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
 
-__all__ = ["Rewiring", "rewired"]
+__all__ = ["Rewiring", "repeats", "rewired"]
 
 
 _MOVER = -1
@@ -218,13 +218,13 @@ def _way(module: Module, frames: list[_Frame], name: str, path: list[int]) -> It
             if number >= len(caller.operands):
                 return
             name = caller.operands[number]
-        elif role is Role.KERNEL and _repeats(instruction):
+        elif role is Role.KERNEL and repeats(instruction):
             name = instruction.operands[0]
         else:
             return
 
 
-def _repeats(instruction: Instruction) -> bool:
+def repeats(instruction: Instruction) -> bool:
     """Whether a result is the only operand's elements, perhaps several times, in another order or in another format."""
     traits = traits_of(instruction)
     return len(instruction.operands) == 1 and (traits.converts or traits.moves == (0,))

@@ -10,7 +10,6 @@ import numpy as np
 from hloexec.diffing.agreement import is_near
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.localization.blaming import Blamed
-from hloexec.diffing.partitioned.tiles import Tiles
 from hloexec.diffing.searching import Search
 from hloexec.ops.common import wide
 from hloexec.values import Array
@@ -19,10 +18,9 @@ from hloexec.wording import listing
 __all__ = ["with_missing_sums"]
 
 
-def with_missing_sums(found: Search, ours: Graph, tiles: Tiles | None) -> Search:
-    """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
-    Only of partitioned modules, which have `tiles`."""
-    if tiles is None or found.first is None or not found.findings:
+def with_missing_sums(found: Search, ours: Graph, *, is_partitioned: bool) -> Search:
+    """The same search; if what its first finding gives on several devices adds up to the right value, that is said."""
+    if not is_partitioned or found.first is None or not found.findings:
         return found
     group = _group(found.first, ours)
     if not group:

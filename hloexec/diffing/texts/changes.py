@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hloexec.diffing.localization.rewiring import repeats
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
@@ -49,7 +49,6 @@ class _Meanings:
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
         self._known: dict[int, dict[str, _Value]] = {}
-        self._computations: dict[int, int] = {}
         self.numbers: dict[int, dict[str, int]] = {}
         """Of each computation, by its `id`, those of its instructions."""
 
@@ -82,7 +81,12 @@ def _said_by(instruction: Instruction) -> object:
     attributes = instruction.attributes
     kind: type = type(attributes)
     said = None if attributes is None else without_computations(kind)(attributes)
-    return instruction.opcode, instruction.shape, said, instruction.backend_config, instruction.unknown_attributes
+    # Boundaries of manual regions read shardings, their own and those of their operands.
+    partition = instruction.sharding, instruction.frontend_attributes
+    return (
+        *(instruction.opcode, instruction.shape, said, partition),
+        *(instruction.backend_config, instruction.unknown_attributes),
+    )
 
 
 class _Side(NamedTuple):
@@ -121,7 +125,7 @@ class _Place(NamedTuple):
 
 
 def text_changes(before: Module, after: Module) -> list[TextChange]:
-    """The places, at most a few, in the order of `after`'s text; nothing where there are more."""
+    """The places, at most a few; nothing where there are more."""
     changes = _Changes()
     try:
         is_alike = changes.compare(_Side(before, before.entry), _Side(after, after.entry))
@@ -202,8 +206,7 @@ def _first_user(computation: Computation, name: str) -> str:
     same = {name}
     for instruction in computation:
         if same.intersection(instruction.operands):
-            traits = traits_of(instruction)
-            if len(instruction.operands) != 1 or not (traits.converts or traits.moves == (0,)):
+            if not repeats(instruction):
                 return instruction.name
             same.add(instruction.name)
     return name
