@@ -177,7 +177,7 @@ class GoldenFixture:
 
     def _failure_text(self, found: GoldenCheck, module: Module) -> str:
         """What a check says at length; if the module is another one than the golden's, it is kept, and compared."""
-        from hloexec.golden import diff_with_recorded
+        from hloexec.golden.checking import diff_with_recorded
         from hloexec.golden.folder import module_text
         from hloexec.report.running.golden import change_lines
 

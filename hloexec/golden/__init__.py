@@ -4,7 +4,7 @@
 files.
 """
 
-from hloexec.golden.checking import GoldenCheck, Outcome, check_golden, diff_with_recorded, update_golden
+from hloexec.golden.checking import GoldenCheck, Outcome, check_golden, update_golden
 from hloexec.golden.folder import Golden, find_goldens, read_golden
 from hloexec.golden.recording import record_golden
 
@@ -13,7 +13,6 @@ __all__ = [
     "GoldenCheck",
     "Outcome",
     "check_golden",
-    "diff_with_recorded",
     "find_goldens",
     "read_golden",
     "record_golden",

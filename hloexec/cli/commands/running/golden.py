@@ -182,8 +182,7 @@ def _exit_code(checks: Sequence[GoldenCheck]) -> int:
 
 def _advice(check: GoldenCheck, module: Module | None, module_file: str | None) -> list[str]:
     """Where to look if another module fails the check."""
-    from hloexec.golden import diff_with_recorded
-    from hloexec.golden.checking import Outcome
+    from hloexec.golden.checking import Outcome, diff_with_recorded
     from hloexec.report.running.golden import change_lines
 
     golden = check.golden
