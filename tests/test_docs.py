@@ -94,7 +94,19 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
 
 
 _LONG_PAGES = [
-    f"{page}.md" for page in ("bug-report", "coming-from", "debugging", "html", "minifying", "precision", "testing")
+    f"{page}.md"
+    for page in (
+        "bug-report",
+        "coming-from",
+        "debugging",
+        "getting-a-dump",
+        "html",
+        "minifying",
+        "pass-changed-a-result",
+        "precision",
+        "testing",
+        "triage",
+    )
 ]
 
 

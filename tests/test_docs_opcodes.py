@@ -129,6 +129,7 @@ def _assert_same(actual: list[Leaf], expected: list[Leaf], ulps: int) -> None:
         assert same.all(), f"{got} is not {wanted}"
 
 
+@pytest.mark.sampled(4)
 def test_xla_gives_what_examples_say(program: _Program) -> None:
     name = program.example.opcode
     if name in NOT_FOR_XLA:

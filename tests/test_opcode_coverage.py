@@ -87,6 +87,7 @@ def test_a_family_of_which_nothing_ran_is_missing_and_no_other() -> None:
     assert missing(everything - {(COMMAND, "fmt"), (PAGE, "docs/step.md")}) == ["command fmt", "page docs/step.md"]
 
 
+@pytest.mark.slow
 def test_the_exit_code_says_whether_something_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "executed"
     everything = _everything()

@@ -142,6 +142,7 @@ def test_functions_that_judge_take_each_kind_of_array(kind: str, tmp_path: Path)
     np.testing.assert_array_equal(hloexec.unshard_outputs(MODULE, [result]), X - Y)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*NARROW, "int4", "uint2", "float4_e2m1fn", "bool", "complex64", "int16"])
 def test_element_types_of_jax_stay_as_they_are(name: str) -> None:
     array = of_jax(np.arange(6) % 2).astype(name).reshape(2, 3)

@@ -122,6 +122,7 @@ print(sum("hg" in flags.split() for flags in heap))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of the process")
 def test_no_huge_pages_are_asked_for_where_small_arrays_are_kept() -> None:
     """The first small array that lies in one would take 2 MB."""

@@ -10,6 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
+from tests.here import triaging_here
 from tests.records import read_record
 from tests.text.building import module
 
@@ -110,10 +111,11 @@ def test_triage(capsys: pytest.CaptureFixture[str]) -> None:
         Path(f"night/{name}.hlo").write_text(ELIDED)
         Path(f"night/{name}.inputs.npz").write_bytes(Path("in.npz").read_bytes())
         Path(f"night/{name}.expected.npz").write_bytes(Path(f"{text}.npz").read_bytes())
-    record = as_json(capsys, "triage night --jobs 1", 3)
-    assert [each["triage_outcome"] for each in record["triaged_modules"]] == ["not decided", "agree"]
-    Path("night/b.expected.npz").write_bytes(Path("wrong.npz").read_bytes())
-    assert main("triage night --jobs 1".split()) == 1
+    with triaging_here():
+        record = as_json(capsys, "triage night --jobs 1", 3)
+        assert [each["triage_outcome"] for each in record["triaged_modules"]] == ["not decided", "agree"]
+        Path("night/b.expected.npz").write_bytes(Path("wrong.npz").read_bytes())
+        assert main("triage night --jobs 1".split()) == 1
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,18 +87,22 @@ def test_what_is_no_regular_file_is_not_read(command: str, kind: str, capsys: py
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="the shell needs /dev/fd")
-def test_standard_input_and_what_a_shell_hands_over_is_read() -> None:
-    for words in (
-        "run good.hlo --seed 1 --against <(cat good.hlo)",
-        "fmt - < good.hlo",
-        "fmt /dev/stdin < good.hlo",
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "words",
+    [
         "fmt <(gzip -c good.hlo)",
+        "run good.hlo --seed 1 --against <(cat good.hlo)",
+        "fmt /dev/stdin < good.hlo",
+        "fmt - < good.hlo",
         "info <(cat good.hlo)",
-    ):
-        environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
-        line = f"{sys.executable} -m hloexec {words}"
-        done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, check=False)
-        assert done.returncode == 0 and done.stdout, (words, done.stderr)
+    ],
+)
+def test_standard_input_and_what_a_shell_hands_over_is_read(words: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+    line = f"{sys.executable} -m hloexec {words}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, check=False)
+    assert done.returncode == 0 and done.stdout, done.stderr
 
 
 @NAMED_PIPES
@@ -134,11 +138,12 @@ def _bomb(path: str, layers: int) -> None:
     Path(path).write_bytes(data)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_bomb_is_refused_before_it_is_unpacked(layers: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow_cases("once-run bomb.gz", "twice-diff good.hlo bomb.gz", "once-diff good.hlo bomb.gz")
+@pytest.mark.parametrize("command", ["run bomb.gz", "diff good.hlo bomb.gz"])
+@pytest.mark.parametrize("layers", [1, 2], ids=["once", "twice"])
+def test_a_bomb_is_refused_before_it_is_unpacked(layers: int, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _bomb("bomb.gz", layers)
-    _refused(capsys, "bomb.gz holds more than 268.4 MB, 50 times what it holds packed", "run", "bomb.gz")
-    _refused(capsys, "bomb.gz holds more than 268.4 MB", "diff", "good.hlo", "bomb.gz")
+    _refused(capsys, "bomb.gz holds more than 268.4 MB, 50 times what it holds packed", *command.split())
 
 
 def test_a_small_file_of_many_zeros_is_none() -> None:
@@ -199,7 +204,7 @@ def test_the_same_value_and_options_of_several_values_may_stand_twice(command: s
     ("values", "code"),
     [({"y": 1, "\ud800": 2}, 0), ({"\udc80": 1}, 2), ({"y": "\ud800"}, 2), ({"schema": "hloexec.\udfff"}, 2)],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("form", ["--json", "-o=graph.dot"])
 def test_lone_surrogates_in_json_are_no_traceback(values: dict[str, object], code: int, form: str) -> None:
     Path("values.json").write_text(json.dumps(values))

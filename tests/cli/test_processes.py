@@ -64,14 +64,14 @@ def wide(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("command", ["run {}", "fmt {}", "ops", "--help", "run --help", "ops --json"])
 def test_a_pipe_that_nobody_reads_is_quiet_and_141(command: str, wide: Path) -> None:
     done = shell(f"{HLOEXEC} {command.format(wide.name)} | true; exit ${{PIPESTATUS[0]}}", wide.parent)
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", ["fmt {}", "run {}", "--version", "ops --json", "run --help"])
 def test_an_output_that_takes_nothing_is_an_error(command: str, wide: Path) -> None:
@@ -122,6 +122,7 @@ def test_names_of_files_that_are_no_text_are_printed_as_they_are(tmp_path: Path)
     assert b"recorded  caf\xe9.golden" in done.stdout and done.stderr == b""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("number", "code", "words"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")]
 )
@@ -242,7 +243,7 @@ def test_a_folder_that_appears_meanwhile_is_not_taken_for_a_file(
     require_new_folder(tmp_path / "out")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="files have no largest size on this system")
 @pytest.mark.parametrize(
     "command",

@@ -62,6 +62,7 @@ def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
     assert repr(t) == repr(found[2]) == "token"
 
 
+@pytest.mark.slow
 def test_xla_cpu_runs_what_calls_lapack() -> None:
     pytest.importorskip("jax")
     pytest.importorskip("scipy", reason="scipy is not installed: jaxlib needs it to call LAPACK")

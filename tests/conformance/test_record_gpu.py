@@ -86,6 +86,7 @@ def test_recording_says_what_it_was_made_with(folder: Path) -> None:
     assert index["programs"]["matmul_bias_relu.bf16"]["compiler_options"]["xla_gpu_enable_triton_gemm"] is False
 
 
+@pytest.mark.slow
 def test_nothing_recorded_names_the_machine(folder: Path) -> None:
     import gzip
 
@@ -102,6 +103,7 @@ def test_program_that_fails_is_listed_with_its_reason(folder: Path) -> None:
     assert not (folder / "attention_cudnn.f16").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["optimized", "before"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_hloexec_gives_what_was_recorded(folder: Path, name: str, stage: str) -> None:

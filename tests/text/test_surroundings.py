@@ -183,7 +183,7 @@ def test_errors_say_what_a_text_seems_to_be(text: str, hint: str) -> None:
         parse(text)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "text",
     [

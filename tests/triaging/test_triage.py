@@ -180,6 +180,7 @@ def test_a_folder_on_another_drive_of_windows_is_named_as_it_is(monkeypatch: pyt
     assert "2 instructions in /d/small" in capture.get() and "cd /d/small && run it" in capture.get()
 
 
+@pytest.mark.slow
 def test_time_is_counted_by_the_process_itself_from_its_start_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ assert scipy.linalg.lapack.dpotrf
 """
 
 
-@pytest.mark.slow_cases("imported before", "not found")
+@pytest.mark.slow_cases("imported before", "not found", "does not load")
 @pytest.mark.parametrize(
     ("before", "is_imported"),
     [

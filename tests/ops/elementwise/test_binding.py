@@ -83,6 +83,7 @@ def _values(generator: np.random.Generator, shape: ArrayShape) -> Any:
     return np.where(generator.integers(0, 2, size) == 0, whole, small).reshape(shape.dimensions)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("entry", _BOUND, ids=lambda entry: entry.name)
 def test_bound_kernels_have_the_bits_of_evaluate(entry: Opcode) -> None:
     assert entry.evaluate is not None and entry.bind is not None
