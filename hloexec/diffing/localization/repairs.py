@@ -8,13 +8,14 @@ blame, and what it should have been is known, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import comes_near, is_near, is_right, is_same
-from hloexec.diffing.graph import Node
+from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
 from hloexec.diffing.localization.relations import NodePair, Relations, constant_of
@@ -37,6 +38,8 @@ class Repair:
     """Where several changes make the value right, all that they change, in the order of data flow."""
     operand: NodePair | None = None
     """Where it is right on another operand, the one that it has, and that of `before`."""
+    is_everywhere: bool = True
+    """Whether the value is right on the other devices, too, if all of them run the instruction that is changed."""
 
 
 @frozen(eq=False)
@@ -46,6 +49,8 @@ class _Change:
     node: Node
     array: Array
     text: str
+    given_by: Callable[[Node], Array | None]
+    """What the same change makes of what the instruction gave on another device."""
     operand: NodePair | None = None
 
 
@@ -81,11 +86,42 @@ class Repairs:
             if as_it_is is not None and comes_near(as_it_is, before, pair.theirs.value):
                 # What an earlier patch had put wrong comes right by being computed again, whatever the change.
                 continue
+            is_everywhere = self._is_right_on_all(pair, change)
+            text = text if is_everywhere else f"on device {node.device}, {text}"
+            repair = Repair(node, text, operand=change.operand, is_everywhere=is_everywhere)
             if is_right(now, pair.theirs.value):
                 last = min(last, self._tried + LIMITS.more_edits)
-                right.append(Repair(node, text, operand=change.operand))
-            near = near or Repair(node, text, operand=change.operand)
+                right.append(repair)
+            near = near or repair
         return _one_of(right) or near
+
+    def _on_all_devices(self, change: _Change) -> dict[int, Array]:
+        """What an instruction that is changed gives on each device, by its nodes: it is one instruction."""
+        found = {change.node.number: change.array}
+        for peer in _peers(change.node, self._replay.graph):
+            array = change.given_by(peer)
+            if array is not None:
+                found[peer.number] = array
+        return found
+
+    def _is_right_on_all(self, pair: NodePair, change: _Change) -> bool:
+        """Whether a value that comes right on one device does so where all run the instruction that is changed, and is
+        right on the others, as far as the change reaches them."""
+        if len(self._replay.graph.outputs) < 2:
+            return True
+        changed = self._on_all_devices(change)
+        now = Rerun(self._replay, self._state, pair.ours).value(changed)
+        if now is None or not comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value):
+            return False
+        theirs = {node.device: node for node in _peers(pair.theirs, self._replay.index.graph)}
+        for peer in _peers(pair.ours, self._replay.graph):
+            counterpart = theirs.get(peer.device)
+            if counterpart is None:
+                continue
+            now = Rerun(self._replay, self._state, peer).value(changed)
+            if now is not None and not is_right(now, counterpart.value):
+                return False
+        return True
 
     def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         for kind in (self._left_out, self._with_constants, self._edited, self._from_others):
@@ -95,9 +131,14 @@ class Repairs:
         """Other attributes, operands in another order, other opcodes."""
         edits = [(node, edit) for node in steps for edit in self._edits_of(node)]
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
-            arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
-            if arrays is not None and not self._changes_little(node, arrays[node.leaf]):
-                yield _Change(node, arrays[node.leaf], f"its value is right if it is {edit.text}")
+            given_by = partial(self._given_by_edit, edit)
+            array = given_by(node)
+            if array is not None and not self._changes_little(node, array):
+                yield _Change(node, array, f"its value is right if it is {edit.text}", given_by)
+
+    def _given_by_edit(self, edit: Edit, node: Node) -> Array | None:
+        arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
+        return None if arrays is None else arrays[node.leaf]
 
     def _changes_little(self, node: Node, now: Array) -> bool:
         """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
@@ -114,14 +155,17 @@ class Repairs:
         """An operand in the place of a result of its shape."""
         for node in steps:
             raw = self._state.raw[node.number]
-            for entry in node.instance.inputs:
+            for place, entry in enumerate(node.instance.inputs):
                 value = self._state.values[entry.number]
                 is_alike = value.shape == raw.shape and entry.digest.family == node.digest.family
                 if is_alike and not constant_of(entry) and not is_same(value, raw):
                     text = (
                         f"its value is right if it is left out, and %{entry.instance.instruction.name} is used as it is"
                     )
-                    yield _Change(node, value, text)
+                    yield _Change(node, value, text, partial(self._given_as_it_is, place))
+
+    def _given_as_it_is(self, place: int, node: Node) -> Array:
+        return self._state.values[node.instance.inputs[place].number]
 
     def _with_constants(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A constant of `before` in the place of one."""
@@ -131,37 +175,63 @@ class Repairs:
             if constant_of(entry) and entry.digest.is_uniform
         }
         for node in steps:
-            for entry in node.instance.inputs:
+            for place, entry in enumerate(node.instance.inputs):
                 if not constant_of(entry) or not entry.digest.is_uniform:
                     continue
                 for (kind, number), other in theirs.items():
                     if kind != str(entry.dtype):
                         continue
                     changed = np.full(entry.shape, other.value.reshape(-1)[0], entry.dtype)
-                    array = self._on(node, {entry.number: changed})
+                    given_by = partial(self._given_on, place, {each: changed for each in self._replay.graph.outputs})
+                    array = given_by(node)
                     if array is not None:
                         text = f"its value is right if %{entry.instance.instruction.name} is {number}"
-                        yield _Change(node, array, text)
+                        yield _Change(node, array, text, given_by)
 
     def _from_others(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A value that `before` uses in the place of an operand."""
         for node in steps:
-            for entry in node.instance.inputs:
+            for place, entry in enumerate(node.instance.inputs):
                 for other in others:
+                    # What another device has comes from there by an exchange only.
                     is_alike = other.shape == entry.shape and other.dtype == entry.dtype
+                    is_alike &= other.device == entry.device
                     if not is_alike or constant_of(other) or other.digest == entry.digest:
                         continue
-                    array = self._on(node, {entry.number: other.value})
+                    peers = (other, *_peers(other, self._replay.index.graph))
+                    given_by = partial(self._given_on, place, {each.device: each.value for each in peers})
+                    array = given_by(node)
                     if array is not None:
                         ours, theirs = (each.instance.instruction.name for each in (entry, other))
                         text = f"its value is right if it uses %{theirs} of the module before instead of %{ours}"
-                        yield _Change(node, array, text, NodePair(entry, other))
+                        yield _Change(node, array, text, given_by, NodePair(entry, other))
 
-    def _on(self, node: Node, changes: dict[int, Array]) -> Array | None:
+    def _given_on(self, place: int, values: Mapping[int, Array], node: Node) -> Array | None:
+        """What a node is with another value, by its device, in the place of an operand; None where nothing changes."""
+        entry = node.instance.inputs[place]
+        if entry.device not in values:
+            return None
+        changes = {entry.number: values[entry.device]}
+        # What exchanges values takes the operand of each device.
+        for peer in _peers(entry, self._replay.graph) if node.instance.others else ():
+            if peer.device in values:
+                changes[peer.number] = values[peer.device]
         arrays = self._replay.evaluator.results(node.instance, Overlay(self._state.values, changes))
         if arrays is None or is_same(arrays[node.leaf], self._state.raw[node.number]):
             return None
         return arrays[node.leaf]
+
+
+def _peers(node: Node, graph: Graph) -> list[Node]:
+    """What the same run of an instruction gave on the other devices."""
+    instance, leaf = node.instance, node.leaf
+    if len(graph.outputs) < 2 or instance.number < 0:
+        return []
+    return [
+        entry.results[leaf]
+        for entry in graph.runs[instance.static]
+        if entry.scope == instance.scope and entry.device != instance.device and leaf < len(entry.results)
+    ]
 
 
 def _one_of(repairs: Sequence[Repair]) -> Repair | None:
@@ -170,7 +240,8 @@ def _one_of(repairs: Sequence[Repair]) -> Repair | None:
         return None
     nodes = {repair.node.number: repair.node for repair in repairs}
     is_many = len(nodes) > LIMITS.largest_region
-    first = max(repairs, key=lambda repair: repair.node.number) if is_many else repairs[0]
+    best = [repair for repair in repairs if repair.is_everywhere] or repairs
+    first = max(best, key=lambda repair: repair.node.number) if is_many else best[0]
     return attrs.evolve(first, alike=tuple(nodes[number] for number in sorted(nodes)))
 
 

@@ -241,7 +241,8 @@ class Trials:
             reason = f"it returns %{ours}, where the module before returns %{theirs}"
             return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
         region = repair.alike if len(repair.alike) <= LIMITS.largest_region else ()
-        return Suspect(where, repair.text, pair, region, decision=decision, is_repair=True)
+        is_end = not repair.is_everywhere  # a change of an instruction changes it on all devices
+        return Suspect(where, repair.text, pair, region, decision=decision, is_repair=True, is_end=is_end)
 
     def _repaired(self, pair: NodePair) -> Repair | None:
         """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
