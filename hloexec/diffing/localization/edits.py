@@ -41,8 +41,10 @@ def edits_of(module: Module) -> Iterator[Edit]:
     """The edits of the root of a module's entry, those of attributes first; each is well-formed."""
     entry = module.entry
     called = [module.by_name[name] for name in computation_names(entry.root.attributes)]
+    devices = module.replica_count * module.num_partitions
     for computation in (entry, *called):
-        for instruction in chain(*(kind(computation) for kind in (_other_attributes, _other_order, _other_opcodes))):
+        others = (_other_attributes(computation, devices), _other_order(computation), _other_opcodes(computation))
+        for instruction in chain(*others):
             edited = _with_root(module, computation, instruction)
             if _is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
@@ -79,7 +81,7 @@ def _text(instruction: Instruction) -> str:
     return line[line.index(f" {instruction.opcode}(") + 1 :]
 
 
-def _other_attributes(computation: Computation) -> Iterator[Instruction]:
+def _other_attributes(computation: Computation, devices: int = 1) -> Iterator[Instruction]:
     root = computation.root
     declarations = {} if root.attributes is None else attribute_fields(type(root.attributes))
     for declared in declarations.values():
@@ -88,7 +90,7 @@ def _other_attributes(computation: Computation) -> Iterator[Instruction]:
         if vary is None or value is None:
             continue
         sizes = [getattr(each.shape, "dimensions", ()) for each in (*computation.operands_of(root), root)]
-        around = _Around(min(max([1, *map(len, sizes)]), LIMITS.permuted_dimensions), sizes[0])
+        around = _Around(min(max([1, *map(len, sizes)]), LIMITS.permuted_dimensions), sizes[0], devices)
         for other in dict.fromkeys(vary(declared, value, around)):
             if other != value:
                 yield attrs.evolve(root, attributes=attrs.evolve(root.attributes, **{declared.field: other}))
@@ -102,6 +104,8 @@ class _Around:
     """The most dimensions that an operand or the result has."""
     sizes: tuple[int, ...]
     """The dimensions of the first operand."""
+    devices: int
+    """On how many devices the module runs."""
 
 
 def _other_order(computation: Computation) -> Iterator[Instruction]:
@@ -208,17 +212,42 @@ def _window(_: AttributeField, value: Window, __: _Around) -> Iterator[Window]:
     yield from map(Window, _one_changed(value.dimensions, moved))
 
 
-def _routes(_: AttributeField, value: Sequence[tuple[int, int]], __: _Around) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All the other way."""
-    yield tuple((target, source) for source, target in value)
+def _routes(
+    _: AttributeField, value: Sequence[tuple[int, int]], around: _Around
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    """All the other way; one more between devices that have none; all equally far; two targets exchanged; one less."""
+    pairs = tuple((source, target) for source, target in value)
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    devices = range(around.devices)
+    yield tuple((target, source) for source, target in pairs)
+    for source in devices:
+        for target in devices:
+            if source not in sources and target not in targets:
+                yield tuple(sorted((*pairs, (source, target))))
+    for senders in (devices, sources):
+        for far in devices[1:]:
+            yield tuple((source, (source + far) % around.devices) for source in senders)
+    for first, second in combinations(range(len(pairs)), 2):
+        turned = list(targets)
+        turned[first], turned[second] = turned[second], turned[first]
+        yield tuple(zip(sources, turned, strict=True))
+    for place in range(len(pairs)):
+        yield pairs[:place] + pairs[place + 1 :]
 
 
 def _groups(_: AttributeField, value: ReplicaGroups, __: _Around) -> Iterator[ReplicaGroups]:
-    """The members of all groups by their places instead; all together."""
+    """The members of all groups by their places instead; all together; in their order; neighbours, or those equally
+    far apart, in groups of each size."""
     groups = value.expand()
+    members = sorted(chain(*groups))
     if len({len(group) for group in groups}) == 1:
         yield ReplicaGroups(groups=tuple(zip(*groups, strict=True)))
-        yield ReplicaGroups(groups=(tuple(sorted(chain(*groups))),))
+        yield ReplicaGroups(groups=(tuple(members),))
+    yield ReplicaGroups(groups=tuple(tuple(sorted(group)) for group in groups))
+    count = len(members)
+    for size in (size for size in range(2, count) if count % size == 0):
+        yield ReplicaGroups(groups=tuple(tuple(members[place : place + size]) for place in range(0, count, size)))
+        yield ReplicaGroups(groups=tuple(tuple(members[place :: count // size]) for place in range(count // size)))
 
 
 _VARIATIONS: Mapping[Grammar, Callable[[AttributeField, Any, _Around], Iterator[Any]]] = {

@@ -79,14 +79,14 @@ class Repairs:
             self._tried += 1
             if self._tried > last or self._is_over():
                 break
-            now = rerun.value({node.number: change.array})
+            is_everywhere = self._is_right_on_all(pair, change, rerun)
+            now = rerun.value(self._on_all_devices(change) if is_everywhere else {node.number: change.array})
             if now is None or not comes_near(now, before, pair.theirs.value):
                 continue
             as_it_is = rerun.value({node.number: self._state.raw[node.number]})
             if as_it_is is not None and comes_near(as_it_is, before, pair.theirs.value):
                 # What an earlier patch had put wrong comes right by being computed again, whatever the change.
                 continue
-            is_everywhere = self._is_right_on_all(pair, change)
             text = text if is_everywhere else f"on device {node.device}, {text}"
             repair = Repair(node, text, operand=change.operand, is_everywhere=is_everywhere)
             if is_right(now, pair.theirs.value):
@@ -104,13 +104,13 @@ class Repairs:
                 found[peer.number] = array
         return found
 
-    def _is_right_on_all(self, pair: NodePair, change: _Change) -> bool:
+    def _is_right_on_all(self, pair: NodePair, change: _Change, rerun: Rerun) -> bool:
         """Whether a value that comes right on one device does so where all run the instruction that is changed, and is
         right on the others, as far as the change reaches them."""
         if len(self._replay.graph.outputs) < 2:
             return True
         changed = self._on_all_devices(change)
-        now = Rerun(self._replay, self._state, pair.ours).value(changed)
+        now = rerun.value(changed)
         if now is None or not comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value):
             return False
         theirs = {node.device: node for node in _peers(pair.theirs, self._replay.index.graph)}
@@ -182,7 +182,7 @@ class Repairs:
                     if kind != str(entry.dtype):
                         continue
                     changed = np.full(entry.shape, other.value.reshape(-1)[0], entry.dtype)
-                    given_by = partial(self._given_on, place, {each: changed for each in self._replay.graph.outputs})
+                    given_by = partial(self._given_on, place, dict.fromkeys(self._replay.graph.outputs, changed))
                     array = given_by(node)
                     if array is not None:
                         text = f"its value is right if %{entry.instance.instruction.name} is {number}"
