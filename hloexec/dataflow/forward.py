@@ -70,9 +70,8 @@ class ForwardAnalysis(ABC, Generic[F]):
     def computed(self, computation: Computation, instruction: Instruction, operands: list[F], place: Place) -> F:
         """What is known of the result of any operation that is no control flow."""
 
-    def looped(self, called: Sequence[Computation], body: Computation, state: F) -> F:
-        """What is known of the result of a loop beyond its state, which is what holds in every iteration; `called` are
-        its condition and its body."""
+    def looped(self, condition: Computation, body: Computation, state: F) -> F:
+        """What is known of the result of a loop beyond its state, which is what holds in every iteration."""
         return state
 
     def chosen(self, choice: F, fact: F) -> F:
@@ -114,9 +113,11 @@ class ForwardAnalysis(ABC, Generic[F]):
             return operands[0]
         if role is Role.PART:
             return self._part(operands[0], traits_of(instruction).part)
-        called = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
         if role is Role.WHILE:
-            return self._loop(called, operands[0], is_final)
+            attributes = instruction.attributes
+            condition, body = (self.module.by_name[name] for name in (attributes.condition, attributes.body))
+            return self._loop(condition, body, operands[0], is_final)
+        called = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
         if role is Role.CONDITIONAL:
             pairs = zip(called, operands[1:], strict=True)
             first, *others = [self.run(branch, [operand], is_final=is_final) for branch, operand in pairs]
@@ -136,8 +137,7 @@ class ForwardAnalysis(ABC, Generic[F]):
             fact = fact.parts[number] if number < len(fact.parts) else self.nothing
         return fact
 
-    def _loop(self, called: Sequence[Computation], state: F, is_final: bool) -> F:
-        body = next((each for each in called if each.root.shape == each.parameter_shapes[0]), called[-1])
+    def _loop(self, condition: Computation, body: Computation, state: F, is_final: bool) -> F:
         for _ in range(self.most_rounds):
             after = _joined(state, self.run(body, [state], is_final=False))
             if after == state:
@@ -146,6 +146,6 @@ class ForwardAnalysis(ABC, Generic[F]):
         else:
             state = self.nothing
         if is_final:
-            for each in called:
-                self.run(each, [state])
-        return self.looped(called, body, state)
+            for called in (condition, body):
+                self.run(called, [state])
+        return self.looped(condition, body, state)

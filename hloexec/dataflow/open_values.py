@@ -6,7 +6,7 @@ Opcodes and library calls say it in their entries (`unspecified` in `hloexec.ops
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 import attrs
 
@@ -113,10 +113,9 @@ class _Analysis(ForwardAnalysis[_Open]):
             places |= self.run(self.module.by_name[name], [], is_final=False).all
         return _everywhere(instruction.shape, places)
 
-    def looped(self, called: Sequence[Computation], body: Computation, state: _Open) -> _Open:
+    def looped(self, condition: Computation, body: Computation, state: _Open) -> _Open:
         """How often a loop runs decides over all that it hands on."""
-        conditions = [self.run(each, [state], is_final=False).all for each in called if each is not body]
-        return state.with_places(frozenset().union(*conditions))
+        return state.with_places(self.run(condition, [state], is_final=False).all)
 
     def chosen(self, choice: _Open, fact: _Open) -> _Open:
         return fact.with_places(choice.all)

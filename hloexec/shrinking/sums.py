@@ -184,7 +184,7 @@ class Sums(ForwardAnalysis[_Fact]):
         roots = sorted(map(self.relations.root, self.dimensions.values[place[0]][place[1]].axes))
         self.spread.setdefault(source, {}).update(dict.fromkeys([tuple(roots), *((root,) for root in roots)]))
 
-    def looped(self, called: Sequence[Computation], body: Computation, state: _Fact) -> _Fact:
+    def looped(self, condition: Computation, body: Computation, state: _Fact) -> _Fact:
         """What the body adds to is a sum over the dimensions along which the loop's counters are positions."""
         given = self.dimensions.values[body.name][body.parameters[0].name]
         added = {
