@@ -1,0 +1,80 @@
+"""What `hloexec diff` blames for the difference of two modules, so that a smaller pair shows the same fault."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from hloexec.diffing import Diff, Finding, diff
+from hloexec.errors import HloError, HloWarning
+from hloexec.ir import Instruction
+from hloexec.minifying.case import Case
+from hloexec.ops.attributes import computation_names
+from hloexec.structs import frozen
+
+__all__ = ["Blame", "blame_of", "found_by_diff"]
+
+_RUNS = 1_000_000
+"""Runs of an instruction that a search for what is to blame takes at most."""
+
+
+@frozen
+class Blame:
+    """The kind of fault that `diff` names first. Names and sizes are no part of it, as a smaller pair has others."""
+
+    opcode: str
+    opcode_before: str | None
+    """That of what gave the right value; None where nothing did."""
+    is_written_alike: bool
+    """Whether both have the same opcode and the same attributes: what they take, or what they call, is to blame."""
+
+    def __str__(self) -> str:
+        if self.opcode_before is None:
+            return f"{self.opcode}, which has no counterpart"
+        if self.is_written_alike:
+            return f"{self.opcode}, by what it is given or calls"
+        return f"{self.opcode} in place of {self.opcode_before}"
+
+
+def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
+    """What `hloexec.diff` says of the pair."""
+    assert case.other is not None
+    kept = {name: value for name, value in options.items() if name not in ("timeout", "max_iterations")}
+    try:
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
+            return diff(case.other, case.module, case.inputs, runs=_RUNS, **kept)
+    except HloError:
+        return None
+
+
+def blame_of(found: Diff | None) -> tuple[Blame | None, bool]:
+    """The fault that is named first, and whether it is certain."""
+    if found is None or not found.findings:
+        return None, False
+    first: Finding = found.findings[0]
+    after = first.after.of(found.after)
+    before = None if first.before is None else first.before.of(found.before)
+    is_alike = before is not None and _are_written_alike(after, before)
+    return Blame(after.opcode, None if before is None else before.opcode, is_alike), first.is_certain
+
+
+def _are_written_alike(ours: Instruction, theirs: Instruction) -> bool:
+    return (
+        ours.opcode == theirs.opcode
+        and ours.shape.compatible(theirs.shape)
+        and type(ours.attributes) is type(theirs.attributes)
+        and _plain_attributes(ours) == _plain_attributes(theirs)
+    )
+
+
+def _plain_attributes(instruction: Instruction) -> list[Any]:
+    """The attributes but for the names of computations, which each module chooses for itself."""
+    attributes = instruction.attributes
+    if attributes is None or not attrs.has(type(attributes)):
+        return [attributes]
+    names = tuple(computation_names(attributes))
+    values = [getattr(attributes, each.name) for each in attrs.fields(type(attributes))]
+    return [value for value in values if not names or (value not in names and value != names)]
