@@ -71,7 +71,7 @@ class Repairs:
             return None
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
-        near = None
+        near: list[Repair] = []
         right: list[Repair] = []
         last = LIMITS.edits
         for change in self._changes(steps, others):
@@ -92,8 +92,11 @@ class Repairs:
             if is_right(now, pair.theirs.value):
                 last = min(last, self._tried + LIMITS.more_edits)
                 right.append(repair)
-            near = near or repair
-        return _one_of(right) or near
+            near.append(repair)
+        if len(self._replay.graph.outputs) > 1 and (found := [repair for repair in near if repair.is_everywhere]):
+            # What comes near on all devices may be meant as well as what is right to within two roundings.
+            return _one_of(sorted(found, key=lambda repair: repair not in right))
+        return _one_of(right) or next(iter(near), None)
 
     def _on_all_devices(self, change: _Change) -> dict[int, Array]:
         """What an instruction that is changed gives on each device, by its nodes: it is one instruction."""
@@ -119,11 +122,14 @@ class Repairs:
             if counterpart is None:
                 continue
             now = Rerun(self._replay, self._state, peer).value(changed)
-            if now is not None and not is_right(now, counterpart.value):
+            if now is not None and not is_near(now, counterpart.value):
                 return False
         return True
 
     def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
+        if len(self._replay.graph.outputs) > 1:
+            # An instruction is changed on all devices at once.
+            steps = list({node.instance.name: node for node in reversed(steps)}.values())[::-1]
         for kind in (self._left_out, self._with_constants, self._edited, self._from_others):
             yield from kind(steps, others)
 
@@ -133,17 +139,23 @@ class Repairs:
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
             given_by = partial(self._given_by_edit, edit)
             array = given_by(node)
-            if array is not None and not self._changes_little(node, array):
+            if array is not None and not self._changes_little(node, array, given_by):
                 yield _Change(node, array, f"its value is right if it is {edit.text}", given_by)
 
     def _given_by_edit(self, edit: Edit, node: Node) -> Array | None:
         arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
         return None if arrays is None else arrays[node.leaf]
 
-    def _changes_little(self, node: Node, now: Array) -> bool:
+    def _changes_little(self, node: Node, now: Array, given_by: Callable[[Node], Array | None]) -> bool:
         """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
-        of small numbers is."""
-        values = (self._state.raw[node.number], *(self._state.values[entry.number] for entry in node.instance.inputs))
+        of small numbers is; of what exchanges values, on all devices."""
+        if not self._is_as_it_was(node, now):
+            return False
+        others = _peers(node, self._replay.graph) if node.instance.others else []
+        return all(array is None or self._is_as_it_was(peer, array) for peer in others for array in [given_by(peer)])
+
+    def _is_as_it_was(self, node: Node, now: Array) -> bool:
+        values = (self._state.raw[node.number], *(self._state.values[entry.number] for entry in _taken(node)))
         return any(value.shape == now.shape and is_near(now, value) for value in values)
 
     def _edits_of(self, node: Node) -> Iterator[Edit]:
@@ -155,7 +167,7 @@ class Repairs:
         """An operand in the place of a result of its shape."""
         for node in steps:
             raw = self._state.raw[node.number]
-            for place, entry in enumerate(node.instance.inputs):
+            for place, entry in enumerate(_taken(node)):
                 value = self._state.values[entry.number]
                 is_alike = value.shape == raw.shape and entry.digest.family == node.digest.family
                 if is_alike and not constant_of(entry) and not is_same(value, raw):
@@ -165,7 +177,7 @@ class Repairs:
                     yield _Change(node, value, text, partial(self._given_as_it_is, place))
 
     def _given_as_it_is(self, place: int, node: Node) -> Array:
-        return self._state.values[node.instance.inputs[place].number]
+        return self._state.values[_taken(node)[place].number]
 
     def _with_constants(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A constant of `before` in the place of one."""
@@ -175,7 +187,7 @@ class Repairs:
             if constant_of(entry) and entry.digest.is_uniform
         }
         for node in steps:
-            for place, entry in enumerate(node.instance.inputs):
+            for place, entry in enumerate(_taken(node)):
                 if not constant_of(entry) or not entry.digest.is_uniform:
                     continue
                 for (kind, number), other in theirs.items():
@@ -191,7 +203,7 @@ class Repairs:
     def _from_others(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[_Change]:
         """A value that `before` uses in the place of an operand."""
         for node in steps:
-            for place, entry in enumerate(node.instance.inputs):
+            for place, entry in enumerate(_taken(node)):
                 for other in others:
                     # What another device has comes from there by an exchange only.
                     is_alike = other.shape == entry.shape and other.dtype == entry.dtype
@@ -208,7 +220,7 @@ class Repairs:
 
     def _given_on(self, place: int, values: Mapping[int, Array], node: Node) -> Array | None:
         """What a node is with another value, by its device, in the place of an operand; None where nothing changes."""
-        entry = node.instance.inputs[place]
+        entry = _taken(node)[place]
         if entry.device not in values:
             return None
         changes = {entry.number: values[entry.device]}
@@ -220,6 +232,11 @@ class Repairs:
         if arrays is None or is_same(arrays[node.leaf], self._state.raw[node.number]):
             return None
         return arrays[node.leaf]
+
+
+def _taken(node: Node) -> list[Node]:
+    """The operands of a node on its own device."""
+    return list(dict.fromkeys(entry for part in node.instance.operands for entry in part))
 
 
 def _peers(node: Node, graph: Graph) -> list[Node]:
@@ -238,10 +255,11 @@ def _one_of(repairs: Sequence[Repair]) -> Repair | None:
     """The first of some repairs, or of many, the one that is nearest to the value; with what the others change."""
     if not repairs:
         return None
-    nodes = {repair.node.number: repair.node for repair in repairs}
+    # One change of what runs on several devices, or several times, may be found for each of the runs on its own.
+    firsts = {repair.node.instance.name: repair.node for repair in reversed(repairs)}
+    nodes = {node.number: node for node in firsts.values()}
     is_many = len(nodes) > LIMITS.largest_region
-    best = [repair for repair in repairs if repair.is_everywhere] or repairs
-    first = max(best, key=lambda repair: repair.node.number) if is_many else best[0]
+    first = max(repairs, key=lambda repair: repair.node.number) if is_many else repairs[0]
     return attrs.evolve(first, alike=tuple(nodes[number] for number in sorted(nodes)))
 
 

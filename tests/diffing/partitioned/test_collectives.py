@@ -64,9 +64,30 @@ def _diff(before: str, after: str) -> hloexec.Diff:
     ],
     ids=["first-missing", "last-missing", "exchanged", "the-other-way", "two-on"],
 )
-def test_no_other_instruction_is_certain_where_pairs_of_a_permutation_are_wrong(name: str, pairs: str) -> None:
+def test_wrong_pairs_of_a_permutation_are_named_and_nothing_else_is_certain(name: str, pairs: str) -> None:
     lines = [line.replace(ONE_ON, pairs) if f" {name} = " in line else line for line in RING.splitlines()]
     found = _diff(SUM_OF_ALL, "\n".join(lines))
     assert found.verdict == "differ"
     first = found.findings[0]
+    assert name in {first.after.instruction, *(step.instruction for step in first.region)}
     assert not first.is_certain or first.after.instruction == name
+
+
+@pytest.mark.parametrize(("name", "place"), [("p1", 0), ("p2", 2), ("p3", 3)])
+def test_a_missing_pair_is_said(name: str, place: int) -> None:
+    pairs = ["{0,1}", "{1,2}", "{2,3}", "{3,0}"]
+    del pairs[place]
+    wrong = f"{{{','.join(pairs)}}}"
+    found = _diff(SUM_OF_ALL, RING.replace(f"{_line(name)}{ONE_ON}", f"{_line(name)}{wrong}"))
+    first = found.findings[0]
+    assert (first.after.instruction, first.is_certain) == (name, True)
+    assert (
+        first.reason
+        == f"its value is right if it is {_line(name).split(' = ')[1].split('] ')[1].replace('(', '(%')}{ONE_ON}"
+    )
+
+
+def _line(name: str) -> str:
+    """The text of a permutation up to its pairs."""
+    (line,) = (line for line in RING.splitlines() if f" {name} = " in line)
+    return line.removesuffix(ONE_ON)
