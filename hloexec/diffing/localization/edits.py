@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import Any
 
 import attrs
@@ -41,10 +41,9 @@ def edits_of(module: Module) -> Iterator[Edit]:
     """The edits of the root of a module's entry, those of attributes first; each is well-formed."""
     entry = module.entry
     called = [module.by_name[name] for name in computation_names(entry.root.attributes)]
-    devices = module.replica_count * module.num_partitions
     for computation in (entry, *called):
-        others = (_other_attributes(computation, devices), _other_order(computation), _other_opcodes(computation))
-        for instruction in chain(*others):
+        attributes = _other_attributes(computation, _devices(module))
+        for instruction in chain(attributes, _other_order(computation), _other_opcodes(computation)):
             edited = _with_root(module, computation, instruction)
             if _is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
@@ -52,12 +51,16 @@ def edits_of(module: Module) -> Iterator[Edit]:
 
 def moved_otherwise(module: Module, computation: Computation, name: str) -> Iterator[Edit]:
     """The module with an instruction of one of its computations edited in its attributes; each is well-formed."""
-    for instruction in _other_attributes(attrs.evolve(computation, root_name=name)):
+    for instruction in _other_attributes(attrs.evolve(computation, root_name=name), _devices(module)):
         instructions = tuple(instruction if each.name == name else each for each in computation)
         changed = attrs.evolve(computation, instructions=instructions)
         edited = attrs.evolve(module, computations=tuple(changed if each is computation else each for each in module))
         if _is_well_formed(edited):
             yield Edit(edited, _text(instruction), is_called=False)
+
+
+def _devices(module: Module) -> int:
+    return module.replica_count * module.num_partitions
 
 
 def _with_root(module: Module, computation: Computation, root: Instruction) -> Module:
@@ -81,7 +84,7 @@ def _text(instruction: Instruction) -> str:
     return line[line.index(f" {instruction.opcode}(") + 1 :]
 
 
-def _other_attributes(computation: Computation, devices: int = 1) -> Iterator[Instruction]:
+def _other_attributes(computation: Computation, devices: int) -> Iterator[Instruction]:
     root = computation.root
     declarations = {} if root.attributes is None else attribute_fields(type(root.attributes))
     for declared in declarations.values():
@@ -91,7 +94,8 @@ def _other_attributes(computation: Computation, devices: int = 1) -> Iterator[In
             continue
         sizes = [getattr(each.shape, "dimensions", ()) for each in (*computation.operands_of(root), root)]
         around = _Around(min(max([1, *map(len, sizes)]), LIMITS.permuted_dimensions), sizes[0], devices)
-        for other in dict.fromkeys(vary(declared, value, around)):
+        # Of hundreds of devices, there are more pairs than are ever tried.
+        for other in dict.fromkeys(islice(vary(declared, value, around), LIMITS.edits)):
             if other != value:
                 yield attrs.evolve(root, attributes=attrs.evolve(root.attributes, **{declared.field: other}))
 

@@ -79,8 +79,9 @@ class Repairs:
             self._tried += 1
             if self._tried > last or self._is_over():
                 break
-            is_everywhere = self._is_right_on_all(pair, change, rerun)
-            now = rerun.value(self._on_all_devices(change) if is_everywhere else {node.number: change.array})
+            changed = self._on_all_devices(change)
+            is_everywhere = self._is_right_on_all(pair, changed, rerun)
+            now = rerun.value(changed if is_everywhere else {node.number: change.array})
             if now is None or not comes_near(now, before, pair.theirs.value):
                 continue
             as_it_is = rerun.value({node.number: self._state.raw[node.number]})
@@ -107,12 +108,11 @@ class Repairs:
                 found[peer.number] = array
         return found
 
-    def _is_right_on_all(self, pair: NodePair, change: _Change, rerun: Rerun) -> bool:
+    def _is_right_on_all(self, pair: NodePair, changed: Mapping[int, Array], rerun: Rerun) -> bool:
         """Whether a value that comes right on one device does so where all run the instruction that is changed, and is
         right on the others, as far as the change reaches them."""
         if len(self._replay.graph.outputs) < 2:
             return True
-        changed = self._on_all_devices(change)
         now = rerun.value(changed)
         if now is None or not comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value):
             return False
