@@ -6,13 +6,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-
 from hloexec.diffing import Diff, Finding, diff
 from hloexec.errors import HloError, HloWarning
 from hloexec.ir import Instruction
 from hloexec.minifying.case import Case
-from hloexec.ops.attributes import computation_names
+from hloexec.ops.attributes import without_computations
 from hloexec.structs import frozen
 
 __all__ = ["Blame", "blame_of", "found_by_diff"]
@@ -62,19 +60,12 @@ def blame_of(found: Diff | None) -> tuple[Blame | None, bool]:
 
 
 def _are_written_alike(ours: Instruction, theirs: Instruction) -> bool:
-    return (
-        ours.opcode == theirs.opcode
-        and ours.shape.compatible(theirs.shape)
-        and type(ours.attributes) is type(theirs.attributes)
-        and _plain_attributes(ours) == _plain_attributes(theirs)
-    )
+    kind: type = type(ours.attributes)
+    if ours.opcode != theirs.opcode or kind is not type(theirs.attributes) or not ours.shape.compatible(theirs.shape):
+        return False
+    # Each module chooses the names of computations for itself.
+    return ours.attributes is None or _said(kind, ours) == _said(kind, theirs)
 
 
-def _plain_attributes(instruction: Instruction) -> list[Any]:
-    """The attributes but for the names of computations, which each module chooses for itself."""
-    attributes = instruction.attributes
-    if attributes is None or not attrs.has(type(attributes)):
-        return [attributes]
-    names = tuple(computation_names(attributes))
-    values = [getattr(attributes, each.name) for each in attrs.fields(type(attributes))]
-    return [value for value in values if not names or (value not in names and value != names)]
+def _said(kind: type, instruction: Instruction) -> tuple[object, ...]:
+    return without_computations(kind)(instruction.attributes)

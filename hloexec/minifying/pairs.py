@@ -90,11 +90,7 @@ def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
         values = recorded(attrs.evolve(case, module=_other(case)), options)
     except HloError:
         return None
-    given: dict[tuple[Any, ...], str] = {}
-    for number, parameter in enumerate(case.module.entry.parameters):
-        row = [case.row(device)[number] for device in range(case.devices)]
-        if (key := _identity(row)) is not None:
-            given.setdefault(key, parameter.name)
+    given = _parameters_by_value(case)
     cuts = [
         (given[key], each.name)
         for each in _other(case).entry
@@ -106,20 +102,13 @@ def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
 
 def _without_given_constants(case: Case) -> Case:
     """The pair whose first module takes parameters in place of constants that have their values."""
-    given: dict[tuple[Any, ...], str] = {}
-    for number, parameter in enumerate(case.module.entry.parameters):
-        if (key := _identity([case.row(device)[number] for device in range(case.devices)])) is not None:
-            given.setdefault(key, parameter.name)
-    names: dict[str, str] = {}
-    entry = case.module.entry
-    for each in entry:
-        if (
-            role_of(each) is Role.CONSTANT
-            and (key := _identity([each.attributes.literal.value] * case.devices)) in given
-        ):
-            names[each.name] = given[key]
+    given, entry = _parameters_by_value(case), case.module.entry
     names = {
-        name: given for name, given in names.items() if entry.by_name[name].shape.compatible(entry.by_name[given].shape)
+        each.name: given[key]
+        for each in entry
+        if role_of(each) is Role.CONSTANT
+        if (key := _identity([each.attributes.literal.value] * case.devices)) in given and key is not None
+        if each.shape.compatible(entry.by_name[given[key]].shape)
     }
     if not names or entry.root_name in names:
         return case
@@ -131,6 +120,15 @@ def _without_given_constants(case: Case) -> Case:
     changed = attrs.evolve(entry, instructions=tuple(kept))
     computations = tuple(changed if each.name == entry.name else each for each in case.module)
     return attrs.evolve(case, module=attrs.evolve(case.module, computations=computations, source=None))
+
+
+def _parameters_by_value(case: Case) -> dict[tuple[Any, ...], str]:
+    """The first parameter that is given each value, by what equal values have in common."""
+    given: dict[tuple[Any, ...], str] = {}
+    for number, parameter in enumerate(case.module.entry.parameters):
+        if (key := _identity([case.row(device)[number] for device in range(case.devices)])) is not None:
+            given.setdefault(key, parameter.name)
+    return given
 
 
 def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +10,11 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from hloexec.ir import Module
+from hloexec.minifying import oracles
 from hloexec.minifying.blame import blame_of, found_by_diff
 from hloexec.minifying.case import Case
-
-needs_scipy = pytest.mark.skipif(
-    not find_spec("scipy"), reason="scipy is not installed, which finds smaller dimensions"
-)
+from tests.minifying.packages import needs_scipy
+from tests.records import read_record
 
 LOOP = """HloModule power
 body {{
@@ -192,16 +189,12 @@ ENTRY main {{
 def test_a_fault_that_is_not_established_is_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import json
-
-    from hloexec.minifying import oracles
-
     monkeypatch.setattr(oracles, "found_by_diff", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     for name, root in (("before", "negate"), ("after", "not")):
         Path(f"{name}.hlo").write_text(HIDDEN.format(root=root))
     assert main("minify after.hlo --differs-from before.hlo -o small --json".split()) == 0
-    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    record = read_record(capsys.readouterr().out)
     (note,) = record["notes"]
     assert "is not established" in note and "to blame is" not in record["failure"]
     assert "is not established" in Path("small/README.md").read_text()
