@@ -9,7 +9,6 @@ import hloexec
 from hloexec.dataflow import Fact, ForwardAnalysis
 from hloexec.ir import Computation, Instruction
 from hloexec.ops.relations import Place
-from hloexec.shrinking.devices.numbers import literal_of
 from hloexec.structs import frozen
 
 
@@ -31,7 +30,7 @@ class _Analysis(ForwardAnalysis[_Preds]):
         return _Preds(frozenset((False, True)))
 
     def constant(self, instruction: Instruction, place: Place) -> _Preds:
-        return _Preds(frozenset((bool(literal_of(instruction)),)))
+        return _Preds(frozenset((bool(instruction.attributes.literal.value),)))
 
     def computed(
         self, computation: Computation, instruction: Instruction, operands: list[_Preds], place: Place
