@@ -95,9 +95,6 @@ class Check:
         says = f", saying {self.says!r}" if self.says else ""
         return f"the command {what}{by}{says}"
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def words_on(self, path: str) -> list[str]:
         """The command on a module."""
         words = self.argv

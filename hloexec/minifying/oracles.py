@@ -14,13 +14,11 @@ import attrs
 import numpy as np
 
 from hloexec.arguments import wrong
-from hloexec.diffing import Diff
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.running import run_devices
 from hloexec.inputs import value_of
 from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.ir import Module
-from hloexec.minifying.blame import Blame, blame_of, found_by_diff
 from hloexec.minifying.case import Case
 from hloexec.nan_search import find_nan
 from hloexec.nan_search.findings import NanSearch
@@ -80,9 +78,6 @@ class Oracle(Protocol):
     def words(self) -> str:
         """The failure in words, as a phrase without a subject: `makes NaN`."""
 
-    def notes(self) -> tuple[str, ...]:
-        """What is not known of whether the failure is that of the given module."""
-
 
 def _run(case: Case, options: Mapping[str, Any], numerics: NumericsPolicy | None = None) -> list[Value]:
     changed = options if numerics is None else {**options, "numerics": numerics}
@@ -135,9 +130,6 @@ class Nan:
         finding = None if self.search is None else self.search.finding
         return "makes NaN or infinities" if finding is None else f"{finding.opcode}: {finding.reason}"
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def _search(self, case: Case) -> NanSearch:
         with warnings.catch_warnings(action="ignore", category=HloWarning):
             return find_nan(case.module, case.inputs, elements=0, **self.options)
@@ -189,9 +181,6 @@ class _Difference:
     def words(self) -> str:
         return "differs" if self.comparison is None else f"differs: {self.comparison}"
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def _reference(self, case: Case) -> Value:
         """What the results should be."""
         raise NotImplementedError
@@ -233,65 +222,8 @@ def has_numbers(comparison: Comparison) -> bool:
     )
 
 
-@define(eq=False)
 class DiffersFrom(_Difference):
-    """From the results of another module on the same inputs, by the fault that `hloexec.diff` blames in the given one.
-
-    Where `diff` is not certain of the given module, the first fault that it is certain of is kept.
-    """
-
-    blame: Blame | None = None
-    """What is kept."""
-    _named: Blame | None = None
-    """What `diff` names in the given module, certain of it or not."""
-    _is_of_given: bool = False
-    """Whether what is kept is what `diff` is certain of in the given module."""
-    _is_certain: bool = False
-    """Whether `diff` is certain of the last case that has shown the failure."""
-    _last: tuple[Case, Diff | None] | None = None
-
-    def begin(self, case: Case) -> None:
-        super().begin(case)
-        found = found_by_diff(case, self.options)
-        self._last = case, found
-        self._named, self._is_certain = blame_of(found)
-        self._is_of_given = self._is_certain
-        self.blame = self._named if self._is_certain else None
-
-    def holds(self, case: Case) -> bool:
-        before = self.comparison
-        if not super().holds(case):
-            return False
-        found = found_by_diff(case, self.options)
-        blame, is_certain = blame_of(found)
-        if self.blame is not None and blame != self.blame:
-            self.comparison = before
-            return False
-        if is_certain:
-            self.blame = blame
-        self._is_certain, self._last = is_certain, (case, found)
-        return True
-
-    def diff_of(self, case: Case) -> Diff | None:
-        """What `hloexec.diff` says of a case."""
-        if self._last is not None and self._last[0] is case:
-            return self._last[1]
-        return found_by_diff(case, self.options)
-
-    def words(self) -> str:
-        to_blame = f"; to blame is {self.blame}" if self.blame is not None and self._is_certain else ""
-        return super().words() + to_blame
-
-    def notes(self) -> tuple[str, ...]:
-        found = []
-        if not self._is_of_given:
-            what = "" if self._named is None else f"; diff names {self._named}, and is not certain of it"
-            found.append(
-                f"what is to blame in the given module is not established{what}: this may be another difference"
-            )
-        elif not self._is_certain:
-            found.append(f"diff names {self.blame} here, too, but is not certain of it")
-        return tuple(found)
+    """From the results of another module on the same inputs."""
 
     def _reference(self, case: Case) -> Value:
         assert case.other is not None
@@ -307,9 +239,6 @@ class Against(_Difference):
 
     policy: NumericsPolicy | None = None
     """None for XLA:CPU."""
-
-    def notes(self) -> tuple[str, ...]:
-        return ("nothing names what is to blame in the given module: this may be another difference",)
 
     def _reference(self, case: Case) -> Value:
         if self.policy is not None:

@@ -352,7 +352,6 @@ def _found(first: Case, search: Search, options: Mapping[str, Any], start: float
         is_complete=is_complete,
         is_confirmed=is_confirmed,
         outcomes=dict(oracle.counts) if isinstance(oracle, Check) else {},
-        notes=oracle.notes(),
         command=tuple(_command(case, oracle, options)),
     )
 
