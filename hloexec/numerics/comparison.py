@@ -194,6 +194,12 @@ class Comparison(Described):
         return tuple(leaf for leaf in self.leaves if leaf.verdict is Verdict.NOT_DECIDED)
 
     @property
+    def furthest(self) -> LeafComparison | None:
+        """The leaf that is furthest off: of those of the worst verdict, one where a side alone is finite, else the one
+        of the largest relative error; None where all are equal."""
+        return max((leaf for leaf in self.leaves if leaf.verdict is not Verdict.EQUAL), key=_distance, default=None)
+
+    @property
     def nan_text(self) -> str:
         """How many elements are NaN on both sides, so agree whatever numbers should be there; empty where none is."""
         nans = sum(leaf.measured.nans[0] for leaf in self.leaves if leaf.measured is not None)
@@ -211,6 +217,17 @@ class Comparison(Described):
         where = f"{len(bad)} of {count} leaves; " if count > 1 else ""
         what = bad[0] if self.different else f"{bad[0].label}: {bad[0].undecided_text}"
         return f"{self.verdict.value}: {where}{what}"
+
+
+def _distance(leaf: LeafComparison) -> tuple[float, ...]:
+    """How far off a leaf is, for the order of leaves that are not equal."""
+    measured, rank = leaf.measured, _ORDER.index(leaf.verdict)
+    if measured is None:
+        return rank, math.inf
+    largest = measured.max_absolute_error or 0.0
+    relative = measured.max_relative_error
+    # Where all that is expected is zero, nothing is relative to it.
+    return rank, measured.one_sided, (math.inf if largest else 0.0) if relative is None else relative, largest
 
 
 def verdict_of(measured: Measured) -> Verdict:

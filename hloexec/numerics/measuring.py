@@ -78,6 +78,11 @@ class Measured:
     error_map: ErrorMap
     tolerance: Tolerance
 
+    @property
+    def one_sided(self) -> int:
+        """In how many places one side has a NaN or an infinity that the other does not have."""
+        return sum(self.nans[1:]) + sum(self.infinities[1:])
+
 
 def measure(
     actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None, means: _Means = None

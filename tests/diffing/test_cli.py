@@ -59,6 +59,49 @@ def test_the_verdict_comes_first_and_the_next_command_last(
     )
 
 
+@pytest.mark.parametrize(
+    ("after", "line"),
+    [
+        # Of 4 · 2, 1 · 1 and 4 − 2, 1 − 1, the second is 2.5 in place of 2.
+        ("y = f32[2] add(d, c)\n  ROOT t = (f32[2], f32[2]) tuple(p, y)", "results: 1 of 2 off; output 1 by up to"),
+        ("ROOT t = (f32[2], f32[2]) tuple(p, d)", ""),
+    ],
+)
+def test_the_first_lines_say_by_how_much_the_results_differ(
+    after: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """HloModule m
+ENTRY main {
+  x = f32[2] constant({4, 1})
+  z = f32[2] constant({2, 1})
+  c = f32[2] constant({0.5, 0})
+  d = f32[2] subtract(x, z)
+  p = f32[2] multiply(x, z)
+  BODY
+}
+"""
+    (tmp_path / "a.hlo").write_text(text.replace("BODY", "ROOT t = (f32[2], f32[2]) tuple(p, d)"))
+    (tmp_path / "b.hlo").write_text(text.replace("BODY", after))
+    paths = [str(tmp_path / "a.hlo"), str(tmp_path / "b.hlo")]
+    page = tmp_path / "page.html"
+    assert main(["diff", *paths, "--html", str(page)]) == bool(line)
+    lines = capsys.readouterr().out.splitlines()
+    main(["diff", *paths, "--json"])
+    largest = read_record(capsys.readouterr().out)["largest_difference"]
+    if not line:
+        assert largest is None and lines[1] == "" and "results:" not in page.read_text()
+        return
+    # 2.5 in place of 2: a quarter of it, 2²¹ steps of 2⁻²².
+    expected = f"{line} 0.25 relative, 0.5 absolute, 2.1e+06 ULP of f32: 1 of 2 elements not bit for bit"
+    assert lines[1].startswith(expected) and expected in page.read_text()
+    assert [largest[key] for key in ("label", "max_relative_error", "max_absolute_error", "max_ulps")] == [
+        "1",
+        0.25,
+        0.5,
+        2.0**21,
+    ]
+
+
 def test_modules_that_agree_exit_with_0(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", files["right"], files["right"]]) == 0
     assert capsys.readouterr().out.startswith("agree: 2 of 2 results bit for bit, 2 of 2 values found")

@@ -9,14 +9,24 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hloexec.dtypes import element_type
 from hloexec.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.numerics.measuring import ElementDifference, Measured
+from hloexec.numerics.severities import tolerates_nothing
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.wording import listing, natural_number, number_runs
 
-__all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
+__all__ = [
+    "comparison_record",
+    "comparison_text",
+    "comparison_view",
+    "furthest_line",
+    "furthest_record",
+    "leaf_comparison_record",
+    "verdict_line",
+]
 
 _STYLES = {
     Verdict.EQUAL: "bold green",
@@ -44,6 +54,55 @@ def verdict_line(comparison: Comparison) -> Text:
         rest = plural(count, "array") + (f", {equal} of them bit for bit" if equal < count and count > 1 else "")
         rest += f", {comparison.nan_text}" if comparison.nan_text else ""
     return Text.assemble((verdict.value, _STYLES[verdict]), (f"  {rest}", "dim"))
+
+
+def furthest_line(comparison: Comparison, devices: int = 1) -> str:
+    """How many leaves are not equal, and by how much the one that is furthest off is; empty where all are equal."""
+    leaf = comparison.furthest
+    if leaf is None:
+        return ""
+    count = len(comparison.leaves)
+    off = sum(each.verdict is not Verdict.EQUAL for each in comparison.leaves)
+    where = "result: off" if count == 1 else f"results: {count_text(off)} of {count_text(count)} off"
+    if count > 1:
+        where += f"; {_output_name(leaf.label, devices)}{' the furthest' if off > 1 else ''}"
+    if leaf.measured is None:
+        return f"{where}: {leaf.note}"
+    errors = _largest_errors(leaf, leaf.measured)
+    by = f"{',' if off > 1 and count > 1 else ''} by up to {', '.join(errors)}" if errors else ""
+    return f"{where}{by}: {', '.join(_elements_off(leaf, leaf.measured))}"
+
+
+def _output_name(label: str, devices: int) -> str:
+    """What a leaf is called, whose label begins with the number of one of `devices`."""
+    device, _, rest = label.partition(".")
+    if devices == 1 or natural_number(device) is None:
+        return f"output {label}"
+    return f"output {rest} on device {device}" if rest else f"that on device {device}"
+
+
+def _largest_errors(leaf: LeafComparison, measured: Measured) -> list[str]:
+    """The largest errors of finite elements, those that say something of their type."""
+    if not measured.max_absolute_error or leaf.ulp_type == "pred":
+        return []
+    ulps = measured.ulp_percentiles.get(100)
+    is_inexact = element_type(leaf.ulp_type).is_inexact
+    errors = [f"{number_text(measured.max_absolute_error, 3)} absolute"]
+    if measured.max_relative_error is not None:
+        errors.insert(0, f"{number_text(measured.max_relative_error, 3)} relative")
+    return [*errors, f"{_ulp_text(ulps)} ULP of {leaf.ulp_type}"] if is_inexact and ulps is not None else errors
+
+
+def _elements_off(leaf: LeafComparison, measured: Measured) -> list[str]:
+    """How many elements are not equal, and how many of them are so in a way that errors do not say."""
+    parts = [f"{count_text(measured.unequal)} of {plural(leaf.count, 'element')} not bit for bit"]
+    for name, (_, ours, theirs) in (("NaN", measured.nans), ("infinite", measured.infinities)):
+        parts += [f"{count_text(ours + theirs)} {name} on one side only"] if ours + theirs else []
+    if measured.unlike_zeros:
+        parts.append(f"{plural(measured.unlike_zeros, 'zero')} of the other sign")
+    if measured.mismatches and not tolerates_nothing(leaf.tolerance):
+        parts.append(f"{count_text(measured.mismatches)} beyond what rounding explains")
+    return parts
 
 
 def comparison_view(
@@ -202,6 +261,27 @@ def _map(leaf: LeafComparison) -> Text:
     found = leaf.error_map
     frame = f"[{found.rows}, {found.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
     return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
+
+
+def furthest_record(comparison: Comparison) -> dict[str, object] | None:
+    """By how much the leaf that is furthest off is; None where all are equal."""
+    leaf = comparison.furthest
+    if leaf is None:
+        return None
+    measured = leaf.measured
+    return {
+        "label": leaf.label,
+        "actual_shape": leaf.actual_shape,
+        "expected_shape": leaf.expected_shape,
+        "verdict": leaf.verdict.value,
+        "element_count": leaf.count,
+        "mismatch_count": leaf.mismatches,
+        "max_absolute_error": None if measured is None else measured.max_absolute_error,
+        "max_relative_error": None if measured is None else measured.max_relative_error,
+        "max_ulps": None if measured is None else measured.ulp_percentiles.get(100),
+        "nan_difference_count": 0 if measured is None else sum(measured.nans[1:]),
+        "infinity_difference_count": 0 if measured is None else sum(measured.infinities[1:]),
+    }
 
 
 def comparison_record(comparison: Comparison) -> dict[str, object]:

@@ -15,12 +15,12 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.origins import hlo_line
 from hloexec.report.layout import next_steps, plain_table
-from hloexec.report.numerics.comparison import comparison_record, comparison_view
+from hloexec.report.numerics.comparison import comparison_record, comparison_view, furthest_line, furthest_record
 from hloexec.report.numerics.pairs import SavedPair, pair_view
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 
-__all__ = ["diff_line", "diff_record", "diff_view", "sides_record"]
+__all__ = ["diff_line", "diff_record", "diff_view", "results_lines", "sides_record"]
 
 _MOST_STEPS = 5
 """A called computation of more is not shown."""
@@ -30,15 +30,15 @@ _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "not decided": "
 def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPair | None = None) -> RenderableType:
     """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
     of `after`."""
-    parts: list[RenderableType] = [diff_line(found)]
+    parts: list[RenderableType] = [diff_line(found), *results_lines(found)]
     if found.findings:
         first = found.findings[0]
         parts += [Text(""), *_details(first, found)]
         parts += [Text(""), _table(found, found.findings[:top])]
     else:
-        off = [leaf for leaf in found.outputs.leaves if leaf.unequal]
-        if off:
-            parts += [Text(""), Text(f"  {off[0]}")]
+        furthest = found.outputs.furthest
+        if furthest is not None:
+            parts += [Text(""), Text(f"  {furthest}")]
     parts += [Text(""), Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
     parts += [Text(note, style="yellow") for note in found.notes]
     if saved is not None:
@@ -69,6 +69,13 @@ def diff_line(found: Diff) -> Text:
     if len(found.findings) > 1:
         text.append(f", and {plural(len(found.findings) - 1, 'other')} after it")
     return text
+
+
+def results_lines(found: Diff) -> list[Text]:
+    """By how much the results differ; nothing where they do not."""
+    devices = found.after.replica_count * found.after.num_partitions
+    line = furthest_line(found.outputs, devices)
+    return [Text(line)] if line else []
 
 
 def _share(found: Diff) -> str:
@@ -197,6 +204,7 @@ def diff_record(found: Diff) -> dict[str, object]:
         "before_module": found.before.name,
         "after_module": found.after.name,
         "verdict": found.verdict,
+        "largest_difference": furthest_record(found.outputs),
         "findings": [_finding_record(finding, found) for finding in found.findings],
         "comparison": comparison_record(found.outputs),
         "matches": [

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff
 from hloexec.report.layout import command_text, plain_table, with_rest
-from hloexec.report.numerics.diffs import diff_record, diff_view
+from hloexec.report.numerics.diffs import diff_record, diff_view, results_lines
 from hloexec.report.units import plural
 
 __all__ = ["folder_record", "folder_view"]
@@ -28,9 +28,11 @@ _RANKS = {outcome: rank for rank, outcome in enumerate(_STYLES)}
 def folder_view(found: FolderDiff, top: int, command: Callable[..., str]) -> RenderableType:
     """Everything there is to say; `command` writes a command with the options that were given."""
     parts: list[RenderableType] = [_verdict(found)]
+    shown = next((module for module in found.modules if module.outcome == found.outcome), None)
+    if shown is not None and shown.to_blame is not None and shown.to_blame.diff is not None:
+        parts += results_lines(shown.to_blame.diff)
     if len(found.modules) > 1:
         parts += [Text(""), _modules(found.modules, top)]
-    shown = next((module for module in found.modules if module.outcome == found.outcome), None)
     if shown is not None and (len(found.modules) == 1 or shown.to_blame is not None):
         parts += [Text(""), _steps(shown, top)]
     failed = [(module, step) for module in found.modules for step in module.steps if step.outcome == "not compared"]

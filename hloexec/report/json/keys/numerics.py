@@ -246,6 +246,10 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     "triaged_modules": ("[triaged_module]", "All modules, by their names."),
     "case_kind": ("module|pair|stages", "Whether it is a module, a pair, or a module at several stages."),
     "files": ("[text]", "The files that were judged (of a pair or of stages in their order), or written."),
+    "largest_difference": (
+        "different_output",
+        "The array of the result that is furthest off; null where all have the same bits.",
+    ),
     "different_outputs": ("[different_output]", "The arrays of the result that differ."),
     "nan_difference_count": ("integer", "How many elements are NaN on one side only."),
     "infinity_difference_count": ("integer", "How many elements are infinite on one side only."),
