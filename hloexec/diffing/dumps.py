@@ -7,7 +7,9 @@ XLA numbers the modules of a process and names files after them:
     module_0001.jit_f.cpu_after_optimizations.txt
 
 The second is written with `--xla_dump_hlo_pass_re`: the module in the pass pipeline `simplification`, after its pass
-`algsimp` has changed it. Passes that change nothing write no file, but the start of a pipeline does.
+`algsimp` has changed it. Passes that change nothing write no file, but the start of a pipeline does. A pass may run a
+pipeline of its own, as `spmd-partitioning` runs `spmd-cleanup`. The files of that one stand before the file of the
+pass, and what the pass has changed by then is in the first of them.
 
 TPUs add the changelist that their compiler was built at (`jit_f.cl_123456`), and may write what is optimized under a
 number of its own. Where names would be too long for a file, XLA leaves the module's name out.
@@ -21,6 +23,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import attrs
+
 from hloexec.errors import InputError, os_errors_named
 from hloexec.structs import frozen
 
@@ -28,7 +32,7 @@ __all__ = ["DumpedModule", "Stage", "dumped_modules"]
 
 _SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
 _START = r"(?:\d+\.)?module_(\d+)\."
-_PASS = re.compile(rf"{_START}(.+\.|)(\d{{4,}})\.([^/]+?)\.after_([^/]+?)(?:\.before_[^/]+?)?{_SUFFIX}")
+_PASS = re.compile(rf"{_START}(.+\.|)(\d{{4,}})\.([^/]+?)\.after_([^/]+?)(?:\.before_([^/]+?))?{_SUFFIX}")
 _WHOLE = re.compile(
     rf"{_START}(.+?\.|)((?:cl_\d+\.)?(?:sm_\d+\.\d+\w*?_|[a-z]\w*?_|)(?:(before|after)_optimizations|after_codegen))"
     rf"(?:_(?:before|after)_buffer_assignment)?{_SUFFIX}"
@@ -38,6 +42,8 @@ _COPY = re.compile(r"_(?:before|after)_buffer_assignment\.|\.after_codegen\.")
 _CHANGELIST = re.compile(r"(?:(?<=\.)|^)cl_\d+\.$")
 _OUTSIDE = "pipeline-start"
 """What XLA calls the pass before the first one of a pipeline."""
+_END = "pipeline-end"
+"""And the one after the last."""
 
 
 @frozen
@@ -49,6 +55,12 @@ class Stage:
     """`before_optimizations`, `cpu_after_optimizations`; or the pass that has just run, such as `algsimp`."""
     pipeline: str | None = None
     """The pipeline of that pass, None where the stage is no pass's."""
+    next_pass: str | None = None
+    """The pass of that pipeline that is up next, if the file says so."""
+    holder: Stage | None = None
+    """What the pass that runs this pipeline gives in the end, if there is one, and no other can be meant."""
+    ran_before: str | None = None
+    """The last pipeline that ran since the stage before in its own one, maybe as a part of this pass."""
 
     def __str__(self) -> str:
         if self.pipeline is None:
@@ -80,6 +92,28 @@ class DumpedModule:
         return f"module_{self.number:04}{'.' * bool(self.name)}{self.name}"
 
 
+def _nested(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Stages in their order, with what is known of pipelines that passes of other pipelines run."""
+    found = list(stages)
+    last: dict[str | None, int] = {}
+    sections = []
+    for end, stage in enumerate(stages):
+        start = last.get(stage.pipeline)
+        if stage.is_pass and start is not None and stages[start].next_pass not in (None, _END) and start + 1 < end:
+            sections.append((start, end))
+        last[stage.pipeline] = end
+    # The innermost last, so that it is what counts.
+    for start, end in sorted(sections, key=lambda section: section[0] - section[1]):
+        outer = stages[end]
+        inner = stages[end - 1].pipeline
+        found[end] = attrs.evolve(found[end], ran_before=None if inner == outer.name else inner)
+        is_one_pass = stages[start].next_pass == outer.name
+        for place in range(start + 1, end):
+            is_held = is_one_pass and stages[place].pipeline != outer.name
+            found[place] = attrs.evolve(found[place], holder=outer if is_held else None)
+    return tuple(found)
+
+
 def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
     """The modules of which a dump folder holds HLO, by their numbers; other files are passed over.
 
@@ -104,8 +138,8 @@ def _grouped(folder: Path, names: Iterable[str]) -> tuple[DumpedModule, ...]:
     # Text sorts after protocol buffers here, and so takes their place, as what is optimized does that of copies of it.
     for name in sorted(names, key=lambda name: (".txt" in name, not _COPY.search(name), name)):
         if match := _PASS.fullmatch(name):
-            number, module, place, pipeline, done = match.groups()
-            stage = Stage(folder / name, done, pipeline)
+            number, module, place, pipeline, done, following = match.groups()
+            stage = Stage(folder / name, done, pipeline, following)
             passes.setdefault((int(number), _named(module)), {})[int(place)] = stage
         elif match := _WHOLE.fullmatch(name):
             number, module, title, side = match.groups()
@@ -121,7 +155,7 @@ def _grouped(folder: Path, names: Iterable[str]) -> tuple[DumpedModule, ...]:
             keys = [(number, name), *([(number, "")] if len(named) == 1 and name else [])]
             whole = {side: stage for key in reversed(keys) for side, stage in wholes.get(key, {}).items()}
             steps = {place: stage for key in reversed(keys) for place, stage in passes.get(key, {}).items()}
-            ordered = tuple(stage for _, stage in sorted(steps.items()))
+            ordered = _nested([stage for _, stage in sorted(steps.items())])
             modules.append(DumpedModule(number, name, whole.get("before"), ordered, whole.get("after")))
     return _with_later_numbers(modules)
 

@@ -43,12 +43,26 @@ class StageDiff:
     """None where a stage could not be run."""
     reason: str = ""
     """Why it could not, as a sentence."""
+    has_gap: bool = False
+    """Whether stages between the two could not be run, so that their passes are part of the step."""
+
+    @property
+    def made_by(self) -> Stage | None:
+        """What the pass gives in the end that made `after` of `before`; None where several passes may have."""
+        if self.has_gap:
+            return None
+        return self.after if self.after.is_pass else self.after.holder
 
     def __str__(self) -> str:
         """The pass that produced `after` from `before`, or the range of passes between them."""
-        if self.after.is_pass or str(self.before) == str(self.after):
-            return str(self.after)
-        return f"{self.before} → {self.after}"
+        made_by = self.made_by
+        if made_by is None:
+            return str(self.after) if str(self.before) == str(self.after) else f"{self.before} → {self.after}"
+        if made_by is not self.after:
+            return f"{made_by}, before its {self.after.pipeline}"
+        if self.after.holder is not None:
+            return f"{self.after}, a part of {self.after.holder.name}"
+        return str(self.after) + (f", after {self.after.ran_before}" if self.after.ran_before else "")
 
 
 @frozen(eq=False)
@@ -163,13 +177,14 @@ def diff_stages(
     """
     steps: list[StageDiff] = []
     last, last_module, last_text = stages[0], None, _text(stages[0])
+    has_gap = False
     values: Inputs | None = None if callable(inputs) else inputs
     for stage in stages[1:]:
         tell(stage)
         text = _text(stage)
         if text == last_text:
             # Blame the later of two equal stages: what comes next has been made of it.
-            last = stage
+            last, has_gap = stage, False
             continue
         try:
             if last_module is None:
@@ -178,17 +193,18 @@ def diff_stages(
                 values = inputs(last_module) if callable(inputs) else [random_inputs(last_module, options["seed"])]
         except HloError as error:
             steps.append(StageDiff(last, stage, "not compared", reason=f"{last}: {error}"))
-            last, last_module, last_text = stage, None, text
+            last, last_module, last_text, has_gap = stage, None, text, False
             continue
         try:
             module = load(stage.path)
             found = diff(last_module, module, values, **options)
             values = _for_stage(module, last_module, values, options)
         except HloError as error:
-            steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}"))
+            steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}", has_gap=has_gap))
+            has_gap = True
             continue
-        steps.append(StageDiff(last, stage, found.verdict, found))
-        last, last_module, last_text = stage, module, text
+        steps.append(StageDiff(last, stage, found.verdict, found, has_gap=has_gap))
+        last, last_module, last_text, has_gap = stage, module, text, False
     return steps
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hloexec import InputError
+from hloexec import HloWarning, InputError
 from hloexec.diffing.dumps import dumped_modules
+from hloexec.diffing.folders import ModuleDiff, diff_folders
 
 
 def _folder(path: Path, *names: str) -> Path:
@@ -142,3 +143,93 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     for name, reason in (("nowhere", "No such file"), ("file", "Not a directory")):
         with pytest.raises(InputError, match=f"cannot read .*{name}.*{reason}"):
             dumped_modules(tmp_path / name)
+
+
+_PARTITIONED = (
+    # As XLA names them: spmd-partitioning runs spmd-cleanup before it ends.
+    "0002.spmd-partitioner.after_pipeline-start.before_flatten-call-graph",
+    "0003.spmd-partitioner.after_shardy-xla.before_spmd-partitioning",
+    "0004.spmd-cleanup.after_pipeline-start.before_dce",
+    "0005.spmd-cleanup.after_dce.before_tuple-simplifier",
+    "0006.spmd-partitioner.after_spmd-partitioning.before_control-dep-rewriter",
+    "0007.last.after_pipeline-start.before_algsimp",
+    "0008.last.after_algsimp.before_pipeline-end",
+)
+_TEXT = """HloModule f
+
+ENTRY main {{
+  x = f32[4] parameter(0)
+  unused.{number} = f32[4] negate(x)
+  ROOT y = f32[4] {opcode}(x, x)
+}}
+"""
+
+
+def _diffed(tmp_path: Path, names: tuple[str, ...], wrong_from: int, unknown: int | None = None) -> ModuleDiff:
+    """The stages of these names, each with a text of its own, which is wrong from one of them on, and not runnable in
+    another."""
+    for number, name in enumerate(names):
+        opcode = "sparkle" if number == unknown else "multiply" if number >= wrong_from else "add"
+        text = _TEXT.format(number=number, opcode=opcode)
+        (tmp_path / f"module_0001.f.{name}.txt").write_text(text)
+    (module,) = diff_folders(tmp_path).modules
+    return module
+
+
+@pytest.mark.parametrize(
+    ("wrong_from", "step", "pass_name"),
+    [
+        (1, "shardy-xla in spmd-partitioner", "shardy-xla"),
+        (2, "spmd-partitioning in spmd-partitioner, before its spmd-cleanup", "spmd-partitioning"),
+        (3, "dce in spmd-cleanup, a part of spmd-partitioning", "dce"),
+        (4, "spmd-partitioning in spmd-partitioner, after spmd-cleanup", "spmd-partitioning"),
+        (5, "spmd-partitioning in spmd-partitioner → start of last", None),
+        (6, "algsimp in last", "algsimp"),
+    ],
+)
+def test_a_pass_is_named_by_what_it_did_before_its_own_pipeline(
+    wrong_from: int, step: str, pass_name: str | None, tmp_path: Path
+) -> None:
+    module = _diffed(tmp_path, _PARTITIONED, wrong_from)
+    blamed = module.to_blame
+    assert blamed is not None and str(blamed) == step
+    assert (None if blamed.made_by is None else blamed.made_by.name) == pass_name
+    named = [str(each) for each in module.steps if each.outcome == "agree"]
+    assert "spmd-partitioning in spmd-partitioner" not in named, "no part of a pass acquits all of it"
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong_from", "step"),
+    [
+        # Which pass runs q is not told: b, which is up next, or c, whose output comes next.
+        (("0.p.after_pipeline-start.before_a", "1.p.after_a.before_b", "2.q.after_pipeline-start.before_d",
+          "3.p.after_c.before_e"), 2, "a in p → start of q"),
+        (("0.p.after_pipeline-start.before_a", "1.p.after_a.before_b", "2.q.after_pipeline-start.before_d",
+          "3.p.after_c.before_e"), 3, "c in p, after q"),
+        # q is a pass of p itself.
+        (("0.p.after_pipeline-start.before_q", "1.q.after_pipeline-start.before_d", "2.q.after_d.before_e",
+          "3.p.after_q.before_c"), 2, "d in q"),
+        # The pipeline p runs twice; what stands between belongs to no pass of it.
+        (("0.p.after_pipeline-start.before_a", "1.q.after_pipeline-start.before_d", "2.p.after_pipeline-start.before_a",
+          "3.p.after_a.before_b"), 1, "start of p → start of q"),
+        # A pipeline in a pipeline in a pipeline.
+        (("0.p.after_pipeline-start.before_a", "1.q.after_pipeline-start.before_b", "2.r.after_pipeline-start.before_c",
+          "3.r.after_c.before_e", "4.q.after_b.before_e", "5.p.after_a.before_b"), 2, "b in q, before its r"),
+        (("0.p.after_pipeline-start.before_a", "1.q.after_pipeline-start.before_b", "2.r.after_pipeline-start.before_c",
+          "3.r.after_c.before_e", "4.q.after_b.before_e", "5.p.after_a.before_b"), 1, "a in p, before its q"),
+    ],
+)  # fmt: skip
+def test_where_names_do_not_tell_the_pass_both_stages_are_named(
+    names: tuple[str, ...], wrong_from: int, step: str, tmp_path: Path
+) -> None:
+    names = tuple(f"000{name}" for name in names)
+    assert str(_diffed(tmp_path, names, wrong_from).to_blame) == step
+
+
+@pytest.mark.parametrize("wrong_from", [3, 4])
+def test_a_stage_that_cannot_be_run_leaves_open_which_pass_is_to_blame(wrong_from: int, tmp_path: Path) -> None:
+    with pytest.warns(HloWarning, match="sparkle"):
+        module = _diffed(tmp_path, _PARTITIONED, wrong_from, unknown=3)
+    blamed = module.to_blame
+    assert blamed is not None and blamed.made_by is None
+    assert str(blamed) == "start of spmd-cleanup → spmd-partitioning in spmd-partitioner"

@@ -16,8 +16,8 @@ _NAN_EVENT = (
     "bad_nan_count element_count"
 )
 _DIFF = (
-    "before_module after_module verdict largest_difference? findings comparison matches value_count matched_value_count "
-    "matched_share picture notes"
+    "before_module after_module verdict largest_difference? findings comparison matches value_count "
+    "matched_value_count matched_share picture notes"
 )
 _RUN = "file module device_count seed numerics"
 _GOLDEN = "module module_hash seed numerics"

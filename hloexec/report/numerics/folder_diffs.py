@@ -58,7 +58,7 @@ def _verdict(found: FolderDiff) -> Text:
         return Text.assemble((found.outcome, _STYLES[found.outcome]), (rest, "dim"))
     module, step = blamed[0]
     assert step is not None
-    if step.after.is_pass:
+    if step.made_by is not None:
         text = Text.assemble((str(step), "bold red"), f" is to blame in {module.name}")
     else:
         text = Text.assemble((module.name, "bold red"), f" differs, {step}")
@@ -122,8 +122,8 @@ def folder_record(found: FolderDiff) -> dict[str, object]:
 def _step_record(step: StageDiff) -> dict[str, object]:
     return {
         "step": str(step),
-        "pass": step.after.name if step.after.is_pass else None,
-        "pipeline": step.after.pipeline,
+        "pass": None if step.made_by is None else step.made_by.name,
+        "pipeline": (step.made_by or step.after).pipeline,
         "before_file": str(step.before.path),
         "after_file": str(step.after.path),
         "verdict": step.outcome,
