@@ -17,7 +17,7 @@ from hloexec.wording import byte_text
 if TYPE_CHECKING:
     from gzip import GzipFile
 
-__all__ = ["Format", "decoded", "detect", "read_limited", "unpacked"]
+__all__ = ["Format", "decoded", "detect", "read_limited", "require_unpackable", "unpacked"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ARRAYS_MAGIC = (b"PK\x03\x04", b"\x93NUMPY")
@@ -71,6 +71,13 @@ def detect(data: bytes) -> Format:
     if _MLIR_START.match(data, first) and _MLIR_WORD.search(data):
         return Format.MLIR_TEXT
     return Format.HLO_TEXT
+
+
+def require_unpackable(filename: str, packed: int, size: int) -> None:
+    """InputError where so many packed bytes are far more once unpacked than numbers are that say something."""
+    most = max(_MOST_RATIO * packed, _ALWAYS_UNPACKED)
+    if size > most:
+        raise InputError(f"{filename} holds more than {byte_text(most)}, {_MOST_RATIO} times what it holds packed")
 
 
 def unpacked(data: bytes, filename: str) -> bytes:

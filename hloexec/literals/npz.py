@@ -20,6 +20,7 @@ from hloexec.arrays import as_array, is_foreign
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
 from hloexec.files import opened
+from hloexec.interop.content import require_unpackable
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.structs import frozen
 from hloexec.system_memory import memory_limit_bytes
@@ -286,8 +287,12 @@ def npz_entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     except (OSError, *DAMAGE) as error:
         raise LiteralError(f"{filename!r} is not a complete .npz file: {error}") from error
     with archive:
+        members = archive.infolist()
+        require_unpackable(
+            filename, sum(each.compress_size for each in members), sum(each.file_size for each in members)
+        )
         seen: set[str] = set()
-        for member in archive.infolist():
+        for member in members:
             key = member.filename.removesuffix(".npy")
             if key == member.filename or key in seen:
                 problem = "stands there twice" if key in seen else "is not a .npy entry"

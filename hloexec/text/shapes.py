@@ -23,6 +23,7 @@ _SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1
 _FLAT_TUPLE = re.compile(r"\([^()]++\)")
 """A tuple without others within, most of which repeat."""
 _LAYOUT_START = re.compile(SKIPPED + "-?[0-9]|" + SKIPPED + ":")
+_MOST_NESTED = 10_000
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
 MAXIMUM_SIZE = (1 << 63) - 1
 """Of a dimension."""
@@ -81,7 +82,8 @@ class ShapeParser:
     def shape(self) -> Shape:
         """shape ::= array | '(' [shape (',' shape)*] ')' | 'b(' shape ')'
 
-        Tuples nest as deep as they like: the open ones are on a stack of our own.
+        The open tuples are on a stack of our own, and no more than a limit: what else works on nested tuples takes time
+        in proportion to the square of their depth.
         """
         lexer = self._lexer
         open_tuples: list[tuple[list[Shape], re.Match[str] | None]] = []
@@ -93,6 +95,8 @@ class ShapeParser:
                 if flat is not None and found is not None:
                     lexer.move_to(flat.end())
                 else:
+                    if len(open_tuples) == _MOST_NESTED:
+                        lexer.fail(f"a tuple shape nests deeper than {_MOST_NESTED} tuples")
                     lexer.advance()
                     if not lexer.take(")"):
                         open_tuples.append(([], flat))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,44 @@ def _bomb(path: str, layers: int) -> None:
     for _ in range(layers - 1):
         data = gzip.compress(data, 9)
     Path(path).write_bytes(data)
+
+
+def _packed(path: str, sizes: Sequence[int]) -> None:
+    """A .npz of arrays of f32 zeros, of so many MiB each."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, size in enumerate(sizes):
+            with archive.open(f"{number}.npy", "w", force_zip64=True) as file:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (size << 18,)}
+                np.lib.format.write_array_header_1_0(file, header)
+                for _ in range(size):
+                    file.write(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("command", ["info bomb.npz", "run good.hlo --inputs bomb.npz", "compare bomb.npz bomb.npz"])
+@pytest.mark.parametrize("sizes", [(300,), (100, 100, 100)], ids=["one", "several"])
+def test_arrays_that_unpack_to_far_more_are_refused(
+    sizes: Sequence[int], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _packed("bomb.npz", sizes)
+    started = time.monotonic()
+    _refused(capsys, "bomb.npz holds more than 268.4 MB, 50 times what it holds packed", *command.split())
+    assert time.monotonic() - started < 5
+
+
+def test_small_arrays_may_be_packed_as_they_like(capsys: pytest.CaptureFixture[str]) -> None:
+    _packed("zeros.npz", (20, 20))
+    assert main(["info", "zeros.npz"]) == 0
+    assert "f32[5242880]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("end", [")", ", s32[])", ""])
+def test_tuples_nested_too_deep_are_refused_with_their_place(end: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "HloModule m\nENTRY e {\n  ROOT p = " + "(" * 100_000 + "f32[]" + end * 100_000 + " parameter(0)\n}\n"
+    Path("deep.hlo").write_text(text)
+    started = time.monotonic()
+    # Eleven characters stand before the first of the tuples.
+    _refused(capsys, "deep.hlo:3:10012: a tuple shape nests deeper than 10000 tuples", "info", "deep.hlo")
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.slow_cases("once-run bomb.gz", "twice-diff good.hlo bomb.gz", "once-diff good.hlo bomb.gz")
