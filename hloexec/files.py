@@ -127,6 +127,22 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         raise InputError(f"cannot write {name!r}: {folder!r} cannot be written to")
 
 
+_OTHER_FORMATS = frozenset(
+    "bc csv dot gif gz hlo htm html jpeg jpg json jsonl md mlir mlirbc npy npz onnx pb pdf pickle pkl png ps py svg "
+    "tar tex txt xml xz yaml zip zst".split()
+)
+"""The endings of files' names that say what is in them."""
+
+
+def require_ending(path: str | os.PathLike[str], what: str, endings: tuple[str, ...]) -> None:
+    """Raise InputError where the name of a file ends like those of another format than what is written to it."""
+    name = os.fspath(path)
+    ending = os.path.splitext(name)[1].removeprefix(".").lower()
+    if ending in _OTHER_FORMATS and ending not in endings:
+        instead = f"{os.path.splitext(name)[0]}.{endings[0]}"
+        raise InputError(f"{name!r} ends like a file of another format: {what} is written, so name it {instead!r}")
+
+
 def require_new_folder(path: str | os.PathLike[str]) -> None:
     """Raise InputError if `new_folder` could not make the folder, before a long run instead of after it."""
     folder = Path(path)

@@ -21,6 +21,7 @@ __all__ = [
     "html_option",
     "json_option",
     "named_policy",
+    "output_option",
     "printed_if_unwritable",
     "strict_option",
     "top_option",
@@ -86,6 +87,19 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             stack.extend(value)
         elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
+
+
+def output_option(text: str) -> Callable[[_Function], _Function]:
+    """-o, a file of HLO text, with the help that is given."""
+
+    def checked(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+        from hloexec.files import require_ending
+
+        if path is not None:
+            require_ending(path, "HLO text", ("hlo", "txt"))
+        return path
+
+    return click.option("-o", "--output", type=click.Path(dir_okay=False), callback=checked, help=text)
 
 
 def named_policy(name: str, option: str = "--numerics", hint: str = "") -> NumericsPolicy:

@@ -161,6 +161,28 @@ def test_arrays_that_unpack_to_far_more_are_refused(
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("nan missing.hlo --html x.pdf", "'x.pdf' ends like a file of another format: a page of HTML is written"),
+        ("diff missing.hlo missing.hlo --html x.PNG", "so name it 'x.html'"),
+        ("fmt missing.hlo -o x.pb", "'x.pb' ends like a file of another format: HLO text is written"),
+        ("shrink missing.hlo --max-bytes 1000 -o x.npz", "so name it 'x.hlo'"),
+        ("precision missing.hlo --tolerance 1e-2 -o x.json", "so name it 'x.hlo'"),
+    ],
+)
+def test_names_that_end_like_another_format_are_refused_before_anything_runs(
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The module is missing: what is said of its name would come first if it were read first.
+    _refused(capsys, message, *command.split())
+
+
+@pytest.mark.parametrize("name", ["x.hlo", "x.txt", "x", "x.v2", "x.after_opt"])
+def test_other_endings_of_a_text_are_written(name: str) -> None:
+    assert main(["fmt", "good.hlo", "-o", name]) == 0 and Path(name).read_text().startswith("HloModule")
+
+
 def test_small_arrays_may_be_packed_as_they_like(capsys: pytest.CaptureFixture[str]) -> None:
     _packed("zeros.npz", (20, 20))
     assert main(["info", "zeros.npz"]) == 0

@@ -10,7 +10,7 @@ from hloexec.diffing import Diff
 from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.options import RunOptions, require_run_options
-from hloexec.files import open_atomically, require_writable
+from hloexec.files import open_atomically, require_ending, require_writable
 from hloexec.ir import Module
 from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
@@ -82,5 +82,6 @@ def require_page(path: str | os.PathLike[str]) -> None:
     """Raise, before a long run instead of after it, where a page could not be written to `path`: InputError, or
     UnsupportedError without what pages are made with."""
     require_path("path", path)
+    require_ending(path, "a page of HTML", ("html", "htm"))
     require_writable(path)
     require_extra()

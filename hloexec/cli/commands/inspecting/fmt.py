@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import file_argument, strict_option, write_text
+from hloexec.cli.options import file_argument, output_option, strict_option, write_text
 
 __all__ = ["command"]
 
 
 @click.command("fmt", epilog=examples("hloexec fmt module.hlo --no-metadata"))
 @file_argument
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
+@output_option("Write to this file instead of standard output.")
 @click.option("--no-metadata", is_flag=True, help="Omit metadata and the tables that it refers to.")
 @click.option("--no-layouts", is_flag=True, help="Omit layouts.")
 @click.option("--no-backend-config", is_flag=True, help="Omit backend configs.")

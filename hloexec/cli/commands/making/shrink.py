@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, KeyValue, file_argument, json_option, top_option, write_text
+from hloexec.cli.options import ByteCount, KeyValue, file_argument, json_option, output_option, top_option, write_text
 from hloexec.cli.reports import show_report
 from hloexec.wording import natural_number
 
@@ -20,7 +20,7 @@ __all__ = ["command"]
     epilog=examples("hloexec shrink module.hlo -o s.hlo \\\n  --max-bytes 2G", "hloexec shrink module.hlo --report"),
 )
 @file_argument
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
+@output_option("Write to this file instead of standard output.")
 @click.option(
     "--max-bytes",
     type=ByteCount(),

@@ -9,7 +9,15 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared, values_per_device
-from hloexec.cli.options import KeyValue, file_argument, json_option, printed_if_unwritable, top_option, write_text
+from hloexec.cli.options import (
+    KeyValue,
+    file_argument,
+    json_option,
+    output_option,
+    printed_if_unwritable,
+    top_option,
+    write_text,
+)
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.wording import quoted
@@ -96,7 +104,7 @@ __all__ = ["command"]
 @click.option(
     "--portable", is_flag=True, help="Multiply narrow operands in f32, with the same values, as XLA:CPU needs it."
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the narrowed module to this file.")
+@output_option("Write the narrowed module to this file.")
 @top_option(20)
 @run_options
 @json_option
