@@ -14,9 +14,11 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.dtypes import Kind
+from hloexec.inputs.columns import by_column, layout_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
-from hloexec.operations import traits_of
+from hloexec.operations import is_elementwise, traits_of
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.columns import Columns
 from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import largest_number
@@ -138,7 +140,7 @@ class _Analysis:
         if not isinstance(shape, ArrayShape) or not shape.is_array or len(arrays) < len(shapes):
             return opaque_bounds(shape)
         use = Use(instruction, arrays, tuple(bounds for (bounds,) in operands), self._module)
-        return (_within_type(_result_bounds(use), shape),)
+        return (_within_type(_with_columns(use, _result_bounds(use)), shape),)
 
 
 def _result_bounds(use: Use) -> Bounds:
@@ -154,6 +156,23 @@ def _result_bounds(use: Use) -> Bounds:
     if traits.fills or any(operand.dynamic_dimensions for operand in use.shapes):
         low, high = min(low, 0), max(high, 0)
     return Bounds(low, high, all(use.bounds[number].is_parameter for number in moved))
+
+
+def _with_columns(use: Use, found: Bounds) -> Bounds:
+    """The bounds of a result with those of its columns, where those of operands are known."""
+    rule, columns = traits_of(use.instruction).columns, None
+    if rule is not None:
+        columns = rule(use)
+    elif all(bounds.columns is None for bounds in use.bounds):
+        return found
+    elif is_elementwise(use.instruction):
+        parts = [_result_bounds(part) for part in by_column(use)]
+        columns = (
+            Columns(layout.stride, tuple((each.low, each.high) for each in parts))
+            if (layout := layout_of(use))
+            else None
+        )
+    return found if columns is None else attrs.evolve(found, columns=columns)
 
 
 def _type_bounds(shape: object) -> Bounds:
@@ -181,9 +200,12 @@ def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
             bound if -largest <= bound <= largest else beyond if bound > 0 else -beyond
             for bound in (bounds.low, bounds.high)
         )
-        return Bounds(low, high, bounds.is_parameter)
+        return Bounds(low, high, bounds.is_parameter, bounds.columns)
     if shape.element_type.has_inf:
         return bounds
     if bounds.low < limits.low or bounds.high > limits.high:
         return attrs.evolve(limits, is_parameter=bounds.is_parameter)
-    return Bounds(math.ceil(bounds.low), math.floor(bounds.high), bounds.is_parameter)
+    columns = bounds.columns
+    if columns is not None and not all(limits.low <= low <= high <= limits.high for low, high in columns.ends):
+        columns = None
+    return Bounds(math.ceil(bounds.low), math.floor(bounds.high), bounds.is_parameter, columns)

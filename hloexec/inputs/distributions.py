@@ -18,11 +18,12 @@ from statistics import NormalDist
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
+from hloexec.ops.columns import Columns
 from hloexec.ops.intervals import Demand
 from hloexec.precision import largest_number, part_type, smallest_normal
 from hloexec.values import Array
 
-__all__ = ["DISTRIBUTIONS", "float_range", "integer_range", "random_array"]
+__all__ = ["DISTRIBUTIONS", "column_demand", "float_range", "integer_range", "random_array"]
 
 _CELLS = 1 << 16
 _FIXED_POINT = 1 << 24
@@ -46,6 +47,30 @@ def random_array(
     array = np.empty(dimensions, element_type.storage)
     flat = array.reshape(-1)
     philox = np.random.Philox(key=np.array(key, np.uint64))
+    demand = column_demand(demand)
+    columns = demand.columns
+    if columns is None or not columns.fits(dimensions):
+        _fill(array, element_type, demand.with_columns(None), distribution, philox)
+        return array
+    parts = flat.reshape(-1, columns.count, columns.stride)
+    for number in range(columns.count):
+        column = np.empty((parts.shape[0], columns.stride), flat.dtype)
+        _fill(column, element_type, demand.column(number), distribution, philox)
+        parts[:, number] = column
+    return array
+
+
+def column_demand(demand: Demand) -> Demand:
+    """The demand, but with the bounds that suit all columns for those of which nothing is asked."""
+    columns = demand.columns
+    if columns is None or (-math.inf, math.inf) not in columns.ends:
+        return demand
+    ends = tuple((demand.low, demand.high) if pair == (-math.inf, math.inf) else pair for pair in columns.ends)
+    return demand.with_columns(Columns(columns.stride, ends))
+
+
+def _fill(array: Array, element_type: ElementType, demand: Demand, distribution: str, philox: np.random.Philox) -> None:
+    flat = array.reshape(-1)
     if element_type.kind is Kind.PRED:
         _fill_preds(flat, distribution, philox)
     elif element_type.is_integral:
@@ -58,7 +83,6 @@ def random_array(
             demand = _of_epsilon(demand, array.size)
         part = part_type(element_type)
         _fill_floats(flat.view(part.storage), part, demand, distribution, philox)
-    return array
 
 
 def _of_epsilon(demand: Demand, count: int) -> Demand:

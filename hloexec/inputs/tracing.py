@@ -15,9 +15,10 @@ import attrs
 
 from hloexec.costs import contraction_of
 from hloexec.inputs.bounds import Scope, leaf_count
+from hloexec.inputs.columns import on_columns
 from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import forwarded_names, is_elementwise, traits_of
-from hloexec.ops.intervals import ANYTHING, Demand, Demanded, Use
+from hloexec.ops.intervals import ANYTHING, Bounds, Demand, Demanded, Use
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.traits import Index
 
@@ -72,14 +73,10 @@ class _Tracing:
         traits = traits_of(instruction)
         made: list[tuple[int, Demand]] = []
         if len(demands) == 1 and demands[0] != ANYTHING:
-            if traits.demands_for is not None:
-                made += (
-                    (number, _as_lenient(wanted, demands[0])) for number, wanted in traits.demands_for(use, demands[0])
-                )
-            made += [(number, demands[0]) for number in traits.moved_operands(len(operands))]
+            made += _asked_of_operands(use, demands[0])
             made += _choice_demands(use, demands[0])
         if traits.demands is not None:
-            made += traits.demands(use)
+            made += _own_demands(use)
         made += _contraction_demands(use)
         for number, demand in made:
             if number < len(operands):
@@ -128,6 +125,34 @@ class _Demanded:
             if _meet_in_a_point(known[i], demand) and _is_float(instruction.shape, i):
                 merged = attrs.evolve(merged, low=known[i].low, high=known[i].high)
             known[i] = merged
+
+
+def _asked_of_operands(use: Use, demand: Demand) -> Demanded:
+    """What a demand on the result asks of operands that are computed with or moved."""
+    traits, plain = traits_of(use.instruction), demand.with_columns(None)
+    is_in_place = is_elementwise(use.instruction)
+    if (rule := traits.demands_for) is not None:
+        asked = on_columns(use, demand, rule) if is_in_place else rule(use, plain)
+        yield from ((number, _as_lenient(wanted, demand)) for number, wanted in asked)
+    for number in traits.moved_operands(len(use.shapes)):
+        if is_in_place:
+            yield number, demand
+        else:
+            yield number, plain if traits.demand_on is None else traits.demand_on(use, number, demand)
+
+
+def _own_demands(use: Use) -> Demanded:
+    """What an instruction asks of its operands itself."""
+    rule = traits_of(use.instruction).demands
+    assert rule is not None
+    if is_elementwise(use.instruction) and not any(_counts(bounds) for bounds in use.bounds):
+        return on_columns(use, ANYTHING, lambda part, _: rule(part))
+    return rule(use)
+
+
+def _counts(bounds: Bounds) -> bool:
+    """Whether the columns are the numbers 0, 1, 2, … of an iota."""
+    return bounds.columns is not None and bounds.columns.ends == tuple((n, n) for n in range(bounds.columns.count))
 
 
 def _as_lenient(wanted: Demand, demand: Demand) -> Demand:
@@ -188,9 +213,11 @@ def _hand_over(instruction: Instruction, operands: Sequence[Instruction], demand
             pass  # traced through the computation that it calls
         case _ if traits.begins and isinstance(instruction.shape, TupleShape):
             first, last = instruction.shape.leaf_offsets[1:3]
-            _distribute(demands[first:last], operands, found)
-        case role if role is Role.TUPLE or traits.is_leafwise:
+            _distribute(tuple(demand.with_columns(None) for demand in demands[first:last]), operands, found)
+        case Role.TUPLE:
             _distribute(demands, operands, found)
+        case _ if traits.is_leafwise:
+            _distribute(tuple(demand.with_columns(None) for demand in demands), operands, found)
         case _:
             return False
     return True

@@ -15,7 +15,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+import attrs
+
 from hloexec.ir import ArrayShape, Instruction, Module
+from hloexec.ops.columns import Columns, Ends, tightest
 from hloexec.structs import frozen
 
 __all__ = [
@@ -28,9 +31,11 @@ __all__ = [
     "BackwardRule",
     "Bounds",
     "BoundsRule",
+    "ColumnsRule",
     "Demand",
     "DemandRule",
     "Demanded",
+    "MovedRule",
     "Use",
     "always",
     "demand",
@@ -47,6 +52,8 @@ class Bounds:
     high: float = INFINITY
     is_parameter: bool = False
     """Whether the elements are moved out of parameters."""
+    columns: Columns | None = None
+    """What is known of each column of its own."""
 
     @property
     def is_bounded(self) -> bool:
@@ -66,7 +73,9 @@ class Demand:
     a normalization or an optimizer. Integers with `is_ascending` start at `low` along the last dimension and never
     decrease, as the starts of rows do. Beyond bounds with `is_defined_beyond`, the operation is defined, too, if
     rarely of use: it clamps an index, or leaves out what it should select. `choices` is what integers that nothing
-    bounds should be at most, from 0 on: a mask, or the numbers of segments.
+    bounds should be at most, from 0 on: a mask, or the numbers of segments. `columns` says what is asked of each column
+    of its own; `low` and `high` are then the bounds that suit all of them. With `is_whole`, dimensions of a size that is
+    known at run time should be as large as they can be.
     """
 
     low: float = -INFINITY
@@ -76,6 +85,8 @@ class Demand:
     is_ascending: bool = False
     is_defined_beyond: bool = False
     choices: int | None = None
+    columns: Columns | None = None
+    is_whole: bool = False
 
     @property
     def has_bounds(self) -> bool:
@@ -83,12 +94,10 @@ class Demand:
 
     def merge(self, other: Demand) -> Demand:
         """Both demands; the bounds of this one alone where they contradict each other."""
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        if low > high:
-            low, high = self.low, self.high
+        low, high = _both((self.low, self.high), (other.low, other.high))
         beyond = [demand.is_defined_beyond for demand in (self, other) if demand.has_bounds]
         choices = [demand.choices for demand in (self, other) if demand.choices is not None]
-        return Demand(
+        merged = Demand(
             low,
             high,
             min(self.scale, other.scale),
@@ -96,12 +105,45 @@ class Demand:
             self.is_ascending or other.is_ascending,
             bool(beyond) and all(beyond),
             max(choices, default=None),
+            is_whole=self.is_whole or other.is_whole,
         )
+        layout = self.columns or other.columns
+        if layout is None:
+            return merged
+        pairs = zip(self.ends_in(layout), other.ends_in(layout), strict=True)
+        return merged.with_columns(Columns(layout.stride, tuple(_both(*pair) for pair in pairs)))
+
+    def ends_in(self, layout: Columns) -> tuple[Ends, ...]:
+        """What is asked of the columns of a layout; what suits all where this demand tells other columns apart."""
+        own = self.columns
+        if own is not None and (own.stride, own.count) == (layout.stride, layout.count):
+            return own.ends
+        return ((self.low, self.high),) * layout.count
+
+    def with_columns(self, columns: Columns | None) -> Demand:
+        """This demand, but with the bounds of these columns; with bounds that suit all for None."""
+        if columns is None:
+            return attrs.evolve(self, columns=None) if self.columns is not None else self
+        low, high = tightest(columns.ends)
+        kept = columns if len(set(columns.ends)) > 1 else None
+        return attrs.evolve(self, low=low, high=high, columns=kept)
+
+    def column(self, number: int) -> Demand:
+        """What is asked of one column."""
+        assert self.columns is not None
+        low, high = self.columns.ends[number]
+        return attrs.evolve(self, low=low, high=high, columns=None)
 
     def times(self, factor: float) -> Demand:
         """The demand on values that become these elements after division by a factor other than 0."""
         ends = self.low * factor, self.high * factor
         return Demand(min(ends), max(ends))
+
+
+def _both(ours: Ends, theirs: Ends) -> Ends:
+    """What lies between both pairs of ends; our ends where nothing does."""
+    low, high = max(ours[0], theirs[0]), min(ours[1], theirs[1])
+    return (low, high) if low <= high else ours
 
 
 ANYTHING = Demand()
@@ -140,6 +182,10 @@ DemandRule: TypeAlias = Callable[[Use], Demanded]
 """What an instruction demands of its operands, whatever happens to its result."""
 BackwardRule: TypeAlias = Callable[[Use, Demand], Demanded]
 """What a demand on the result asks of the operands."""
+MovedRule: TypeAlias = Callable[[Use, int, Demand], Demand]
+"""What a demand on moved elements asks of the operand of that number, whose elements they are."""
+ColumnsRule: TypeAlias = Callable[[Use], Columns | None]
+"""From the bounds of the operands and their columns, the columns of the result."""
 
 
 def always(low: float, high: float) -> BoundsRule:

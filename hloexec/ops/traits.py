@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape, Instruction, Module, Shape
-from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
+from hloexec.ops.intervals import BackwardRule, BoundsRule, ColumnsRule, DemandRule, MovedRule
 from hloexec.ops.probes import Probe
 from hloexec.ops.rounding import Sums
 from hloexec.structs import frozen
@@ -116,6 +116,10 @@ class Traits:
     """In which bounds elements of operands must lie, and how large they should be."""
     demands_for: BackwardRule | None = None
     """In which bounds they must lie so that the result lies in those that are demanded of it."""
+    demand_on: MovedRule | None = None
+    """What is demanded of the columns of an operand that is moved; the bounds that suit all columns without it."""
+    columns: ColumnsRule | None = None
+    """Which columns a result has that is moved."""
 
     group_members: MembersRule | None = None
     contraction: ContractionRule | None = None
@@ -191,7 +195,9 @@ TRAITS = frozenset(field.name for field in attrs.fields(Traits))
 """The names of all."""
 _IN_ENTRIES = (
     "bounds",
+    "columns",
     "contraction",
+    "demand_on",
     "demands",
     "demands_for",
     "group_members",

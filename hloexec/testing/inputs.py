@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hloexec.arguments import named_computation, require_flags, require_module
 from hloexec.dtypes import ElementType, Kind
 from hloexec.inputs import demands_on, require_memory, require_values, value_of
-from hloexec.inputs.distributions import float_range, integer_range, random_array
+from hloexec.inputs.distributions import column_demand, float_range, integer_range, random_array
 from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Module
 from hloexec.ops.intervals import ANYTHING, Demand
 from hloexec.precision import largest_number, least_number, part_type, smallest_normal
@@ -65,18 +65,33 @@ def _inputs(draw: st.DrawFn, module: Module, chosen: Computation, specials: bool
             return TOKEN
         flags = shape.dynamic_dimensions or (False,) * shape.rank
         dimensions = tuple(size(d) if flag else d for d, flag in zip(shape.dimensions, flags, strict=True))
-        demand = demands[parameter][number]
+        demand = column_demand(demands[parameter][number])
+        if demand.columns is not None and dimensions == shape.dimensions and demand.columns.fits(dimensions):
+            return _in_columns(draw, shape, demand, specials)
         elements = _elements(shape.element_type, demand, int(np.prod(dimensions, dtype=object)), specials)
         return draw(array_of(dimensions, shape.element_type, elements))
 
     return [value_of(shape, partial(leaf, number)) for number, shape in enumerate(chosen.parameter_shapes)]
 
 
+def _in_columns(draw: st.DrawFn, shape: ArrayShape, demand: Demand, specials: bool) -> Array:
+    """An array whose columns are bounded each by itself."""
+    assert demand.columns is not None
+    stride, count = demand.columns.stride, demand.columns.count
+    array = np.empty(shape.dimensions, shape.element_type.storage)
+    parts = array.reshape(-1, count, stride)
+    for number in range(count):
+        sizes = (parts.shape[0], stride)
+        elements = _elements(shape.element_type, demand.column(number), parts.shape[0] * stride, specials)
+        parts[:, number] = draw(array_of(sizes, shape.element_type, elements))
+    return array
+
+
 def _elements(element_type: ElementType, demand: Demand, count: int, specials: bool) -> Elements:
     """The elements of an array of so many that meets a demand."""
 
     def bulk(dimensions: tuple[int, ...], seed: int) -> Array:
-        return random_array(element_type, dimensions, demand, "normal", (seed, 0))
+        return random_array(element_type, dimensions, demand.with_columns(None), "normal", (seed, 0))
 
     is_free = specials and (demand.low, demand.high) == (ANYTHING.low, ANYTHING.high)
     if element_type.kind is Kind.PRED:

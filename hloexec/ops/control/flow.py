@@ -16,6 +16,7 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
 from hloexec.ops.common import require
+from hloexec.ops.columns import MOST_COLUMNS, Columns
 from hloexec.ops.intervals import UNKNOWN, Bounds, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
 from hloexec.ops.signatures import (
@@ -163,7 +164,10 @@ class Constant:
             return UNKNOWN
         if array.dtype.isbuiltin != 1 or array.dtype == np.float16:
             array = array.astype(np.float32)
-        return Bounds(array.min().item() + 0, array.max().item() + 0)
+        low, high = array.min().item() + 0, array.max().item() + 0
+        is_told_apart = array.dtype.kind in "iu" and array.size <= MOST_COLUMNS and low < high
+        columns = Columns(1, tuple((n, n) for n in array.reshape(-1).tolist())) if is_told_apart else None
+        return Bounds(low, high, columns=columns)
 
     @staticmethod
     def infer(*, attributes: ConstantAttributes) -> Shape:

@@ -17,7 +17,8 @@ from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.indexing.index_vectors import start_demand
-from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.intervals import Demanded, Use
+from hloexec.ops.movement.columns import demand_of_whole_axis, updated_demand
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
@@ -48,6 +49,7 @@ class DynamicSlice:
 
     states_shape = True
     probe = Probe("T[1] dynamic-slice(a0, a1), dynamic_slice_sizes={1}", ("T[2]", "s32[]"))
+    demand_on = staticmethod(demand_of_whole_axis)
 
     @staticmethod
     def demands(use: Use) -> Demanded:
@@ -101,6 +103,7 @@ class DynamicUpdateSlice:
 
     states_shape = True
     probe = Probe("T[2] dynamic-update-slice(a0, a1, a2)", ("T[2]", "T[1]", "s32[]"))
+    demand_on = staticmethod(updated_demand)
 
     @staticmethod
     def demands(use: Use) -> Demanded:
@@ -205,11 +208,9 @@ def _start_demands(use: Use, first: int, sizes: Sequence[int]) -> Demanded:
     """The demands on the starts of a slice, which are the operands from `first` on."""
     room = [size - taken for size, taken in zip(use.shapes[0].dimensions, sizes, strict=False)]
     if len(use.shapes) == first + 1 and use.shapes[first].rank == 1:
-        yield first, start_demand(room)
+        yield first, start_demand(room, stride=1)
     else:
-        yield from (
-            (first + number, Demand(0, max(0, free), is_defined_beyond=True)) for number, free in enumerate(room)
-        )
+        yield from ((first + number, start_demand([free], stride=1)) for number, free in enumerate(room))
 
 
 def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:

@@ -20,10 +20,11 @@ from hloexec.ops.indexing.index_vectors import (
     index_vectors,
     relate_starts,
     require_windows,
-    start_demand,
+    vectors_demand,
     window_dimensions,
 )
-from hloexec.ops.intervals import Demanded, Use
+from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.movement.columns import mapped_demand
 from hloexec.ops.movement.extents import completed
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
@@ -78,7 +79,14 @@ class Gather:
     @staticmethod
     def demands(use: Use) -> Demanded:
         attributes, sizes = use.attributes, use.shapes[0].dimensions
-        yield 1, start_demand([sizes[d] - attributes.slice_sizes[d] for d in attributes.start_index_map])
+        room = [sizes[d] - attributes.slice_sizes[d] for d in attributes.start_index_map]
+        yield 1, vectors_demand(attributes, use.shapes[1], room)
+
+    @staticmethod
+    def demand_on(use: Use, number: int, demand: Demand) -> Demand:
+        """Where windows are whole in the dimension that tells columns apart, so does the operand's."""
+        kept = window_dimensions(_NAMES, use.attributes, use.shapes[0].rank)
+        return mapped_demand(use, demand, dict(zip(use.attributes.offset_dims, kept, strict=True)))
 
     @staticmethod
     def relate(use: Relating) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import flags, require, require_distinct_dimensions
+from hloexec.ops.columns import Columns, stride_of
 from hloexec.ops.intervals import Demand
 from hloexec.ops.relations import Axes, Relating
 from hloexec.structs import frozen
@@ -28,6 +29,7 @@ __all__ = [
     "relate_starts",
     "require_windows",
     "start_demand",
+    "vectors_demand",
     "window_dimensions",
 ]
 
@@ -120,10 +122,16 @@ def batch_sizes(indices: ArrayShape, index_vector_dim: int) -> tuple[tuple[int, 
     return tuple(indices.dimensions[k] for k in kept), tuple(flags(indices)[k] for k in kept)
 
 
-def start_demand(room: Sequence[int]) -> Demand:
-    """The demand on index vectors, given how far windows can start from 0 in each dimension: the tightest bounds of the
-    dimensions in which there is a choice at all."""
-    return Demand(0, min((free for free in room if free > 0), default=0), is_defined_beyond=True)
+def start_demand(room: Sequence[int], stride: int) -> Demand:
+    """The demand on index vectors, given how far windows can start from 0 in the dimension in which each component
+    counts, and how far from each other components lie in row-major order."""
+    found = Demand(is_defined_beyond=True)
+    return found.with_columns(Columns(stride, tuple((0, max(0, free)) for free in room)) if room else None)
+
+
+def vectors_demand(attributes: Any, indices: ArrayShape, room: Sequence[int]) -> Demand:
+    """The demand on an array of index vectors."""
+    return start_demand(room, stride_of(indices.dimensions, attributes.index_vector_dim))
 
 
 def require_windows(names: WindowNames, attributes: Any, operand: ArrayShape, indices: ArrayShape) -> None:

@@ -30,7 +30,7 @@ from hloexec.ops.indexing.index_vectors import (
     index_vectors,
     relate_starts,
     require_windows,
-    start_demand,
+    vectors_demand,
     window_dimensions,
 )
 from hloexec.ops.indexing.placement import Placement
@@ -111,7 +111,8 @@ class Scatter:
         attributes, count = use.attributes, len(use.shapes) // 2
         operand, updates = use.shapes[0], use.shapes[count + 1]
         window = _window_sizes(attributes, operand.rank, updates.dimensions)
-        yield count, start_demand([operand.dimensions[d] - window[d] for d in attributes.scatter_dims_to_operand_dims])
+        room = [operand.dimensions[d] - window[d] for d in attributes.scatter_dims_to_operand_dims]
+        yield count, vectors_demand(attributes, use.shapes[count], room)
 
     @staticmethod
     def demands_for(use: Use, demand: Demand) -> Demanded:

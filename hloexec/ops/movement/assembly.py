@@ -20,6 +20,7 @@ from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.intervals import Bounds, Use
+from hloexec.ops.movement.columns import concatenate_demand, joined_columns, pad_demand, padded_columns
 from hloexec.ops.movement.copying import filled
 from hloexec.ops.movement.extents import cut_to_common_extents, part
 from hloexec.ops.probes import Probe
@@ -73,6 +74,8 @@ class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
 
     probe = Probe("T[4] concatenate(a0, a1), dimensions={0}", ("T[2]", "T[2]"))
+    columns = staticmethod(joined_columns)
+    demand_on = staticmethod(concatenate_demand)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -190,6 +193,8 @@ class Pad:
     """
 
     probe = Probe("T[4] pad(a0, a1), padding=1_1", ("T[2]", "T[]"))
+    columns = staticmethod(padded_columns)
+    demand_on = staticmethod(pad_demand)
 
     @staticmethod
     def relate(use: Relating) -> None:

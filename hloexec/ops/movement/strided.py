@@ -16,6 +16,15 @@ import numpy as np
 from hloexec.ir import ArrayShape, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
+from hloexec.ops.movement.columns import (
+    in_order_columns,
+    in_order_demand,
+    repeated_columns,
+    repeated_demand,
+    reverse_demand,
+    slice_demand,
+    transpose_demand,
+)
 from hloexec.ops.movement.copying import reshaped, row_major
 from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, with_zeros
 from hloexec.ops.movement.views import Indexing, Spreading, without_units
@@ -57,6 +66,8 @@ class Broadcast:
     """
 
     probe = Probe("T[3,2] broadcast(a0), dimensions={1}", ("T[2]",))
+    columns = staticmethod(repeated_columns)
+    demand_on = staticmethod(repeated_demand)
 
     @staticmethod
     def unstated(operand: Shape, *, attributes: BroadcastAttributes) -> ArrayShape:
@@ -158,6 +169,8 @@ class Reshape:
 
     states_shape = True
     probe = Probe("T[2,1] reshape(a0)", ("T[2]",))
+    columns = staticmethod(in_order_columns)
+    demand_on = staticmethod(in_order_demand)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -218,6 +231,7 @@ class Transpose:
 
     layout_of = (0,)
     probe = Probe("T[3,2] transpose(a0), dimensions={1,0}", ("T[2,3]",))
+    demand_on = staticmethod(transpose_demand)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -263,6 +277,7 @@ class Slice:
 
     states_shape = True
     probe = Probe("T[1] slice(a0), slice={[0:1]}", ("T[2]",))
+    demand_on = staticmethod(slice_demand)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -342,6 +357,7 @@ class Reverse:
 
     layout_of = (0,)
     probe = Probe("T[2] reverse(a0), dimensions={0}", ("T[2]",))
+    demand_on = staticmethod(reverse_demand)
 
     relate = staticmethod(pointwise)
 
@@ -365,6 +381,8 @@ class Copy:
     """out = operand, possibly in another layout; layouts are not part of values   (XLA: Copy)"""
 
     probe = Probe("T[2] copy(a0)", ("T[2]",))
+    columns = staticmethod(in_order_columns)
+    demand_on = staticmethod(in_order_demand)
 
     relate = staticmethod(pointwise)
 
