@@ -47,8 +47,10 @@ def on_columns(use: Use, demand: Demand, rule: Callable[[Use, Demand], Demanded]
             asked[number] = asked[number].merge(wanted) if number in asked else wanted
         found.append(asked)
     for number in sorted({number for asked in found for number in asked}):
-        wanted = [asked.get(number, ANYTHING) for asked in found]
+        all_asked = [asked.get(number, ANYTHING) for asked in found]
         first = next(asked[number] for asked in found if number in asked)
-        choices = None if any(each.choices is None for each in wanted) else max(each.choices or 0 for each in wanted)
-        pairs = tuple((each.low, each.high) for each in wanted)
+        choices = (
+            None if any(each.choices is None for each in all_asked) else max(each.choices or 0 for each in all_asked)
+        )
+        pairs = tuple((each.low, each.high) for each in all_asked)
         yield number, attrs.evolve(first, choices=choices).with_columns(Columns(layout.stride, pairs))

@@ -14,15 +14,18 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.costs import contraction_of
+from hloexec.dtypes import element_type
 from hloexec.inputs.bounds import Scope, leaf_count
 from hloexec.inputs.columns import on_columns
-from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import forwarded_names, is_elementwise, traits_of
-from hloexec.ops.intervals import ANYTHING, Bounds, Demand, Demanded, Use
+from hloexec.ops.intervals import ANYTHING, WHOLE, Bounds, Demand, Demanded, Use
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.traits import Index
 
 __all__ = ["parameter_demands"]
+
+_SIZE = ArrayShape(element_type("s32"))
 
 Demands: TypeAlias = tuple[Demand, ...]
 """One demand per leaf of a shape."""
@@ -75,9 +78,12 @@ class _Tracing:
         if len(demands) == 1 and demands[0] != ANYTHING:
             made += _asked_of_operands(use, demands[0])
             made += _choice_demands(use, demands[0])
+            if demands[0].is_whole:
+                made += [(number, WHOLE) for number, shape in enumerate(shapes) if shape.dynamic_dimensions]
         if traits.demands is not None:
             made += _own_demands(use)
         made += _contraction_demands(use)
+        made += _extent_demands(use, found.frame.computation)
         for number, demand in made:
             if number < len(operands):
                 found.add(operands[number], 0, (demand,))
@@ -153,6 +159,38 @@ def _own_demands(use: Use) -> Demanded:
 def _counts(bounds: Bounds) -> bool:
     """Whether the columns are the numbers 0, 1, 2, … of an iota."""
     return bounds.columns is not None and bounds.columns.ends == tuple((n, n) for n in range(bounds.columns.count))
+
+
+def _extent_demands(use: Use, computation: Computation) -> Demanded:
+    """Arrays of sizes that are known at run time, and that are combined element by element, are whole where their sizes
+    may be unlike."""
+    if not is_elementwise(use.instruction) or len(use.shapes) < 2:
+        return []
+    dynamic = [number for number, shape in enumerate(use.shapes) if shape.dynamic_dimensions]
+    sources = [_sizes_of(computation, use.operands[number]) for number in dynamic]
+    has_static = any(shape.rank and not shape.dynamic_dimensions for shape in use.shapes)
+    is_like = not has_static and all(source == sources[0] for source in sources)
+    return [] if is_like else [(number, WHOLE) for number in dynamic]
+
+
+def _sizes_of(computation: Computation, instruction: Instruction) -> frozenset[str]:
+    """The values that decide on the runtime sizes of a value: scalars that are given to it or to what it is made of as
+    sizes, and what is of such sizes but not made of others."""
+    found: set[str] = set()
+    seen, waiting = {instruction.name}, [instruction]
+    while waiting:
+        one = waiting.pop()
+        operands = computation.operands_of(one)
+        dynamic = [each for each in operands if isinstance(each.shape, ArrayShape) and each.shape.dynamic_dimensions]
+        sized = is_elementwise(one) or traits_of(one).moves is not None
+        scalars = [] if is_elementwise(one) else [each.name for each in operands if each.shape == _SIZE]
+        found.update(scalars if sized else ())
+        if not scalars and not (sized and dynamic):
+            found.add(one.name)
+        fresh = [each for each in dynamic if sized and each.name not in seen]
+        seen.update(each.name for each in fresh)
+        waiting += fresh
+    return frozenset(found)
 
 
 def _as_lenient(wanted: Demand, demand: Demand) -> Demand:

@@ -63,7 +63,7 @@ def stride_of(sizes: Sequence[int], axis: int) -> int:
 
 
 def tightest(ends: Sequence[Ends]) -> Ends:
-    """What lies within the ends of every column in which there is a choice; of the first of those that contradict it."""
+    """What lies within the ends of every column in which there is a choice; of the first where nothing does."""
     free = [pair for pair in ends if pair[0] < pair[1]] or ends
     low, high = max(pair[0] for pair in free), min(pair[1] for pair in free)
     return (low, high) if low <= high else free[0]

@@ -28,6 +28,7 @@ __all__ = [
     "POSITIVE",
     "UNBOUNDED",
     "UNKNOWN",
+    "WHOLE",
     "BackwardRule",
     "Bounds",
     "BoundsRule",
@@ -74,8 +75,8 @@ class Demand:
     decrease, as the starts of rows do. Beyond bounds with `is_defined_beyond`, the operation is defined, too, if
     rarely of use: it clamps an index, or leaves out what it should select. `choices` is what integers that nothing
     bounds should be at most, from 0 on: a mask, or the numbers of segments. `columns` says what is asked of each column
-    of its own; `low` and `high` are then the bounds that suit all of them. With `is_whole`, dimensions of a size that is
-    known at run time should be as large as they can be.
+    of its own; `low` and `high` are then the bounds that suit all of them. With `is_whole`, dimensions of a size that
+    is known at run time should be as large as they can be.
     """
 
     low: float = -INFINITY
@@ -148,6 +149,7 @@ def _both(ours: Ends, theirs: Ends) -> Ends:
 
 ANYTHING = Demand()
 POSITIVE = Demand(low=0)
+WHOLE = Demand(is_whole=True)
 MASK = Demand(choices=1)
 """What keeps or drops something, if it is an integer."""
 

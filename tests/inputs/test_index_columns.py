@@ -120,6 +120,23 @@ ONE_PARAMETER = {
         "idx = s32[500,2] dynamic-slice(p, o, z), dynamic_slice_sizes={500,2}",
         lambda p: p,
     ),
+    "bitcast": ("s32[10,50,2]", "idx = s32[500,2] bitcast(p)", lambda p: p.reshape(500, 2)),
+    "bitcast from another layout": (
+        "s32[2,500]{0,1}", "idx = s32[500,2]{1,0} bitcast(p)", lambda p: p.T
+    ),
+    "bitcast from three dimensions": (
+        "s32[5,2,100]{1,2,0}", "idx = s32[500,2]{1,0} bitcast(p)", lambda p: p.transpose(0, 2, 1).reshape(500, 2)
+    ),
+    "elements at known places": (
+        "s32[40,3]",
+        "n = s32[] constant(2)\no = s32[] constant(1)\nk = s32[] parameter(2)\n"
+        "i1 = s32[1,1] dynamic-slice(p, k, n), dynamic_slice_sizes={1,1}\n"
+        "j1 = s32[1,1] dynamic-slice(p, k, o), dynamic_slice_sizes={1,1}\n"
+        "i2 = s32[] reshape(i1)\nj2 = s32[] reshape(j1)\n"
+        "i = s32[500,1] broadcast(i2), dimensions={}\nj = s32[500,1] broadcast(j2), dimensions={}\n"
+        "idx = s32[500,2] concatenate(i, j), dimensions={1}",
+        lambda p: p[:, :0:-1],
+    ),
     "moved by a constant for each": (
         "s32[500,2]",
         "c = s32[2] constant({2, 1000})\ncs = s32[500,2] broadcast(c), dimensions={1}\nidx = s32[500,2] subtract(p, cs)",

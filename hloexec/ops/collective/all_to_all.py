@@ -20,6 +20,7 @@ from hloexec.ops.collective.groups import (
     one_or_all,
 )
 from hloexec.ops.common import array_shape, require
+from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import one_or_tuple, require_same_shape
 from hloexec.structs import frozen
@@ -113,6 +114,25 @@ class RaggedAllToAll:
     """Rows input_offsets[j] … + send_sizes[j] of the input go to rows output_offsets[j] … of device j's output
     (XLA: RaggedAllToAll).
     """
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        """Parts of at most an equal share of the rows of input and output, wherever they fit; if sizes or offsets are
+        known, what fits with them."""
+        rows = [shape.dimensions[0] for shape in use.shapes[:2]]
+        _, _, starts, sizes, targets, _ = use.bounds
+        known = [
+            size - int(bounds.high)
+            for size, bounds in zip(rows, (starts, targets), strict=True)
+            if bounds.low >= 0 and bounds.high <= size
+        ]
+        share = max(1, min(rows) // max(1, use.shapes[2].element_count))
+        most = min(rows + (known or [share]))
+        largest = int(sizes.high) if sizes.low >= 0 and sizes.high <= min(rows) else most
+        yield 2, Demand(0, rows[0] - largest)
+        yield 3, Demand(0, most)
+        yield 4, Demand(0, rows[1] - largest)
+        yield 5, Demand(0, most)
 
     @staticmethod
     def relate(use: Relating) -> None:

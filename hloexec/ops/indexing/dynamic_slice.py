@@ -18,7 +18,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.indexing.index_vectors import start_demand
 from hloexec.ops.intervals import Demanded, Use
-from hloexec.ops.movement.columns import demand_of_whole_axis, updated_demand
+from hloexec.ops.movement.columns import updated_demand, window_demand
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
@@ -49,7 +49,7 @@ class DynamicSlice:
 
     states_shape = True
     probe = Probe("T[1] dynamic-slice(a0, a1), dynamic_slice_sizes={1}", ("T[2]", "s32[]"))
-    demand_on = staticmethod(demand_of_whole_axis)
+    demand_on = staticmethod(window_demand)
 
     @staticmethod
     def demands(use: Use) -> Demanded:

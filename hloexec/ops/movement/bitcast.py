@@ -20,6 +20,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.elementwise.single import OfScalars
+from hloexec.ops.movement.columns import physical_columns, physical_demand
 from hloexec.ops.movement.copying import reshaped
 from hloexec.ops.movement.extents import completed, part, reshaped_extents
 from hloexec.ops.movement.strided import Reshape
@@ -47,6 +48,8 @@ class Bitcast:
 
     states_shape = True
     probe = Probe("T[2] bitcast(a0)", ("T[2]",))
+    columns = staticmethod(physical_columns)
+    demand_on = staticmethod(physical_demand)
 
     @staticmethod
     def relate(use: Relating) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hloexec.ir import PaddingDimension
+from hloexec.ir import ArrayShape, PaddingDimension
 from hloexec.ops.columns import MOST_COLUMNS, Columns, Ends, stride_of
 from hloexec.ops.intervals import INFINITY, Bounds, Demand, Use
 
@@ -18,12 +18,15 @@ __all__ = [
     "mapped_demand",
     "pad_demand",
     "padded_columns",
+    "physical_columns",
+    "physical_demand",
     "repeated_columns",
     "repeated_demand",
     "reverse_demand",
     "slice_demand",
     "transpose_demand",
     "updated_demand",
+    "window_demand",
 ]
 
 _ANY: Ends = (-INFINITY, INFINITY)
@@ -85,7 +88,8 @@ def _kept(entry: PaddingDimension, size: int) -> range:
 
 
 def _is_short(use: Use, axis: int) -> bool:
-    return 1 < use.shape.dimensions[axis] <= MOST_COLUMNS and math.prod(use.shape.dimensions) > 0
+    sizes: Sequence[int] = use.shape.dimensions
+    return 1 < sizes[axis] <= MOST_COLUMNS and math.prod(sizes) > 0
 
 
 def _ends(bounds: Bounds, sizes: Sequence[int], axis: int) -> list[Ends]:
@@ -99,6 +103,34 @@ def _ends(bounds: Bounds, sizes: Sequence[int], axis: int) -> list[Ends]:
 def _told_apart(use: Use, axis: int, ends: Sequence[Ends]) -> Columns | None:
     """The columns at the positions of a dimension, if they are unlike."""
     return Columns(stride_of(use.shape.dimensions, axis), tuple(ends)) if len(set(ends)) > 1 else None
+
+
+def physical_columns(use: Use) -> Columns | None:
+    """Of elements in the same physical order."""
+    columns = use.bounds[0].columns
+    return None if columns is None else _reinterpreted(use.shapes[0], use.shape, columns)
+
+
+def physical_demand(use: Use, number: int, demand: Demand) -> Demand:
+    columns = demand.columns
+    return demand if columns is None else demand.with_columns(_reinterpreted(use.shape, use.shapes[0], columns))
+
+
+def _reinterpreted(source: ArrayShape, target: ArrayShape, columns: Columns) -> Columns | None:
+    """The columns of an array in another whose elements lie in the same order in memory."""
+    is_same = source.element_type is target.element_type and source.element_count == target.element_count
+    layouts = source.stated_layout, target.stated_layout
+    orders = [layout.minor_to_major[::-1] for layout in layouts]
+    is_stated = [len(order) for order in orders] == [source.rank, target.rank]
+    if not is_same or not is_stated or not source.element_count or any(layout.tiles for layout in layouts):
+        return None
+    physical, there = (
+        [shape.dimensions[axis] for axis in order] for shape, order in zip((source, target), orders, strict=True)
+    )
+    axis = columns.axis(source.dimensions)
+    lying = None if axis is None else columns.moved(source.dimensions, physical, orders[0].index(axis))
+    axis = None if lying is None else lying.axis(there)
+    return None if lying is None or axis is None else lying.moved(there, target.dimensions, orders[1][axis])
 
 
 def repeated_demand(use: Use, number: int, demand: Demand) -> Demand:
@@ -125,23 +157,44 @@ def reverse_demand(use: Use, number: int, demand: Demand) -> Demand:
 
 
 def slice_demand(use: Use, number: int, demand: Demand) -> Demand:
-    """On an array of which a part is read: its columns outside are free.
+    """On an array of which a part is read: what is at other places is free."""
+    return _read_demand(use, demand, [range(part.start, part.limit, part.stride) for part in use.attributes.slice])
 
-    A slice of integers tells columns apart itself where it takes some positions of one short dimension.
-    """
-    sizes, entries = use.shapes[0].dimensions, use.attributes.slice
-    places = [range(entry.start, entry.limit, entry.stride) for entry in entries]
-    axis = _axis(use, demand)
+
+def window_demand(use: Use, number: int, demand: Demand) -> Demand:
+    """On an array of which a window is read, at a known place perhaps."""
+    sizes, starts = zip(use.shapes[0].dimensions, use.shape.dimensions, strict=True), use.bounds[1:]
+    if len(starts) != use.shape.rank:
+        return demand_of_whole_axis(use, number, demand)
+    places = [
+        range(place, place + taken) if (place := _place(start, size - taken)) is not None else None
+        for start, (size, taken) in zip(starts, sizes, strict=True)
+    ]
+    return _read_demand(use, demand, places)
+
+
+def _place(start: Bounds, room: int) -> int | None:
+    """Where a window starts, if that is known."""
+    if room and start.low != start.high:
+        return None
+    return min(max(int(start.low), 0), room) if room else 0
+
+
+def _read_demand(use: Use, demand: Demand, places: Sequence[range | None]) -> Demand:
+    """A part of a short dimension, if of integers, tells columns apart by itself."""
+    sizes, axis = use.shapes[0].dimensions, _axis(use, demand)
     if demand.columns is not None:
         ends = None if axis is None else _along(use, demand, axis)
     else:
-        cut = [number for number, size in enumerate(sizes) if len(places[number]) < size]
-        axis = cut[0] if len(cut) == 1 and demand.has_bounds and use.shape.element_type.is_integral else None
+        is_cut = demand.has_bounds and use.shape.element_type.is_integral
+        cut = [axis for axis, found in enumerate(places) if found and len(found) < sizes[axis] <= MOST_COLUMNS]
+        axis = cut[-1] if cut and is_cut else None
         ends = None if axis is None else ((demand.low, demand.high),) * use.shape.dimensions[axis]
-    if axis is None or ends is None or sizes[axis] > MOST_COLUMNS or not ends:
-        return mapped_demand(use, demand, {axis: axis for axis in range(len(sizes))})
+    taken = None if axis is None else places[axis]
+    if axis is None or not ends or not taken or sizes[axis] > MOST_COLUMNS:
+        return demand_of_whole_axis(use, 0, demand)
     found = [_ANY] * sizes[axis]
-    for place, pair in zip(places[axis], ends, strict=True):
+    for place, pair in zip(taken, ends, strict=True):
         found[place] = pair
     return demand.with_columns(Columns(stride_of(sizes, axis), tuple(found)))
 
@@ -184,10 +237,10 @@ def updated_demand(use: Use, number: int, demand: Demand) -> Demand:
     axis, first = _axis(use, demand), 2
     if axis is None or number == 0 or len(use.bounds) != first + len(use.shape.dimensions):
         return demand_of_whole_axis(use, number, demand)
-    size, start = use.shapes[1].dimensions[axis], use.bounds[first + axis]
-    if start.low != start.high:
+    size = use.shapes[1].dimensions[axis]
+    place = _place(use.bounds[first + axis], use.shape.dimensions[axis] - size)
+    if place is None:
         return demand_of_whole_axis(use, number, demand)
-    place = min(max(int(start.low), 0), use.shape.dimensions[axis] - size)
     stride = stride_of(use.shapes[1].dimensions, axis)
     return _cut(demand, _along(use, demand, axis), range(place, place + size), stride)
 

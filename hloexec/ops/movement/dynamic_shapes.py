@@ -71,7 +71,16 @@ class SetDimensionSize:
 
     @staticmethod
     def demands(use: Use) -> Demanded:
-        yield 1, Demand(0, use.shapes[0].dimensions[use.attributes.dimension])
+        bound = use.shapes[0].dimensions[use.attributes.dimension]
+        is_dynamic = flags(use.shape)[use.attributes.dimension]
+        yield 1, Demand(0 if is_dynamic else bound, bound)
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        """A size that is to be the largest is the bound."""
+        if demand.is_whole:
+            bound = use.shapes[0].dimensions[use.attributes.dimension]
+            yield 1, Demand(bound, bound)
 
     @staticmethod
     def relate(use: Relating) -> None:
@@ -119,6 +128,15 @@ class DynamicReshape:
 
     states_shape = True
     probe = Probe("T[2] dynamic-reshape(a0, a1)", ("T[2]", "s32[]"))
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        """With the bounds for sizes, there are as many elements as there can be. The operand must have them all, unless
+        its own sizes are used."""
+        if any(bounds.is_parameter for bounds in use.bounds[1:]):
+            yield 0, Demand(is_whole=True)
+        for number, bound in enumerate(use.shape.dimensions, 1):
+            yield number, Demand(bound, bound)
 
     @staticmethod
     def relate(use: Relating) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "part",
     "reshaped_extents",
     "reshaped_flags",
+    "reshapes_all_extents",
     "with_zeros",
 ]
 
@@ -126,6 +127,20 @@ def reshaped_extents(extents: Sequence[int], source: ArrayShape, result: ArraySh
                 "not fill any extents of the result"
             )
     return tuple(sizes)
+
+
+def reshapes_all_extents(source: ArrayShape, result: ArrayShape) -> bool:
+    """Whether a reshape's result has extents for all that the operand may have."""
+    if not source.dynamic_dimensions:
+        return True
+    before, after = flags(source), flags(result)
+    for inputs, outputs in _runs(source.dimensions, result.dimensions):
+        if any(before[axis] for axis in inputs):
+            kept = prod(source.dimensions[axis] for axis in inputs if not before[axis])
+            fixed = prod(result.dimensions[axis] for axis in outputs if not after[axis])
+            if sum(after[axis] for axis in outputs) != 1 or not fixed or kept % fixed:
+                return False
+    return True
 
 
 def _runs(inputs: Sequence[int], outputs: Sequence[int]) -> Iterator[tuple[range, range]]:

@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.ir import ArrayShape, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
+from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.columns import (
     in_order_columns,
     in_order_demand,
@@ -26,7 +27,7 @@ from hloexec.ops.movement.columns import (
     transpose_demand,
 )
 from hloexec.ops.movement.copying import reshaped, row_major
-from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, with_zeros
+from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, reshapes_all_extents, with_zeros
 from hloexec.ops.movement.views import Indexing, Spreading, without_units
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
@@ -171,6 +172,11 @@ class Reshape:
     probe = Probe("T[2,1] reshape(a0)", ("T[2]",))
     columns = staticmethod(in_order_columns)
     demand_on = staticmethod(in_order_demand)
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        if not reshapes_all_extents(use.shapes[0], use.shape):
+            yield 0, Demand(is_whole=True)
 
     @staticmethod
     def relate(use: Relating) -> None:
