@@ -42,7 +42,8 @@ def random_inputs(
     """Generate one value per parameter of the entry computation, or of the given one.
 
     The same seed gives the same values on every machine, and the values of a parameter do not depend on the other
-    parameters. `normal` and `uniform` (-1 to 1) respect what the module needs: indices in bounds, loops with few
+    parameters. `normal` and `uniform` (-1 to 1) respect what the module needs: indices in bounds, each component of an
+    index vector in those of its dimension, sizes that are known at run time and fit each other, loops with few
     iterations, positive numbers under roots and logarithms and as divisors, also where these are computed from counts
     (n > 0 for 1 - b^n), and matrices scaled so that products keep a standard deviation of 1; other signed integers are
     0 to 99, unsigned and 8-bit ones are arbitrary. Integers that keep or drop elements, as masks do, are 0 and 1. The

@@ -18,8 +18,7 @@ from hloexec.inputs.columns import by_column, layout_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import is_elementwise, traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.columns import Columns
-from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
+from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Columns, Use
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import largest_number
 from hloexec.structs import frozen

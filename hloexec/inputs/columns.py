@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from hloexec.ops.columns import Columns
-from hloexec.ops.intervals import ANYTHING, Bounds, Demand, Demanded, Use
+from hloexec.ops.intervals import ANYTHING, Bounds, Columns, Demand, Demanded, Use
 
 __all__ = ["by_column", "layout_of", "on_columns"]
 

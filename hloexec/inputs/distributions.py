@@ -18,8 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
-from hloexec.ops.columns import Columns
-from hloexec.ops.intervals import Demand
+from hloexec.ops.intervals import Columns, Demand
 from hloexec.precision import largest_number, part_type, smallest_normal
 from hloexec.values import Array
 

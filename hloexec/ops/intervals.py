@@ -5,6 +5,9 @@ backward: what an instruction needs of its operands so that its result is useful
 positive number under a root. Entries of opcodes refer to the rules here (`hloexec.ops.traits`); rules that need
 attributes are defined with the opcodes.
 
+Parts of an array may be bounded each by itself: `Columns`. Rules of opcodes that move elements say which columns of an
+operand become which columns of the result (`hloexec.ops.movement.columns`).
+
 A bounds rule returns `UNKNOWN` if it cannot tell, and need not know the element type: if integers may have wrapped, its
 result is discarded.
 """
@@ -12,19 +15,19 @@ result is discarded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from hloexec.ir import ArrayShape, Instruction, Module
-from hloexec.ops.columns import Columns, Ends, tightest
 from hloexec.structs import frozen
 
 __all__ = [
     "ANYTHING",
     "INFINITY",
     "MASK",
+    "MOST_COLUMNS",
     "POSITIVE",
     "UNBOUNDED",
     "UNKNOWN",
@@ -32,17 +35,77 @@ __all__ = [
     "BackwardRule",
     "Bounds",
     "BoundsRule",
+    "Columns",
     "ColumnsRule",
     "Demand",
     "DemandRule",
     "Demanded",
+    "Ends",
     "MovedRule",
     "Use",
     "always",
     "demand",
+    "stride_of",
 ]
 
 INFINITY = math.inf
+
+Ends: TypeAlias = tuple[float, float]
+"""The lowest and the highest number of a column."""
+
+MOST_COLUMNS = 16
+"""Arrays with more positions along a dimension are not told apart by position."""
+
+
+@frozen(cache_hash=True)
+class Columns:
+    """The ends of each column, such as the components of index vectors, and how far they lie from each other.
+
+    The element at place f in row-major order is in column `f // stride % count`. A reshape leaves that as it is.
+    """
+
+    stride: int
+    ends: tuple[Ends, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.ends)
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Whether an array of these sizes consists of whole rows of columns."""
+        return math.prod(sizes) % (self.stride * self.count) == 0
+
+    def axis(self, sizes: Sequence[int]) -> int | None:
+        """The dimension of an array of these sizes that tells the columns apart; None where it takes several."""
+        for axis, size in enumerate(sizes):
+            stride = stride_of(sizes, axis)
+            if stride and self.stride % stride == 0 and stride * size % (self.stride * self.count) == 0:
+                return axis
+        return None
+
+    def moved(self, sizes: Sequence[int], to_sizes: Sequence[int], to_axis: int) -> Columns | None:
+        """The same columns in an array of other sizes, where the dimension that tells them apart is `to_axis`."""
+        axis = self.axis(sizes)
+        if axis is None or sizes[axis] != to_sizes[to_axis]:
+            return None
+        return Columns(self.stride // stride_of(sizes, axis) * stride_of(to_sizes, to_axis), self.ends)
+
+    def along(self, sizes: Sequence[int], axis: int) -> tuple[Ends, ...]:
+        """The ends at each position of the dimension that tells the columns apart."""
+        stride = stride_of(sizes, axis)
+        return tuple(self.ends[place * stride // self.stride % self.count] for place in range(sizes[axis]))
+
+
+def stride_of(sizes: Sequence[int], axis: int) -> int:
+    """How many elements of a row-major array lie between neighbours along a dimension."""
+    return math.prod(sizes[axis + 1 :])
+
+
+def tightest(ends: Sequence[Ends]) -> Ends:
+    """What lies within the ends of every column in which there is a choice; of the first where nothing does."""
+    free = [pair for pair in ends if pair[0] < pair[1]] or ends
+    low, high = max(pair[0] for pair in free), min(pair[1] for pair in free)
+    return (low, high) if low <= high else free[0]
 
 
 @frozen(cache_hash=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hloexec.inputs import random_inputs
+from hloexec.testing import inputs as inputs_of
 from hloexec.text.parser import parse
 from tests.text.building import module
 
@@ -247,3 +248,18 @@ def test_the_same_seed_gives_the_same_columns() -> None:
     body = gathered("idx = s32[500,2] parameter(1)")
     np.testing.assert_array_equal(found(body, seed=3)[1], found(body, seed=3)[1])
     assert (found(body, seed=3)[1] != found(body, seed=4)[1]).any()
+
+
+def test_values_that_hypothesis_draws_are_bounded_by_column() -> None:
+    strategies = pytest.importorskip("hypothesis")
+    made = parse(module(gathered("idx = s32[500,2] parameter(1)").replace("500", "6")))
+    seen = []
+
+    @strategies.settings(max_examples=30, deadline=None, database=None)
+    @strategies.given(inputs_of(made))
+    def check(values: list[Any]) -> None:
+        seen.append(values[1])
+
+    check()
+    drawn = np.concatenate(seen)
+    assert drawn.min() == 0 and drawn[:, 0].max() <= 7 and 7 < drawn[:, 1].max() <= 1571

@@ -15,9 +15,8 @@ from hloexec.dtypes import Kind
 from hloexec.errors import ShapeError
 from hloexec.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
-from hloexec.ops.columns import MOST_COLUMNS, Columns
 from hloexec.ops.common import require
-from hloexec.ops.intervals import UNKNOWN, Bounds, Use
+from hloexec.ops.intervals import MOST_COLUMNS, UNKNOWN, Bounds, Columns, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
 from hloexec.ops.signatures import (
     TOKEN_SHAPE,

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.columns import Columns, stride_of
 from hloexec.ops.common import flags, require, require_distinct_dimensions
-from hloexec.ops.intervals import Demand
+from hloexec.ops.intervals import Columns, Demand, stride_of
 from hloexec.ops.relations import Axes, Relating
 from hloexec.structs import frozen
 from hloexec.values import Array

@@ -1,4 +1,4 @@
-"""How operations that move elements move the columns of an array (see `hloexec.ops.columns`)."""
+"""How operations that move elements move the columns of an array (see `hloexec.ops.intervals`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hloexec.ir import ArrayShape, PaddingDimension
-from hloexec.ops.columns import MOST_COLUMNS, Columns, Ends, stride_of
-from hloexec.ops.intervals import INFINITY, Bounds, Demand, Use
+from hloexec.ops.intervals import INFINITY, MOST_COLUMNS, Bounds, Columns, Demand, Ends, Use, stride_of
 
 __all__ = [
     "concatenate_demand",
