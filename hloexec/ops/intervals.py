@@ -71,15 +71,20 @@ class Columns:
     def count(self) -> int:
         return len(self.ends)
 
+    @property
+    def width(self) -> int:
+        """The elements of one row of columns; 0 for those of an array without elements."""
+        return self.stride * self.count
+
     def fits(self, sizes: Sequence[int]) -> bool:
         """Whether an array of these sizes consists of whole rows of columns."""
-        return math.prod(sizes) % (self.stride * self.count) == 0
+        return self.width > 0 and math.prod(sizes) % self.width == 0
 
     def axis(self, sizes: Sequence[int]) -> int | None:
         """The dimension of an array of these sizes that tells the columns apart; None where it takes several."""
         for axis, size in enumerate(sizes):
             stride = stride_of(sizes, axis)
-            if stride and self.stride % stride == 0 and stride * size % (self.stride * self.count) == 0:
+            if self.width and stride and self.stride % stride == 0 and stride * size % self.width == 0:
                 return axis
         return None
 

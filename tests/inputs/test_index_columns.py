@@ -263,3 +263,28 @@ def test_values_that_hypothesis_draws_are_bounded_by_column() -> None:
     check()
     drawn = np.concatenate(seen)
     assert drawn.min() == 0 and drawn[:, 0].max() <= 7 and 7 < drawn[:, 1].max() <= 1571
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "p = s32[2,0] parameter(1)\nidx = s32[2,0] copy(p)",
+        "p = s32[0,2] parameter(1)\nidx = s32[2,0] reshape(p)",
+        "p = s32[0,2] parameter(1)\nidx = s32[2,0] transpose(p), dimensions={1,0}",
+        "p = s32[2] parameter(1)\nidx = s32[2,0] broadcast(p), dimensions={0}",
+        "p = s32[3,0] parameter(1)\nidx = s32[2,0] slice(p), slice={[1:3], [0:0]}",
+        "p = s32[1,0] parameter(1)\nidx = s32[2,0] concatenate(p, p), dimensions={0}",
+        "p = s32[1,0] parameter(1)\nz = s32[] constant(0)\nidx = s32[2,0] pad(p, z), padding=0_1x0_0",
+        "p = s32[2,0] parameter(1)\nidx = s32[2,0] reverse(p), dimensions={0}",
+        "p = s32[1,0] parameter(1)\nc = s32[2] constant({3, 5})\nd = s32[2,0] broadcast(c), dimensions={0}\n"
+        "z = s32[] constant(0)\nidx = s32[2,0] dynamic-update-slice(d, p, z, z)",
+    ],
+)
+def test_indices_without_elements_have_no_columns(made: str) -> None:
+    text = (
+        f"table = f32[8,1572] parameter(0)\n{made}\n"
+        "ROOT g = f32[0] gather(table, idx), collapsed_slice_dims={0,1}, start_index_map={0,1}, slice_sizes={1,1}, "
+        "offset_dims={}, index_vector_dim=0"
+    )
+    shape = parse(module(text)).entry.parameter_shapes[1]
+    assert np.asarray(found(text)[1]).shape == shape.dimensions
