@@ -164,9 +164,9 @@ def _counts(bounds: Bounds) -> bool:
 def _extent_demands(use: Use, computation: Computation) -> Demanded:
     """Arrays of sizes that are known at run time, and that are combined element by element, are whole where their sizes
     may be unlike."""
-    if not is_elementwise(use.instruction) or len(use.shapes) < 2:
-        return []
     dynamic = [number for number, shape in enumerate(use.shapes) if shape.dynamic_dimensions]
+    if not dynamic or len(use.shapes) < 2 or not is_elementwise(use.instruction):
+        return []
     sources = [_sizes_of(computation, use.operands[number]) for number in dynamic]
     has_static = any(shape.rank and not shape.dynamic_dimensions for shape in use.shapes)
     is_like = not has_static and all(source == sources[0] for source in sources)
