@@ -192,10 +192,14 @@ def _first_case(
     if other is not None:
         verify(other)
         other = attrs.evolve(other, **counts)
-    rows = [random_inputs(module, options.get("seed", 0))] if inputs is None else inputs_by_device(module.entry, inputs)
-    device_arguments(module.entry, rows, topology.count)
-    case = Case(module, [list(row) for row in rows], other)
+    rows = None if inputs is None else inputs_by_device(module.entry, inputs)
+    if rows is not None:
+        device_arguments(module.entry, rows, topology.count)
+    case = Case(module, None, other)
     try:
+        if rows is None:
+            rows = [random_inputs(module, options.get("seed", 0))]
+        case = attrs.evolve(case, inputs=[list(row) for row in rows])
         run_devices(module, case.inputs, observers=observers, **{**options, "computation": None})
     except InputError:
         raise

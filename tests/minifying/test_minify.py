@@ -314,6 +314,29 @@ def test_a_module_that_cannot_run_here_is_minified_by_a_check() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parameter", "result"),
+    [("f32[1000000,1000000]", "f32[1000000,1000000]"), ("f32[8]", "f32[8,1000000,1000000]")],
+    ids=["inputs", "values"],
+)
+def test_a_module_that_is_too_large_to_run_is_minified_by_a_check(
+    parameter: str, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hloexec.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    same = "0,1" if parameter == result else "0"
+    Path("large.hlo").write_text(
+        f"HloModule m\nENTRY e {{ x = {parameter} parameter(0)\n y = {parameter} tanh(x)\n"
+        f" z = {result} broadcast(y), dimensions={{{same}}}\n ROOT a = {result} sine(z) }}\n"
+    )
+    assert main(["minify", "large.hlo", "--check", "grep -q 1000000.*sine", "-o", "small"]) == 0
+    assert [each.opcode for each in hloexec.load("small/module.hlo").entry] == ["parameter", "sine"]
+    assert not Path("small/inputs.npz").exists()
+    assert main(["minify", "large.hlo", "--nan"]) == 2
+    assert "memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("command", "outcome"),
     [
         ("tail -f", "hang"),
