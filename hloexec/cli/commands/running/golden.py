@@ -121,7 +121,7 @@ def record(
 
 @command.command("check", epilog=examples(_CHECK))
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
-@click.option("--module", "module_file", metavar="FILE", help="Run this module instead of the golden's own.")
+@click.option("--module", "module_file", metavar="FILE", help="Run this module instead of each golden's own.")
 @click.option("--update", is_flag=True, help="If the result has changed, record it as the expected result.")
 @custom_call_option
 @click.option(
@@ -148,8 +148,8 @@ def check(
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
     module = None if module_file is None else hloexec.load(module_file)
-    if module is not None and (len(found) > 1 or update):
-        raise click.UsageError("--module takes exactly one golden, and cannot be combined with --update")
+    if module is not None and update:
+        raise click.UsageError("--update records what a golden's own module gives; leave out --module")
     register_custom_calls(custom_calls)
     checks: list[GoldenCheck] = []
     try:
@@ -158,7 +158,7 @@ def check(
     except KeyboardInterrupt:
         if not checks:
             raise
-    advice = _advice(checks[0], module, module_file)
+    advice = _advice(checks, module, module_file)
     is_complete = len(checks) == len(found)
     show_report(
         "golden-check",
@@ -180,13 +180,14 @@ def _exit_code(checks: Sequence[GoldenCheck]) -> int:
     return next((code for outcome, code in codes.items() if outcome in outcomes), 0)
 
 
-def _advice(check: GoldenCheck, module: Module | None, module_file: str | None) -> list[str]:
-    """Where to look if another module fails the check."""
+def _advice(checks: Sequence[GoldenCheck], module: Module | None, module_file: str | None) -> list[str]:
+    """Where to look if another module fails a check, by the first that it fails."""
     from hloexec.golden.checking import Outcome, diff_with_recorded
     from hloexec.report.running.golden import change_lines
 
-    golden = check.golden
-    if module is None or module_file is None or golden is None or check.outcome is not Outcome.FAILED:
+    failed = (check.golden for check in checks if check.outcome is Outcome.FAILED)
+    golden = next((each for each in failed if each is not None), None)
+    if module is None or module_file is None or golden is None:
         return []
     return change_lines(golden, module_file, diff_with_recorded(golden, module))
 
