@@ -59,8 +59,8 @@ class Stage:
     """The pass of that pipeline that is up next, if the file says so."""
     holder: Stage | None = None
     """What the pass that runs this pipeline gives in the end, if there is one, and no other can be meant."""
-    ran_before: str | None = None
-    """The last pipeline that ran since the stage before in its own one, maybe as a part of this pass."""
+    ran_within: str | None = None
+    """The last pipeline that this pass ran, if it ran one."""
 
     def __str__(self) -> str:
         if self.pipeline is None:
@@ -106,8 +106,9 @@ def _nested(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     for start, end in sorted(sections, key=lambda section: section[0] - section[1]):
         outer = stages[end]
         inner = stages[end - 1].pipeline
-        found[end] = attrs.evolve(found[end], ran_before=None if inner == outer.name else inner)
         is_one_pass = stages[start].next_pass == outer.name
+        ran_within = inner if is_one_pass and inner != outer.name else None
+        found[end] = attrs.evolve(found[end], ran_within=ran_within)
         for place in range(start + 1, end):
             is_held = is_one_pass and stages[place].pipeline != outer.name
             found[place] = attrs.evolve(found[place], holder=outer if is_held else None)

@@ -62,7 +62,7 @@ class StageDiff:
             return f"{made_by}, before its {self.after.pipeline}"
         if self.after.holder is not None:
             return f"{self.after}, a part of {self.after.holder.name}"
-        return str(self.after) + (f", after {self.after.ran_before}" if self.after.ran_before else "")
+        return str(self.after) + (f", after {self.after.ran_within}" if self.after.ran_within else "")
 
 
 @frozen(eq=False)

@@ -205,7 +205,7 @@ def test_a_pass_is_named_by_what_it_did_before_its_own_pipeline(
         (("0.p.after_pipeline-start.before_a", "1.p.after_a.before_b", "2.q.after_pipeline-start.before_d",
           "3.p.after_c.before_e"), 2, "a in p → start of q"),
         (("0.p.after_pipeline-start.before_a", "1.p.after_a.before_b", "2.q.after_pipeline-start.before_d",
-          "3.p.after_c.before_e"), 3, "c in p, after q"),
+          "3.p.after_c.before_e"), 3, "c in p"),
         # q is a pass of p itself.
         (("0.p.after_pipeline-start.before_q", "1.q.after_pipeline-start.before_d", "2.q.after_d.before_e",
           "3.p.after_q.before_c"), 2, "d in q"),
