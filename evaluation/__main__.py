@@ -11,6 +11,7 @@ import warnings
 import click
 
 from evaluation.diffing.command import diff
+from evaluation.edits.command import measure_edits
 from evaluation.explaining.command import explain
 from evaluation.fuzzing.command import mutants
 from evaluation.minifying.command import minify
@@ -22,7 +23,7 @@ from evaluation.triaging.command import triage
 
 __all__ = ["main"]
 
-MEASUREMENTS = (diff, partitioned, explain, minify, triage, precision, mutants, page)
+MEASUREMENTS = (diff, partitioned, measure_edits, explain, minify, triage, precision, mutants, page)
 
 
 @click.group(commands=MEASUREMENTS)

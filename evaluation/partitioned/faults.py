@@ -12,9 +12,10 @@ from hloexec.devices.topology import groups_of, topology_of
 from hloexec.diffing import InstructionRun
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, ReplicaGroups
 
-__all__ = ["Fault", "faults", "is_near"]
+__all__ = ["LOOKED_THROUGH", "Fault", "faults", "is_near", "with_instruction"]
 
-_LOOKED_THROUGH = frozenset({"broadcast", "reshape", "copy", "transpose", "convert", "bitcast"})
+LOOKED_THROUGH = frozenset({"broadcast", "reshape", "copy", "transpose", "convert", "bitcast"})
+"""What only moves or converts a value."""
 _OTHER_OPCODES = {"add": "subtract", "subtract": "add", "multiply": "add"}
 _SUMS = ("add", "maximum")
 
@@ -38,7 +39,9 @@ def faults(module: Module) -> Iterator[Fault]:
         for instruction in computation:
             for kind, change in _CHANGES.items():
                 for changed in change(module, computation, instruction):
-                    yield Fault(kind, _with(module, computation, changed), computation.name, instruction.name)
+                    yield Fault(
+                        kind, with_instruction(module, computation, changed), computation.name, instruction.name
+                    )
 
 
 def is_near(fault: Fault, found: InstructionRun) -> bool:
@@ -52,16 +55,16 @@ def is_near(fault: Fault, found: InstructionRun) -> bool:
     for name in pending:
         users = [user for user in computation.users[name] if user.opcode != "tuple"]
         names.update(user.name for user in users)
-        pending += [user.name for user in users if user.opcode in _LOOKED_THROUGH]
+        pending += [user.name for user in users if user.opcode in LOOKED_THROUGH]
     pending = list(computation.by_name[fault.instruction].operands)
     for name in pending:
         names.add(name)
         instruction = computation.by_name[name]
-        pending += instruction.operands if instruction.opcode in _LOOKED_THROUGH else ()
+        pending += instruction.operands if instruction.opcode in LOOKED_THROUGH else ()
     return found.instruction in names
 
 
-def _with(module: Module, computation: Computation, changed: Instruction) -> Module:
+def with_instruction(module: Module, computation: Computation, changed: Instruction) -> Module:
     """The module with one instruction changed."""
     instructions = tuple(changed if entry.name == changed.name else entry for entry in computation)
     made = attrs.evolve(computation, instructions=instructions)

@@ -166,6 +166,69 @@ def test_constants_that_only_one_module_has_are_notes_where_nothing_is_certain()
     assert notes_on_texts([], [finding], (before, before)) == []
 
 
+def test_a_constant_in_the_place_of_another_is_a_note_where_nothing_is_found() -> None:
+    before, after = hloexec.parse(NORM), hloexec.parse(NORM.replace("1e-05", "1e-06"))
+    assert notes_on_texts([], [], (after, before)) == [
+        "the module after has the constant 1e-06, where the module before has 1e-05"
+    ]
+    assert notes_on_texts([], [], (before, before)) == []
+    divided = hloexec.parse(NORM.replace("1e-05", "0.3"))
+    for inverse in ("3.3333333", "3.328125"):
+        multiplied = hloexec.parse(NORM.replace("1e-05", inverse))
+        assert notes_on_texts([], [], (multiplied, divided)) == []
+
+
+def test_a_module_that_shares_computations_with_the_other_is_another_text() -> None:
+    """Computations say what they call by its name: one that both modules have may call different ones."""
+    before = hloexec.parse(
+        """HloModule shared
+halved { a = f32[2] parameter(0)
+  h = f32[] constant(0.5)
+  hs = f32[2] broadcast(h), dimensions={}
+  ROOT p = f32[2] multiply(a, hs) }
+caller { b = f32[2] parameter(0)
+  ROOT c = f32[2] call(b), to_apply=halved }
+ENTRY main { x = f32[2] parameter(0)
+  ROOT r = f32[2] call(x), to_apply=caller }
+"""
+    )
+    changed = hloexec.parse(hloexec.format(before).replace("0.5", "0.25")).by_name["halved"]
+    computations = tuple(changed if each.name == "halved" else each for each in before)
+    (change,) = text_changes(before, attrs.evolve(before, computations=computations))
+    assert (change.after, change.is_of_constant) == (("halved", "p"), True)
+
+
+def test_an_opcode_on_constants_alone_is_not_certain_to_be_wrong() -> None:
+    """The value of 2 is 1 by many opcodes: log2, a division by itself. What is wrong is the number."""
+    text = """HloModule numbers
+filled { c = f32[] constant(1)
+  ROOT f = f32[4,8] broadcast(c), dimensions={} }
+ENTRY main {
+  x = f32[4,8] parameter(0)
+  y = f32[4,8] parameter(1)
+  ones = f32[4,8] fusion(), kind=kLoop, calls=filled
+  size = f32[4,8] abs(ones)
+  turned = f32[4,8] negate(size)
+  e = f32[4,8] exponential(x)
+  s = f32[4,8] subtract(e, y)
+  ROOT r = f32[4,8] multiply(turned, s)
+}
+"""
+    plain = """HloModule numbers
+ENTRY main {
+  x = f32[4,8] parameter(0)
+  y = f32[4,8] parameter(1)
+  e = f32[4,8] exponential(x)
+  s = f32[4,8] subtract(e, y)
+  ROOT r = f32[4,8] negate(s)
+}
+"""
+    found = hloexec.diff(hloexec.parse(plain), hloexec.parse(text.replace("constant(1)", "constant(2)")))
+    assert found.verdict == "differ"
+    first = found.findings[0]
+    assert not (first.is_certain and first.after.instruction in ("size", "turned")), first
+
+
 def test_another_sharding_is_another_text() -> None:
     """Boundaries of manual regions cut arrays as shardings say."""
     text = """HloModule cut

@@ -16,6 +16,7 @@ from evaluation.processes import ENVIRONMENT, measure_apart
 COMMANDS = {
     "diff --half table --only 00": ("1 of 1 (100.0%) right by the first", "0 false alarms in 1 pairs"),
     "partitioned --only mlp --limit 1": ("1 of 1 (100.0%) are different", "1 of 1 (100.0%) right"),
+    "edits --only k_means --limit 1": ("4 edits", "2 of 2 (100.0%) right by the first finding; 0 wrong and certain"),
     "explain --only three_layers/two": ("policies: 1 of 1 (100.0%) right",),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),

@@ -159,6 +159,9 @@ class Repairs:
         return any(value.shape == now.shape and is_near(now, value) for value in values)
 
     def _edits_of(self, node: Node) -> Iterator[Edit]:
+        if all(map(constant_of, _taken(node))):
+            # Whatever gives another number of constants may be meant.
+            return
         module = self._replay.evaluator.alone(node.instance, self._state.values)
         if module is not None and len(node.instance.results) == 1:
             yield from edits_of(module)

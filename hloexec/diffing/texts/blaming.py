@@ -15,6 +15,8 @@ __all__ = ["blamed_by_texts", "notes_on_texts"]
 
 _MOST_CONSTANTS = 2
 """Of more, none is worth a note."""
+_OF_AN_INVERSE = 2.0**-7
+"""How far the product of a number and its inverse may be from 1, both rounded to bf16: 2^-9 each, relative."""
 
 
 def blamed_by_texts(changes: Sequence[TextChange], ours: Graph, theirs: Graph) -> Blamed | None:
@@ -38,18 +40,34 @@ def notes_on_texts(
     changes: Sequence[TextChange], findings: Sequence[Finding], modules: tuple[Module, Module]
 ) -> list[str]:
     """That constants differ is worth a note, whatever follows from it, unless it is a finding; where the texts of
-    `modules`, after and before, are not alike, which of the few that only one has, unless the finding is certain."""
+    `modules`, after and before, are not alike, which of the few that only one has, unless the finding is certain.
+    Where nothing is found, only what may stand for each other is: one on either side, and not its inverse."""
     known = {finding.reason for finding in findings}
     others = [each for each in changes if each.is_of_constant and each.reason not in known]
-    if changes or not findings or findings[0].is_certain:
+    if changes or (findings and findings[0].is_certain):
         return [f"the texts differ in a constant: %{each.after[1]}: {each.reason}" for each in others]
     ours, theirs = (scalar_constants(module) for module in modules)
+    if not findings:
+        pair = ours - theirs, theirs - ours
+        is_replaced = all(len(side) == 1 for side in pair) and not _are_inverse(*(float(*side) for side in pair))
+        return (
+            [
+                f"the module after has the constant {', '.join(pair[0])}, where the module before has "
+                f"{', '.join(pair[1])}"
+            ]
+            if is_replaced
+            else []
+        )
     sides = {"after": sorted(ours - theirs), "before": sorted(theirs - ours)}
     return [
         f"a constant that only the module {side} has: {', '.join(numbers)}"
         for side, numbers in sides.items()
         if 0 < len(numbers) <= _MOST_CONSTANTS
     ]
+
+
+def _are_inverse(one: float, other: float) -> bool:
+    return abs(one * other - 1) <= _OF_AN_INVERSE
 
 
 def _is_equal(node: Node, other: Node) -> bool:

@@ -48,29 +48,30 @@ class _Meanings:
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
-        self._known: dict[int, dict[str, _Value]] = {}
-        self.numbers: dict[int, dict[str, int]] = {}
-        """Of each computation, by its `id`, those of its instructions."""
+        self._known: dict[tuple[int, str], dict[str, _Value]] = {}
+        self.numbers: dict[tuple[int, str], dict[str, int]] = {}
+        """Of each computation, by the `id` of its module and its name, those of its instructions: what a computation
+        calls depends on its module."""
 
-    def of(self, module: Module, computation: Computation) -> dict[str, _Value]:
+    def of(self, side: _Side) -> dict[str, _Value]:
         """The values of a computation's instructions."""
-        key = id(computation)
+        key, module, computation = side.key, side.module, side.computation
         if key not in self._known:
             values: dict[str, _Value] = {}
             numbers: dict[str, int] = {}
             for instruction in computation:
                 names = computation_names(instruction.attributes)
-                called = tuple([self._number_of(module, module.by_name[name]) for name in names])
+                called = tuple([self._number_of(_Side(module, module.by_name[name])) for name in names])
                 own = self._number(_said_by(instruction))
                 values[instruction.name] = _Value(own, tuple([numbers[name] for name in instruction.operands]), called)
                 numbers[instruction.name] = self._number(values[instruction.name])
             self._known[key], self.numbers[key] = values, numbers
         return self._known[key]
 
-    def _number_of(self, module: Module, computation: Computation) -> int:
+    def _number_of(self, side: _Side) -> int:
         """That of what a computation gives."""
-        self.of(module, computation)
-        return self.numbers[id(computation)][computation.root_name]
+        self.of(side)
+        return self.numbers[side.key][side.computation.root_name]
 
     def _number(self, value: object) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
@@ -92,6 +93,10 @@ def _said_by(instruction: Instruction) -> object:
 class _Side(NamedTuple):
     module: Module
     computation: Computation
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return id(self.module), self.computation.name
 
     def at(self, name: str) -> Instruction:
         return self.computation.by_name[name]
@@ -137,21 +142,21 @@ def text_changes(before: Module, after: Module) -> list[TextChange]:
 class _Changes:
     def __init__(self) -> None:
         self._meanings = _Meanings()
-        self._seen: set[tuple[int, str, int, str]] = set()
-        self.places: dict[tuple[int, str, int, str], _Place] = {}
-        """By the values, and the `id` of their computations."""
+        self._seen: set[tuple[str, str, str, str]] = set()
+        self.places: dict[tuple[str, str, str, str], _Place] = {}
+        """By the computation and the name of either value."""
 
     def compare(self, theirs: _Side, ours: _Side) -> bool:
         """Compare what two computations give; False where they are not built alike."""
-        values = [self._meanings.of(side.module, side.computation) for side in (theirs, ours)]
-        numbers = [self._meanings.numbers[id(side.computation)] for side in (theirs, ours)]
+        values = [self._meanings.of(side) for side in (theirs, ours)]
+        numbers = [self._meanings.numbers[side.key] for side in (theirs, ours)]
         known = {*numbers[0].values()}
         pending = [(theirs.computation.root_name, ours.computation.root_name, ("", ""))]
         while pending and len(self.places) <= _MOST:
             their, our, user = pending.pop()
             if numbers[0][their] == numbers[1][our]:
                 continue
-            key = id(theirs.computation), their, id(ours.computation), our
+            key = theirs.computation.name, their, ours.computation.name, our
             one, other = values[0][their], values[1][our]
             is_alike = one.own == other.own and len(one.operands) == len(other.operands)
             is_known = numbers[1][our] in known
@@ -184,7 +189,7 @@ class _Changes:
 
     def _change(self, theirs: _Side, their: str, ours: _Side, our: str, users: list[tuple[str, str]]) -> TextChange:
         one, other = theirs.at(their), ours.at(our)
-        numbers = [self._meanings.numbers[id(side.computation)] for side in (theirs, ours)]
+        numbers = [self._meanings.numbers[side.key] for side in (theirs, ours)]
         order = {instruction.name: place for place, instruction in enumerate(ours.computation)}
         user = min(users, key=lambda pair: order[pair[1]], default=None)
         is_of_constant = role_of(one) is role_of(other) is Role.CONSTANT
