@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hloexec.diffing.agreement import aligned, arranged, is_near
+from hloexec.diffing.agreement import aligned, arranged, is_near, is_same
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair
@@ -16,7 +16,7 @@ from hloexec.diffing.replaying.states import State
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["Patch", "corrects_alone", "patched", "replaced"]
+__all__ = ["Patch", "corrects_alone", "patched", "replaced", "replacements"]
 
 
 @frozen(eq=False)
@@ -38,7 +38,7 @@ def patched(
     It has to correct all those of `wrong` that it changes, and at least one.
     """
     again = _equal_nodes_of(replay.graph, pair.ours)
-    for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
+    for value in replacements(state, pair):
         for others in ([], again) if again else ([],):
             repair = _Repair(replay, pair.ours, pair.theirs, value, others)
             after = _tried(replay, state, repair, wrong, is_over)
@@ -54,12 +54,20 @@ def corrects_alone(
     replay: Replay, state: State, pair: NodePair, wrong: Sequence[NodePair], is_over: Callable[[], bool]
 ) -> bool:
     """Whether the replacement of one node, and of nothing like it, corrects the results."""
-    for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
+    for value in replacements(state, pair):
         repair = _Repair(replay, pair.ours, pair.theirs, value)
         repair.guesses = False
         if _tried(replay, state, repair, wrong, is_over) is not None:
             return True
     return False
+
+
+def replacements(state: State, pair: NodePair) -> Iterator[Array]:
+    """What a node should give, in each arrangement; nothing where it gives that already: with its dimensions exchanged,
+    results may come right, but it is what takes it that is wrong."""
+    raw = state.raw[pair.ours.number]
+    if raw.shape != pair.theirs.value.shape or not is_same(raw, pair.theirs.value):
+        yield from arranged(pair.theirs.value, raw)
 
 
 def replaced(replay: Replay, state: State, pair: NodePair, value: Array, is_over: Callable[[], bool]) -> State | None:

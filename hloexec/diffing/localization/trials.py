@@ -7,7 +7,6 @@ from functools import partial
 
 import attrs
 
-from hloexec.diffing.agreement import arranged
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
@@ -16,7 +15,7 @@ from hloexec.diffing.localization.causes import Causes
 from hloexec.diffing.localization.guilt import Guilt
 from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.misuses import Misuses
-from hloexec.diffing.localization.patches import Patch, corrects_alone, patched, replaced
+from hloexec.diffing.localization.patches import Patch, corrects_alone, patched, replaced, replacements
 from hloexec.diffing.localization.precision import is_narrower, reason_of_narrowing, where_narrowed
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
@@ -263,7 +262,7 @@ class Trials:
         state = self._state
         counted = [node for node in self._replay.graph.nodes if _counts(node)]
         before = sum(map(state.has, counted))
-        for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
+        for value in replacements(state, pair):
             after = replaced(self._replay, state, pair, value, self._is_over)
             if after is not None and sum(map(after.has, counted)) >= before + least:
                 return Patch(pair, value, after, is_proof=False)

@@ -1,0 +1,71 @@
+"""A product with the wrong dimension of a square matrix: the matrix is right, and what takes it is to blame, although the
+results come right with the matrix transposed, too."""
+
+from __future__ import annotations
+
+import pytest
+
+import hloexec
+from hloexec.inputs import random_inputs
+
+
+def _module(steps: str) -> hloexec.Module:
+    return hloexec.parse(
+        f"""HloModule m, replica_count=2
+sum {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}}
+body {{
+  c = (s32[], f32[2,3,6], f32[3,6,6]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0
+  h = f32[2,3,6] get-tuple-element(c), index=1
+  ws = f32[3,6,6] get-tuple-element(c), index=2
+  zero = s32[] constant(0)
+  slice = f32[1,6,6] dynamic-slice(ws, i, zero, zero), dynamic_slice_sizes={{1,6,6}}
+  w = f32[6,6] reshape(slice)
+{steps}
+  all = f32[2,3,6] all-reduce(dot), replica_groups={{{{0,1}}}}, to_apply=sum
+  next = f32[2,3,6] tanh(all)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  ROOT t = (s32[], f32[2,3,6], f32[3,6,6]) tuple(j, next, ws)
+}}
+cond {{
+  c = (s32[], f32[2,3,6], f32[3,6,6]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0
+  n = s32[] constant(3)
+  ROOT l = pred[] compare(i, n), direction=LT
+}}
+ENTRY e {{
+  x = f32[2,3,6] parameter(0)
+  ws = f32[3,6,6] parameter(1)
+  zero = s32[] constant(0)
+  t = (s32[], f32[2,3,6], f32[3,6,6]) tuple(zero, x, ws)
+  r = (s32[], f32[2,3,6], f32[3,6,6]) while(t), condition=cond, body=body
+  ROOT y = f32[2,3,6] get-tuple-element(r), index=1
+}}
+"""
+    )
+
+
+BEFORE = """  scaled = f32[2,3,6] multiply(h, h)
+  dot = f32[2,3,6] dot(scaled, w), lhs_contracting_dims={2}, rhs_contracting_dims={0}"""
+IN_PLACE = """  scaled = f32[2,3,6] power(h, squared)
+  dot = f32[2,3,6] dot(scaled, w), lhs_contracting_dims={2}, rhs_contracting_dims={1}"""
+IN_ROWS = """  rows = f32[6,6] reshape(h)
+  scaled = f32[6,6] multiply(rows, rows)
+  product = f32[6,6] dot(scaled, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  dot = f32[2,3,6] reshape(product)"""
+TWOS = "  two = f32[] constant(2)\n  squared = f32[2,3,6] broadcast(two), dimensions={}\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "blamed"), [(TWOS + IN_PLACE, "dot"), (IN_ROWS, "product")], ids=["in place", "in rows"]
+)
+def test_what_takes_the_wrong_dimension_is_to_blame(steps: str, blamed: str) -> None:
+    before, after = _module(BEFORE), _module(steps)
+    found = hloexec.diff(before, after, [random_inputs(before, seed) for seed in (1, 2)])
+    assert (found.findings[0].after.instruction, found.findings[0].is_certain) == (blamed, True)
+    assert "rhs_contracting_dims={0}" in found.findings[0].reason
