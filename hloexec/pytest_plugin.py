@@ -141,9 +141,9 @@ class GoldenFixture:
         """Fail the test unless `module` gives what its golden says, on the inputs that the golden holds.
 
         Under `numerics="exact"` a module whose text is that of the golden must give the same bits; otherwise rounding
-        is allowed for, or what the tolerances say. A golden that was recorded with another seed, policy or tolerance
-        fails the test, too. `--hlo-update` records the golden where it is missing or another one: on `inputs` (see
-        `hloexec.Inputs`), or on random ones by `seed`.
+        is allowed for, or what the tolerances say. A golden that was recorded with another seed, policy or tolerance,
+        or with other inputs, fails the test, too. `--hlo-update` records the golden where it is missing or another one:
+        on `inputs` (see `hloexec.Inputs`), or on random ones by `seed`.
         """
         __tracebackhide__ = True
         from hloexec.errors import HloError
@@ -161,6 +161,8 @@ class GoldenFixture:
         if folder.exists():
             found = check_golden(folder, module=None if _is_of(folder, module) else module)
             others = "" if found.golden is None else _other_options(found.golden, given)
+            if found.golden is not None and not others and inputs is not None:
+                others = _other_inputs(found.golden, module, inputs)
             if found.passed and not others:
                 return
             if not is_updating:
@@ -233,6 +235,19 @@ def _other_options(golden: Golden, given: dict[str, Any]) -> str:
     recorded = {name: getattr(golden, name) for name in given}
     others = [f"{name} {recorded[name]}, not {given[name]}" for name in given if recorded[name] != given[name]]
     return f"{golden.folder} was recorded with {'; '.join(others)}; `pytest --hlo-update` records it" if others else ""
+
+
+def _other_inputs(golden: Golden, module: Module, inputs: Inputs) -> str:
+    """That a golden holds other inputs than a test gives, as a sentence; empty where it holds these."""
+    from hloexec.errors import HloError
+    from hloexec.golden.checking import holds_inputs
+
+    try:
+        if holds_inputs(golden, module, inputs):
+            return ""
+    except HloError as error:
+        return f"{golden.folder}: {error}"
+    return f"{golden.folder} was recorded with other inputs; `pytest --hlo-update` records it"
 
 
 def _failure_text(found: GoldenCheck) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import enum
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 
 from hloexec import literals
 from hloexec.arguments import require_module, require_path
 from hloexec.errors import HloError, InputError, os_errors_named
+from hloexec.exec.arguments import argument_leaves, inputs_by_device
 from hloexec.files import opened
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash, without_windows_marks
 from hloexec.golden.recording import run_golden, write_expected
@@ -25,7 +28,7 @@ from hloexec.numerics.sampling.spread import Spread
 from hloexec.results import labelled_arrays
 from hloexec.sharding import shard_inputs, shards_of_result
 from hloexec.structs import frozen
-from hloexec.values import Described, Value
+from hloexec.values import Described, Inputs, Value
 
 if TYPE_CHECKING:
     from hloexec.diffing import Diff
@@ -64,20 +67,27 @@ class GoldenCheck(Described):
     def __str__(self) -> str:
         return f"{self.folder.name}: {self.outcome.value}, {self.message}"
 
+    def __bool__(self) -> bool:
+        """`passed`, so that an assertion fails where the check does."""
+        return self.passed
+
     @property
     def passed(self) -> bool:
         """Whether the result agrees with the recorded one."""
         return self.outcome is Outcome.PASSED
 
 
-def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None) -> GoldenCheck:
+def check_golden(
+    folder: str | os.PathLike[str], *, module: Module | None = None, actual: Mapping[str, Any] | Value | None = None
+) -> GoldenCheck:
     """Run a golden's module on its inputs, and compare the result with the recorded one.
 
     Results that hloexec recorded under the policy `exact` must have the same bits. All other results may differ within
     the golden's tolerances or, if it has none, by as much as rounding explains (`hloexec.compare`). `module` runs
     instead of the golden's own module, for example the same module after a compiler pass; rounding differences are then
     always allowed. If XLA has partitioned it for the golden's devices, these are given their shards of the inputs, and
-    compared with their shards of the result.
+    compared with their shards of the result. `actual` is a result that was computed elsewhere, as `compare` takes it:
+    then nothing is run but what measures rounding, which is always allowed.
 
     Raises InputError for arguments of wrong types, and no other HloError: if a golden cannot be checked, the outcome
     says so.
@@ -85,7 +95,9 @@ def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None
     require_path("folder", folder)
     if module is not None:
         require_module(module)
-    return _timed(Path(folder), module)[0]
+        if actual is not None:
+            raise InputError("module says what to run, and actual is a result; give one of them")
+    return _timed(Path(folder), module, actual)[0]
 
 
 def diff_with_recorded(golden: Golden, module: Module) -> Diff | None:
@@ -100,13 +112,31 @@ def diff_with_recorded(golden: Golden, module: Module) -> Diff | None:
         return None
 
 
+def holds_inputs(golden: Golden, module: Module, inputs: Inputs) -> bool:
+    """Whether inputs of `module` are those that a golden was recorded with, bit for bit."""
+    recorded = _inputs(golden, module, load(golden.folder / MODULE))
+    rows = [
+        [argument_leaves(module.entry, values) for values in row_set]
+        for row_set in (inputs_by_device(module.entry, inputs), recorded)
+    ]
+    return len(rows[0]) == len(rows[1]) and all(
+        _have_same_bits(one, other) for pair in zip(*rows, strict=True) for one, other in zip(*pair, strict=True)
+    )
+
+
+def _have_same_bits(one: object, other: object) -> bool:
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return one is other
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
 def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
     """`check_golden`; where the result is another one, it becomes the golden's.
 
     Raises InputError where the golden's result is not hloexec's own, or cannot be written.
     """
     require_path("folder", folder)
-    found, result = _timed(Path(folder), None)
+    found, result = _timed(Path(folder), None, None)
     if found.outcome is not Outcome.FAILED or found.golden is None:
         return found
     source = found.golden.expected_source
@@ -116,11 +146,11 @@ def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
     return attrs.evolve(found, outcome=Outcome.PASSED, message=f"updated; it was {found.message}")
 
 
-def _timed(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
+def _timed(path: Path, other: Module | None, given: Mapping[str, Any] | Value | None) -> tuple[GoldenCheck, Any]:
     """The check, and the new result."""
     start = time.perf_counter()
     try:
-        found, result = _checked(path, other)
+        found, result = _checked(path, other, given)
     except HloError as error:
         return GoldenCheck(path, Outcome.BROKEN, str(error)), ()
     return attrs.evolve(found, seconds=time.perf_counter() - start), result
@@ -180,10 +210,11 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
-def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
+def _checked(path: Path, other: Module | None, given: Mapping[str, Any] | Value | None) -> tuple[GoldenCheck, Any]:
     files = _files_of_one(path, other)
     golden, module, inputs = files.golden, files.module, files.inputs
-    result = run_golden(golden, module, inputs)
+    is_own = other is None and given is None
+    result = run_golden(golden, module, inputs) if given is None else given
     actual, expected = (result, files.expected) if not files.is_divided else _by_device(files, result)
     # What was recorded of whole arrays says nothing of shards.
     spreads = None if files.is_divided else files.spreads
@@ -197,10 +228,10 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
         inputs=inputs if files.is_divided else inputs[0] if len(inputs) == 1 else None,
         numerics=golden.numerics,
         spreads=spreads if spreads or golden.devices > 1 else None,
-        **known_choices(golden, is_own=other is None),
+        **known_choices(golden, is_own=is_own),
     )
     verdict = comparison.verdict
-    if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:
+    if golden.is_bit_for_bit and is_own and verdict is not Verdict.EQUAL:
         message = f"{comparison}; under the exact policy every bit must be the same"
         return GoldenCheck(path, Outcome.FAILED, message, golden, comparison), result
     outcome = Outcome.PASSED if verdict.agrees else Outcome.FAILED if comparison.different else Outcome.NOT_DECIDED
@@ -215,7 +246,7 @@ def known_choices(golden: Golden, *, is_own: bool) -> dict[str, Any]:
     return {"same_choices": True} if is_own else {"elided": None}
 
 
-def _by_device(files: _Files, result: Value) -> tuple[Any, Any]:
+def _by_device(files: _Files, result: object) -> tuple[Any, Any]:
     """The arrays of each device's result, and its shards of what each device gave before the module was partitioned."""
     module, expected = files.module, files.expected
     if not isinstance(result, tuple) or not isinstance(expected, tuple):

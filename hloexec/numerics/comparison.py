@@ -173,6 +173,10 @@ class Comparison(Described):
 
     leaves: tuple[LeafComparison, ...]
 
+    def __bool__(self) -> bool:
+        """`agrees`, so that an assertion fails where results do not agree."""
+        return self.agrees
+
     @cached_property
     def verdict(self) -> Verdict:
         """The worst of the leaves' verdicts."""

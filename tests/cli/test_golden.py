@@ -122,6 +122,26 @@ def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None
     assert main(command.split()[1:]) == 1
 
 
+def test_a_result_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    _record(capsys, "dot.hlo", "-o", "m.golden")
+    expected = np.asarray(literals.load("m.golden/expected.npz"))
+    nearest = np.nextafter(expected, np.float32(9))
+    far = expected.copy()
+    far[1, 2] += 0.5
+    for name, array, code, said in (
+        ("same", expected, 0, "equal"),
+        ("near", nearest, 0, "rounding only"),
+        ("far", far, 1, "1 of 12 elements beyond tolerance, the worst at [1, 2]"),
+        ("small", far[:1], 1, "f32[1,3]"),
+    ):
+        np.save(f"{name}.npy", array)
+        assert main(["golden", "check", "m.golden", "--result", f"{name}.npy"]) == code
+        assert said in capsys.readouterr().out
+        assert bool(hloexec.check_golden("m.golden", actual=array)) is (code == 0)
+    with pytest.raises(hloexec.InputError, match="give one of them"):
+        hloexec.check_golden("m.golden", module=hloexec.load("dot.hlo"), actual=expected)
+
+
 def test_another_module_on_the_inputs_of_several_goldens(capsys: pytest.CaptureFixture[str]) -> None:
     _record(capsys, "dot.hlo", "-o", "goldens", "--name", "first")
     _record(capsys, "dot.hlo", "-o", "goldens", "--name", "second", "--seed", "7")
@@ -213,6 +233,9 @@ def test_library_calls_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         (["check", "nowhere.golden"], 2, "there is no folder 'nowhere.golden'"),
         (["check", "m.golden", "--module", "missing.hlo"], 2, "cannot read missing.hlo"),
         (["check", "m.golden", "--update", "--module", "dot.hlo"], 2, "leave out --module"),
+        (["check", "m.golden", "--update", "--result", "ones.npz"], 2, "without --module and --update"),
+        (["check", "m.golden", "m2.golden", "--result", "ones.npz"], 2, "checked against one golden"),
+        (["check", "m.golden", "--result", "missing.npz"], 2, "cannot read 'missing.npz'"),
         (["check", "given.golden", "--update"], 2, "its result comes from result.npz, and is not replaced"),
         (["chekc"], 2, "No such command 'chekc'; did you mean check?"),
     ],

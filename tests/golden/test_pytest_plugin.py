@@ -83,6 +83,24 @@ def test_a_golden_that_was_recorded_otherwise_than_the_test_says_fails_it(tmp_pa
     assert (record["numerics"], record["rtol"]) == ("exact", 1e-6)
 
 
+def test_a_golden_of_other_inputs_than_the_test_gives_fails_it(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    given = "import numpy as np\n" + TEST.replace('numerics="exact"', "inputs=[np.ones(3, np.float32)] * 2")
+    (tmp_path / "test_one.py").write_text(given)
+    _pytest(tmp_path, "--hlo-update")
+    assert "1 passed" in _pytest(tmp_path)
+    named = "inputs={'y': np.ones(3, np.float32), 'x': np.ones(3, np.float32)}"
+    (tmp_path / "test_one.py").write_text(given.replace("inputs=[np.ones(3, np.float32)] * 2", named))
+    assert "1 passed" in _pytest(tmp_path)
+    for other, said in (("np.zeros(3, np.float32)", "other inputs"), ("np.ones(4, np.float32)", "parameter")):
+        (tmp_path / "test_one.py").write_text(given.replace("np.ones(3, np.float32)", other))
+        out = _pytest(tmp_path, code=1)
+        assert said in out and "Traceback" not in out
+    (tmp_path / "test_one.py").write_text(given.replace("np.ones", "np.zeros"))
+    assert "updated" in _pytest(tmp_path, "--hlo-update")
+    assert "1 passed" in _pytest(tmp_path)
+
+
 def test_a_result_from_elsewhere_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_one.py").write_text(TEST)

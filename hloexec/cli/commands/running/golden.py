@@ -122,6 +122,12 @@ def record(
 @command.command("check", epilog=examples(_CHECK))
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
 @click.option("--module", "module_file", metavar="FILE", help="Run this module instead of each golden's own.")
+@click.option(
+    "--result",
+    "result_file",
+    metavar="FILE",
+    help="Check this result, computed elsewhere, instead of running a module.",
+)
 @click.option("--update", is_flag=True, help="If the result has changed, record it as the expected result.")
 @custom_call_option
 @click.option(
@@ -131,6 +137,7 @@ def record(
 def check(
     folders: tuple[str, ...],
     module_file: str | None,
+    result_file: str | None,
     update: bool,
     custom_calls: tuple[tuple[str, str], ...],
     top: int,
@@ -150,11 +157,13 @@ def check(
     module = None if module_file is None else hloexec.load(module_file)
     if module is not None and update:
         raise click.UsageError("--update records what a golden's own module gives; leave out --module")
+    if result_file is not None and (module is not None or update or len(found) > 1):
+        raise click.UsageError("--result is checked against one golden, without --module and --update")
     register_custom_calls(custom_calls)
     checks: list[GoldenCheck] = []
     try:
         for path in found:
-            checks.append(_checked(path, module, is_updated=update))
+            checks.append(_checked(path, module, result_file, is_updated=update))
     except KeyboardInterrupt:
         if not checks:
             raise
@@ -192,15 +201,18 @@ def _advice(checks: Sequence[GoldenCheck], module: Module | None, module_file: s
     return change_lines(golden, module_file, diff_with_recorded(golden, module))
 
 
-def _checked(path: Path, module: Module | None, *, is_updated: bool) -> GoldenCheck:
+def _checked(path: Path, module: Module | None, result_file: str | None, *, is_updated: bool) -> GoldenCheck:
     """What came of a golden; one that cannot be updated does not keep others from it."""
     import hloexec
     from hloexec.errors import HloError
     from hloexec.golden import GoldenCheck, update_golden
     from hloexec.golden.checking import Outcome
+    from hloexec.golden.folder import MODULE
+    from hloexec.results import read_result, result_shapes
 
     try:
-        found = update_golden(path) if is_updated else hloexec.check_golden(path, module=module)
+        actual = None if result_file is None else read_result(result_file, result_shapes(hloexec.load(path / MODULE)))
+        found = update_golden(path) if is_updated else hloexec.check_golden(path, module=module, actual=actual)
     except HloError as error:
         found = GoldenCheck(path, Outcome.BROKEN, str(error))
     return attrs.evolve(found, message=as_options(found.message, commands_at_hand()))
