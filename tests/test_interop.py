@@ -198,9 +198,14 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 import os, sys, jax, jax.numpy as jnp, numpy as np
 def snapped(x, i, z, n):
     return x @ x.T, (x.T, i + 1), z * 2, jnp.array([1, -2, 3], jnp.int4), n, x.sum() > 0
+def moved(x, step):
+    return x - step
 for flags in sys.argv[1:]:
     if os.fork() == 0:
         os.environ["XLA_FLAGS"] = flags
+        if "donated" in flags:
+            jax.jit(moved, donate_argnums=0)(jnp.ones(3), jnp.float32(2))
+            os._exit(0)
         jax.jit(snapped)(jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), jnp.array([-3, 2**31 - 1, -2**31]),
                          jnp.array([1 + 2j, -3j], jnp.complex64), jnp.array([-8, 7], jnp.int4))
         os._exit(0)
@@ -210,6 +215,7 @@ for flags in sys.argv[1:]:
         "optimized": "snapshots",
         "unoptimized": "unoptimized_snapshots",
         "large": "unoptimized_snapshots --xla_dump_hlo_as_proto",
+        "donated": "snapshots",
     }
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in options}
     flags = [f'--xla_dump_to="{folders[kind]}" --xla_dump_hlo_{option}' for kind, option in options.items()]
@@ -217,7 +223,8 @@ for flags in sys.argv[1:]:
     subprocess.run([sys.executable, "-W", "ignore", "-c", source, *flags], env=environment, check=True, timeout=120)
     found = {}
     for kind, folder in folders.items():
-        (path,) = folder.glob("**/*snapped*snapshot*.pb")
+        name = "moved" if kind == "donated" else "snapped"
+        (path,) = folder.glob(f"**/*{name}*snapshot*.pb")
         found[kind] = path.read_bytes()
     return found
 
@@ -251,6 +258,12 @@ def test_a_snapshot_holds_the_result_of_the_execution(snapshots: dict[str, bytes
 
 def test_a_snapshot_without_a_result_says_so(snapshots: dict[str, bytes]) -> None:
     assert load_recorded(snapshots["unoptimized"]).result is None
+
+
+def test_a_snapshot_of_donated_arguments_has_no_result(snapshots: dict[str, bytes]) -> None:
+    with pytest.warns(hloexec.HloWarning, match="holds no result: XLA stores none where arguments are donated"):
+        found = load_recorded(snapshots["donated"])
+    assert found.result is None and [value.tolist() for value in found.inputs] == [[1, 1, 1], 2]
 
 
 def test_running_a_snapshot_gives_its_result(snapshots: dict[str, bytes]) -> None:

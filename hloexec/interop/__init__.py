@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hloexec.errors import HloError, InputError
+from hloexec.errors import HloError, InputError, warn
 from hloexec.interop.content import Format, decoded, detect, unpacked
-from hloexec.ir import Module
+from hloexec.ir import Module, TupleShape
 from hloexec.structs import frozen
 from hloexec.text import format as format_module
 from hloexec.text import parse
@@ -39,7 +39,7 @@ class Snapshot:
     inputs_per_device: tuple[tuple[Value, ...], ...]
     """The arguments of each device; one device for the snapshot of a single execution."""
     result: Value | None
-    """What the execution gave; None where the snapshot was taken before it."""
+    """What the execution gave; None where the snapshot was taken before it, or arguments were donated."""
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -92,7 +92,11 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
         from hloexec.interop.protos import module_file
 
         file = module_file(data, filename, with_values=True)
-        return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
+        module, result = _module(file, filename, strict), file.result
+        if result == () and module.entry.result_shape != TupleShape(()):
+            warn(f"{filename} holds no result: XLA stores none where arguments are donated")
+            result = None
+        return Snapshot(module, file.inputs_per_device, result)
     return Snapshot(load_bytes(data, filename, strict=strict), (), None)
 
 
