@@ -21,6 +21,7 @@ from hloexec.minifying.case import Case
 from hloexec.minifying.processes import Ended, run_command, signal_name
 from hloexec.structs import define
 from hloexec.text import format as format_module
+from hloexec.text import parse
 from hloexec.values import Value
 
 __all__ = ["OUTCOMES", "Check", "input_files"]
@@ -77,6 +78,17 @@ class Check:
         if self.says not in ended.output:
             raise InputError(f"says is {self.says!r}, which the command does not print on the given module")
         self._signal = ended.signal
+        if self.outcome != "hang":
+            self._require_dependence(case)
+
+    def _require_dependence(self, case: Case) -> None:
+        """InputError where the command ends likewise on a module that computes nothing, as one does whose name is
+        mistyped."""
+        ended = self.run(attrs.evolve(case, module=parse(_TRIVIAL), inputs=None))
+        if ended.outcome == self.outcome and ended.signal == self._signal and self.says in ended.output:
+            printed = ended.output.strip().splitlines()
+            more = f"; the last that it printed: {printed[-1]}" if printed else ""
+            raise InputError(f"the command ends likewise on a module that only hands on its parameter{more}")
 
     def holds(self, case: Case) -> bool:
         return self.shows(self.run(case))
@@ -113,6 +125,7 @@ class Check:
             return run_command(self.words_on(str(path)), Path(folder, "output"), self.timeout, stop)
 
 
+_TRIVIAL = "HloModule trivial\nENTRY main { ROOT x = f32[] parameter(0) }\n"
 _MUST = {"pass": "exit with 0", "fail": "exit with a code other than 0", "crash": "crash", "hang": "hang"}
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hloexec import HloWarning, InputError
-from hloexec.diffing.dumps import dumped_modules
-from hloexec.diffing.folders import ModuleDiff, diff_folders
+from hloexec.diffing.dumps import Stage, dumped_modules
+from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
+from hloexec.report.numerics.folder_diffs import folder_view
 
 
 def _folder(path: Path, *names: str) -> Path:
@@ -233,3 +236,17 @@ def test_a_stage_that_cannot_be_run_leaves_open_which_pass_is_to_blame(wrong_fro
     blamed = module.to_blame
     assert blamed is not None and blamed.made_by is None
     assert str(blamed) == "start of spmd-cleanup → spmd-partitioning in spmd-partitioner"
+
+
+def test_every_step_that_differs_is_a_row() -> None:
+    stages = [Stage(Path(f"{number}"), f"pass{number}", "pipeline") for number in range(41)]
+    steps = tuple(
+        StageDiff(before, after, "differ" if number in (3, 30, 39) else "agree")
+        for number, (before, after) in enumerate(pairwise(stages), 1)
+    )
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(folder_view(FolderDiff((ModuleDiff("m", steps, 41),)), 4, lambda *words: " ".join(words)))
+    rows = [line.split()[0] for line in capture.get().splitlines() if line.split()[3:4] == ["differ"]]
+    assert rows == ["pass3", "pass30", "pass39"]
+    assert "… and 34 more" in capture.get()

@@ -59,6 +59,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("m.hlo --check true --outcome maybe", "'maybe' is not one of"),
         ("m.hlo --check true --says thing", "--says is 'thing', which the command does not print"),
         ("m.hlo --check true --jobs 0", "0 is not in the range"),
+        ("m.hlo --check true", "ends likewise on a module that only hands on its parameter"),
+        (
+            "m.hlo --check 'sh -c \"echo no file >&2; exit 3\"' --outcome fail",
+            "parameter; the last that it printed: no file",
+        ),
         ("m.hlo --check 'tail -f' --check-timeout 0.3", "but it did not end in time"),
         ("m.hlo --check true --budget 0", "range"),
         ("m.hlo --against nobody", "nobody"),

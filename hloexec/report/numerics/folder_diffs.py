@@ -86,15 +86,16 @@ def _modules(modules: Sequence[ModuleDiff], top: int) -> RenderableType:
 
 
 def _steps(module: ModuleDiff, top: int) -> RenderableType:
-    """The steps in their order, around the one to blame where there are too many."""
+    """The steps in their order, around the one to blame where there are too many; all that differ."""
     steps = module.steps
     first = 0
     if module.to_blame is not None:
         first = max(0, min(steps.index(module.to_blame) - top // 2, len(steps) - top))
+    shown = [step for place, step in enumerate(steps) if first <= place < first + top or step.outcome == "differ"]
     table = plain_table("step", "verdict", "values found before")
-    for step in steps[first : first + top]:
+    for step in shown:
         table.add_row(Text(str(step)), Text(step.outcome, _STYLES[step.outcome]), _share(step))
-    return with_rest(table, len(steps), top, _HINT)
+    return with_rest(table, len(steps), len(shown), _HINT)
 
 
 def _share(step: StageDiff) -> str:
