@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import islice
 
 from hloexec.text.lexer import NAME_PATTERN
@@ -48,6 +49,8 @@ _OPENS = re.compile(r"""(?:R"([^\s()\\"]*)\(|("{3}|'{3})\\?|r(#+)")\s*\Z""")
 """What a string of C++, Python or Rust begins with that has many lines, right in front of a module."""
 _BLANK_LINE = re.compile(r"^[ \t]*<BLANKLINE>[ \t\r]*$", re.MULTILINE)
 """How doctests of Python write an empty line."""
+_GOES_ON = re.compile(r"""(?<!"{3})(?<!'{3})\\\r?\Z""")
+"""How a line ends that goes on in the next, as in a string of Python, but for the line that opens the string."""
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONE_BRACE = re.compile(r"(?<!\{)(?:\{\{)*+\{(?!\{)|(?<!\})(?:\}\})*+\}(?!\})")
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@[^\n]*\n", re.MULTILINE)
@@ -122,6 +125,9 @@ def _spelled_out(text: str) -> tuple[str, list[str]]:
     if _BLANK_LINE.search(plain):
         plain = _BLANK_LINE.sub("", plain)
         done.append("<BLANKLINE> is an empty line")
+    if (whole := _continued(plain)) is not None:
+        plain = whole
+        done.append("a line that ends with a backslash goes on in the next")
     if _ENTITY.search(plain):
         plain = html.unescape(plain)
         done.append("entities of HTML stand for their characters")
@@ -147,10 +153,33 @@ def unwrapped(text: str) -> str | None:
     header = _HEADER.search(text)
     prefix = text[text.rfind("\n", 0, header.start()) + 1 : header.start()].rstrip() if header else ""
     begins = _like(prefix) if 0 < len(prefix) <= _LONGEST_PREFIX else None
+    # With a log prefix, what ends at the width of the terminal shows by that of the next line.
+    broken = (
+        len(line) == width and not (begins and begins.match("".join(lines[number + 1 : number + 2])))
+        for number, line in enumerate(lines)
+    )
+    return _joined(lines, broken)
+
+
+def _continued(text: str) -> str | None:
+    """A text with each line that ends with a backslash joined with the next; None where none does.
+
+    A comment that ends so is left alone, as it would swallow the next line.
+    """
+    if "\\\n" not in text and "\\\r\n" not in text:
+        return None
+    lines = text.split("\n")
+    broken = ["//" not in line and _GOES_ON.search(line, max(0, len(line) - 5)) is not None for line in lines]
+    if not any(broken):
+        return None
+    whole = [_GOES_ON.sub("", line) if is_broken else line for line, is_broken in zip(lines, broken, strict=True)]
+    return _joined(whole, broken)
+
+
+def _joined(lines: Iterable[str], broken: Iterable[bool]) -> str:
+    """The lines with the broken ones joined with those behind them, which keep their numbers otherwise."""
     joined, missing = [], 0
-    for number, line in enumerate(lines):
-        # With a log prefix, what ends at the width of the terminal shows by that of the next line.
-        is_broken = len(line) == width and not (begins and begins.match("".join(lines[number + 1 : number + 2])))
+    for line, is_broken in zip(lines, broken, strict=True):
         joined.append(line if is_broken else line + "\n" * (missing + 1))
         missing = missing + 1 if is_broken else 0
     return "".join(joined)

@@ -27,6 +27,7 @@ ENTRY %main (a: f32[<=4]) -> f32[<=4] {
   ROOT %r = f32[<=4]{0} call(%a), to_apply=%double
 }
 """
+_GOES_ON = ", \\\n"
 _LOG_LINE = "I0000 00:00:1700000{:03d}.25  77 pass.cc:{}] "
 
 
@@ -72,6 +73,9 @@ SURROUNDED = {
     "a string of Rust": f'    poly: r#"{_MODULE}"#,\n    x = 1,\n',
     "a string of Python": f'hlo = """\\\n{_MODULE}"""\nmodule = parse(hlo)\n',
     "a string of Python in single quotes": f"    hlo = f'''\n{_MODULE}    '''\n    x = 1\n",
+    "lines of Python that go on": f'hlo = """\\\n{_MODULE.replace(", ", _GOES_ON)}"""\nx = {{1: 2}}\n',
+    "lines that go on within a word": f"hlo = '''{_MODULE.replace('metadata', 'meta' + _GOES_ON.strip(' ,') + 'data')}'''\n",
+    "lines of a file with CRLF that go on": _MODULE.replace(", ", _GOES_ON).replace("\n", "\r\n"),
     "pieces of C++": f"const char* hlo =\n{_in_pieces(_MODULE)};\nint x = 1;\n",
     "pieces of C++ with comments": f"auto hlo =\n{_in_pieces(_MODULE, '  // a line, {}' + chr(10))};\n",
     "pieces of Python": f"hlo = (\n{_in_pieces(_MODULE, quote=chr(39))}\n)\nx = {{1: 2}}\n",
@@ -144,12 +148,14 @@ def test_files_in_utf_16_are_read(tmp_path: Path, encoding: str) -> None:
         (repr(_MODULE.replace("add(%x, %x)", "add(%x, %z)")), 5),
         (f'hlo = """\n{_MODULE}\n  %n = f32[] negate(%a)\n"""\n', 14),
         (f"hlo = (\n{_in_pieces(_MODULE.replace('add(%x, %x)', 'add(%x, %z)'))}\n)\n", 6),
+        (_MODULE.replace("[<=4]) -> f", "[<=4]) \\\n -> f").replace("add(%x, %x)", "add(%x, %z)"), 6),
+        (_MODULE.replace("  ROOT %r", "  // C:\\\n  %z = f32[] oops\n  ROOT %r"), 11),
         (_FILES + _difference(_MODULE.replace("add(%x, %x)", "add(%x, %z)")), 11),
     ],
     ids=[
         *("header", "computation", "tail", "instruction", "end"),
         *("inside a fence", "behind a prefix", "inside a string", "inside repr", "tail of a string"),
-        *("inside pieces", "inside a diff"),
+        *("inside pieces", "inside lines that go on", "behind a comment that ends so", "inside a diff"),
     ],
 )
 def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None:
