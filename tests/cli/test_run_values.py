@@ -61,6 +61,9 @@ def test_a_snapshot_runs_on_its_own_inputs(tmp_path: Path, capsys: pytest.Captur
     record = _json(capsys, "run", _snapshot(tmp_path, X, Y))
     assert [leaf["mean"] for leaf in record["inputs"]] == [2, 20] and record["result"][0]["mean"] == 22
     assert record["comparison"] is None
+    assert main(["run", _snapshot(tmp_path, X, Y), "--distribution", "edges"]) == 2
+    assert "--distribution edges is for random inputs, but a snapshot runs on its own" in capsys.readouterr().err
+    assert main(["run", _snapshot(tmp_path, X, Y), "--distribution", "ones", "--random-inputs"]) == 0
 
 
 def test_a_snapshots_result_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

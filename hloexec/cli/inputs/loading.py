@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
-__all__ = ["Prepared", "given_values", "prepared", "required_topology", "values_per_device"]
+__all__ = ["Prepared", "given_values", "prepared", "require_normal", "required_topology", "values_per_device"]
 
 
 @frozen(eq=False)
@@ -96,6 +96,7 @@ def _values_and_result(
     if not snapshot.inputs_per_device or given.different_inputs or given.inputs:
         return values_per_device(snapshot.module, topology, given), None
     values = recorded_inputs(snapshot, entry, given_values(entry, given.overrides), topology.count)
+    require_normal(given, "a snapshot runs on its own inputs")
     return values, None if given.overrides else snapshot.result
 
 
@@ -144,7 +145,15 @@ def _parameter_values(
         name, kind = computation.name, given.distribution
         random = hloexec.random_inputs(module, seed, kind, name, ranges=ranges, verify=verify)
         values = dict(enumerate(random)) | values
+    elif computation.parameters:
+        require_normal(given, f"each parameter of {computation.name} is given a value")
     return [values[number] for number in range(len(computation.parameters))]
+
+
+def require_normal(given: RunOptions, reason: str) -> None:
+    """Refuse a distribution that no input is drawn from: who asks for one believes that it was tried."""
+    if given.distribution != "normal":
+        raise InputError(f"--distribution {given.distribution} is for random inputs, but {reason}")
 
 
 def _ends(text: str) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import attrs
 import click
 
 from hloexec.cli.help import examples
-from hloexec.cli.inputs.loading import Prepared, given_values, required_topology, values_per_device
+from hloexec.cli.inputs.loading import Prepared, given_values, require_normal, required_topology, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import RunOptions, run_options
@@ -337,6 +337,7 @@ class _Inputs:
                 raise click.UsageError(
                     "--global-inputs replaces --inputs, --input and --different-inputs, and runs the entry computation"
                 )
+            require_normal(given, "--global-inputs gives them all")
             whole = _whole_values(self.global_file, self.before or snapshot.module)
             return hloexec.shard_inputs(
                 snapshot.module,
@@ -346,6 +347,7 @@ class _Inputs:
                 partitions=topology.partitions,
             )
         if self.is_recorded(snapshot):
+            require_normal(given, "a snapshot runs on its own inputs; --random-inputs generates others")
             return recorded_inputs(snapshot, chosen, given_values(chosen, given.overrides), topology.count)
         return values_per_device(snapshot.module, topology, given, chosen, verify=verify)
 
