@@ -30,11 +30,11 @@ def braced(items: Iterable[object]) -> str:
 def byte_text(size: int) -> str:
     """A number of bytes, e.g. `1.5 GB`."""
     value = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
-    return f"{value:.1f} PB"
+    return f"{value:.1f} EB" if value < 1000 else f"{value:.1e} EB"
 
 
 def counted(count: int, noun: str, text: Callable[[int], str] = str) -> str:

@@ -8,7 +8,15 @@ from hloexec.wording import byte_text, listing, natural_number, on_devices, quot
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2885767252, "2.9 GB"), (10**18, "1000.0 PB")]
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 kB"),
+        (2885767252, "2.9 GB"),
+        (10**18, "1.0 EB"),
+        (1 << 128, "3.4e+20 EB"),
+    ],
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert byte_text(size) == text

@@ -211,6 +211,12 @@ def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> l
     return found
 
 
+def _copied_results(plan: Plan) -> list[str]:
+    """The largest results that are parameters or views of them, which a run copies for the caller."""
+    shapes = sorted((plan.slot_shapes[slot] for slot in plan.results), key=lambda shape: shape.byte_size, reverse=True)
+    return [f"  {byte_text(shape.byte_size):>10}  {shape} of the result, a copy" for shape in shapes[:_LISTED]]
+
+
 def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) -> None:
     """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit.
 
@@ -233,7 +239,7 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
         allowed = memory_limit_bytes(limit)
     if allowed is None or peak <= allowed:
         return
-    buffers = "\n".join(_largest_buffers(plan, where, spread))
+    buffers = "\n".join(_largest_buffers(plan, where, spread) or _copied_results(plan))
     at = f" at %{where.instruction.name}" if where is not None else ""
     source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
     raise ResourceError(

@@ -220,6 +220,15 @@ def test_a_file_that_is_larger_than_any_module_is_not_read(capsys: pytest.Captur
     _refused(capsys, "sparse.hlo holds more than 4.3 GB, more than any module", "run", "sparse.hlo")
 
 
+def test_what_a_result_alone_takes_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = f"f32[{(1 << 63) - 1},{(1 << 63) - 1}]"
+    Path("huge.hlo").write_text(f"HloModule m\nENTRY e {{ ROOT p = {shape} parameter(0) }}\n")
+    assert main(["run", "huge.hlo"]) == 1
+    error = capsys.readouterr().err
+    assert "would take about 3.4e+20 EB" in error
+    assert f"The largest buffers then:\n  3.4e+20 EB  {shape} of the result, a copy\n" in error
+
+
 def test_arrays_that_do_not_fit_into_memory_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
