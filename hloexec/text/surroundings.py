@@ -64,6 +64,7 @@ _MLIR = re.compile(
     r"^[ \t]*(?:module\b[^=\n]*\{|func\.func\b|#loc\b|%\S+ = \"?(?:stablehlo|mhlo|vhlo|chlo)\.)", re.MULTILINE
 )
 _PROTO_TEXT = re.compile(r"\s*(?:(?:hlo_module|hlo|computations)\s*\{|name:\s*\")")
+_PAGE = re.compile(r"\s*<(?:!doctype[ \t]+)?html\b", re.IGNORECASE)
 _TEMPLATE_HEADER = re.compile(r"^[ \t]*(?:HloModule|ENTRY)\b", re.MULTILINE)
 _QUOTED = re.compile(r'"[^"\n]*"')
 _PLACEHOLDER = re.compile(r"\$(?:\w+|\{\w+\})")
@@ -82,7 +83,7 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
     Nothing is removed that could be part of a module: what follows the last computation is only where an ENTRY comes
     before and none of its lines looks like HLO, and nothing at all where there are several modules.
     """
-    if "\0" in text:
+    if "\0" in text or not _may_hold_instructions(text):
         return None
     plain, done = _spelled_out(text)
     start = _start(plain)
@@ -146,6 +147,8 @@ def unwrapped(text: str) -> str | None:
     Terminals break lines wherever they end. A line that is so long by itself may as well be joined with the next, as
     lines mean nothing in HLO. Lines keep their numbers, but for what is joined to one before.
     """
+    if not _may_hold_instructions(text):
+        return None
     lines = [line.rstrip("\r") for line in text.split("\n")]
     width = max(map(len, lines))
     if width < _NARROWEST_TERMINAL:
@@ -187,7 +190,11 @@ def _joined(lines: Iterable[str], broken: Iterable[bool]) -> str:
 
 def advice(text: str) -> str | None:
     """What to do with a text that is no HLO module as it stands, where that is evident."""
-    headers = _headers(text)
+    if text.startswith("version https://git-lfs.github.com/spec/"):
+        return "the file is a pointer of Git LFS: `git lfs pull` gets the file that it stands for"
+    headers = _headers(text) if _may_hold_instructions(text) else []
+    if not headers and _PAGE.match(text):
+        return "the text is a page of HTML that holds no module"
     if len(headers) > 1:
         breaks = [match.start() for match in re.finditer("\n", text)]
         places = (f"'{match[1]}' on line {bisect_right(breaks, match.start()) + 1}" for match in headers)
@@ -196,7 +203,7 @@ def advice(text: str) -> str | None:
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if not headers and _MLIR.search(text[:20_000]):
         return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
-    hunks = _HUNK.findall(_by_file(text)[1])
+    hunks = _HUNK.findall(_by_file(text)[1]) if "@@ -" in text else []
     if len(hunks) > 1 or (hunks and int(hunks[0]) > 1):
         return (
             "the text is a diff of parts of a file: give the module, or a diff with all its lines (git diff -U999999)"
@@ -207,6 +214,11 @@ def advice(text: str) -> str | None:
     if _PROTO_TEXT.match(text):
         return "the text is a protocol buffer written as text: hloexec.load reads the binary form"
     return None
+
+
+def _may_hold_instructions(text: str) -> bool:
+    """Whether a text has a sign that no instruction or computation does without: it is found at once in long ones."""
+    return "=" in text or "{" in text
 
 
 def _headers(text: str) -> list[re.Match[str]]:

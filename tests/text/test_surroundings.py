@@ -180,6 +180,12 @@ def test_damage_to_a_module_is_refused_at_its_line(text: str, line: int) -> None
         (_MODULE.replace("  %a = f32[<=4]{0} parameter(0)\n", "  ...\n"), "left out"),
         (_MODULE.rpartition("}")[0], "cut off"),
         *((_MODULE[: _MODULE.index(part) + 4], "cut off") for part in ("num_partitions", "parameter", "metadata")),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n",
+            "a pointer of Git LFS: `git lfs pull`",
+        ),
+        ("<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n", "a page of HTML that holds no module"),
+        ("\n<HTML lang='en'>x = 1</HTML>\n", "a page of HTML that holds no module"),
         (_difference(_MODULE, "@@ -7,12 +7,12 @@\n"), "a diff of parts of a file"),
         (_difference(_MODULE) + "@@ -70,2 +70,2 @@\n-a\n+b\n", "a diff of parts of a file"),
     ],
@@ -255,3 +261,14 @@ def test_broken_lines_are_said_and_keep_the_numbers_of_others() -> None:
     assert caught.value.line == text.split("\n").index("  ROOT %r = f32[<=4]{0} call(%a), to_apply=%double") + 1
     with pytest.raises(ParseError):
         parse(text, strict=True)
+
+
+@pytest.mark.parametrize("text", ["a " * (1 << 22), "HloModule m" + "x" * (1 << 23)])
+def test_a_long_text_without_any_instruction_is_refused_at_once(text: str) -> None:
+    def seconds(strict: bool) -> float:
+        start = time.process_time()
+        with pytest.raises(ParseError):
+            parse(text, strict=strict)
+        return time.process_time() - start
+
+    assert seconds(strict=False) < 3 * seconds(strict=True) + 0.1  # a search for what stands around takes ten times
