@@ -74,6 +74,8 @@ Inputs: TypeAlias = Sequence[Any] | Mapping[Any, Any]
 
 - a list or tuple with one value per parameter, in the order of the parameters;
 - a mapping from the parameters' names (or numbers) to their values;
+- the arguments of a function of JAX: containers (pytrees) whose leaves, in JAX's order, are the parameters, or a dict
+  of them by the names of the arguments. What jit has dropped may be there: paths and shapes of leaves say which;
 - for several devices, a list with one of these for each of them.
 
 Arrays are NumPy's or another library's that have `__array__` or `__dlpack__`, as those of JAX and PyTorch have.

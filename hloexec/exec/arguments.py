@@ -22,6 +22,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
 from hloexec.plan.trees import fits, unflatten
+from hloexec.pytrees import is_branch, tree_leaves
 from hloexec.values import TOKEN, Array, Token, Value
 from hloexec.wording import listing
 
@@ -89,14 +90,65 @@ def inputs_by_device(computation: Computation, inputs: object) -> list[list[Valu
 
 def _rows(computation: Computation, inputs: object) -> list[Sequence[Any]]:
     """`inputs_by_device`, with values as they were given."""
-    if isinstance(inputs, Mapping):
-        return [_in_order(computation, inputs)]
-    if not isinstance(inputs, (tuple, list)):
+    if not isinstance(inputs, (tuple, list, Mapping)):
+        if not isinstance(inputs, Token) and is_branch(inputs):
+            return [_row(computation, (inputs,))]
         expected = "a list with a value per parameter, a mapping from parameters' names to values, or a list of these"
         raise wrong("inputs", expected, inputs)
-    if not _are_by_device(computation, inputs):
-        return [inputs]
-    return [_in_order(computation, entry) if isinstance(entry, Mapping) else entry for entry in inputs]
+    if isinstance(inputs, Mapping) or not _are_by_device(computation, inputs) or _is_one_tree(computation, inputs):
+        return [_row(computation, inputs)]
+    return [_row(computation, entry) for entry in inputs]
+
+
+def _row(computation: Computation, given: Sequence[Any] | Mapping[Any, Any]) -> Sequence[Any]:
+    """One device's inputs as a value per parameter; as they were given where they are none."""
+    if not _takes_trees(computation):
+        return _in_order(computation, given) if isinstance(given, Mapping) else given
+    if isinstance(given, Mapping):
+        found = None if _is_keyed(computation, given) else _values_of_tree(computation, given)
+        return _in_order(computation, given) if found is None else found
+    items = [item for item in given if type(item) is not np.ndarray and is_branch(item)]
+    if not items:
+        return given
+    # A list of numbers in place of an array is no tree.
+    held = [leaf for item in items for _, leaf in tree_leaves(item)]
+    is_array = len(given) == len(computation.parameters) and all(type(leaf) in (bool, int, float) for leaf in held)
+    if is_array and len(held) != len(items):
+        return given
+    return _values_of_tree(computation, given) or given
+
+
+def _values_of_tree(computation: Computation, given: Sequence[Any] | Mapping[Any, Any]) -> list[Any] | None:
+    from hloexec.literals.trees import values_of_tree  # most runs are given arrays
+
+    return values_of_tree(computation, given)
+
+
+def _takes_trees(computation: Computation) -> bool:
+    """Whether no parameter is a tuple, whose value is a container itself."""
+    return not any(isinstance(shape, TupleShape) for shape in computation.parameter_shapes)
+
+
+def _is_keyed(computation: Computation, given: Mapping[Any, Any]) -> bool:
+    """Whether a key is the name or number of a parameter."""
+    names = {parameter.name for parameter in computation.parameters}
+    texts = (key.removeprefix("%") if isinstance(key, str) else key for key in given)
+    return not given or any(not isinstance(key, str) or key in names or key.isdecimal() for key in texts)
+
+
+def _is_one_tree(computation: Computation, inputs: Sequence[Any]) -> bool:
+    """Whether a list of containers is one device's inputs, rather than those of a device each."""
+    if len(inputs) == 1 or not _takes_trees(computation):
+        return False
+    count = len(computation.parameters)
+    sizes = [
+        count if isinstance(entry, Mapping) and _is_keyed(computation, entry) else len(tree_leaves(entry))
+        for entry in inputs
+    ]
+    if all(size == count for size in sizes):
+        return False
+    is_plain = not any(isinstance(entry, Mapping) or any(map(is_branch, entry)) for entry in inputs)
+    return sum(sizes) == count or (not is_plain and min(sizes) < count < sum(sizes))
 
 
 def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:

@@ -32,12 +32,13 @@ from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
-from hloexec.numerics.leaves import relabelled
+from hloexec.numerics.leaves import leaves_of, relabelled
 from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
 from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.pytrees import is_branch
 from hloexec.results import labelled_arrays
 from hloexec.values import Array, Inputs, Value, index_of
 from hloexec.wording import listing
@@ -126,10 +127,14 @@ def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expe
     if expected is None:
         return run_golden(golden, module, given, **limits)
     devices = golden.replicas * golden.partitions
-    if isinstance(expected, Mapping):
-        sizes = {label: shape.dimensions for label, shape in shapes_by_label(module, devices).items()}
+    sizes = {label: shape.dimensions for label, shape in shapes_by_label(module, devices).items()}
+    if isinstance(expected, Mapping) and not any(map(is_branch, expected.values())):
         arrays = {label: as_value(value, f"leaf {label} of expected") for label, value in expected.items()}
         expected = nested_value(relabelled(arrays, sizes))
+    elif is_branch(expected):
+        arrays = dict(leaves_of(expected, "expected"))
+        named = relabelled(arrays, sizes)
+        expected = expected if named.keys() == arrays.keys() else nested_value(named)
     result: Value = as_value(expected, "the expected result")
     _require_result(module, result, devices)
     return result

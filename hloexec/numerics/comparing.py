@@ -158,8 +158,9 @@ def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pa
     if sides[0].keys() == {"value"} != actual.keys() and sides[1].keys() == {"value"} != expected.keys():
         sides = [actual, expected]
     if sides[0].keys() != sides[1].keys():
-        sizes = [{label: array.shape for label, array in side.items()} for side in sides]
-        sides = [relabelled(sides[0], sizes[1]), relabelled(sides[1], sizes[0])]
+        for one, other in ((0, 1), (1, 0)):
+            sizes = {label: array.shape for label, array in sides[other].items()}
+            sides[one] = relabelled(sides[one], sizes)
     for label in dict.fromkeys([*sides[1], *sides[0]]):
         yield label, sides[0].get(label), sides[1].get(label)
 
