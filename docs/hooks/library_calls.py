@@ -25,7 +25,7 @@ _LIBRARIES = {
     "oneDNN": r"__onednn",
     "Transformer Engine": r"te_",
     "Custom kernels": r"tpu_custom_call|mosaic|triton|__gpu\$xla\.gpu|CuteDSL|__xla_gpu_cutedsl",
-    "Host callbacks": r"xla_.*callback|HostExecute|tf\.",
+    "Host callbacks": r"xla_.*callback|tf\.",
     "Random numbers, transforms, search": r".*threefry|.*fft|.*TopK",
 }
 _OF_TYPE = re.compile(r"\b[SDCZ](?=[A-Z]{4,5}\b)")

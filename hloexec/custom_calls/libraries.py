@@ -2,6 +2,7 @@
 
 import hloexec.custom_calls.block_scaling
 import hloexec.custom_calls.compiler.annotations
+import hloexec.custom_calls.compiler.computations
 import hloexec.custom_calls.compiler.refusals
 import hloexec.custom_calls.compiler.rewrites
 import hloexec.custom_calls.cub

@@ -22,13 +22,12 @@ refuse_custom_calls(
     """,
 )
 refuse_custom_calls(
-    "HostExecute",
     "tf.call_tf_function",
     reason="it runs a program on the host that the text does not hold",
     documentation="""
-    The result of another program that runs on the host: a separately compiled computation, or a TensorFlow function.
+    The result of another program that runs on the host, a TensorFlow function.
 
-    Source: XLA, host offloading; JAX, jax2tf.call_tf.
+    Source: JAX, jax2tf.call_tf.
     """,
 )
 refuse_custom_calls(
