@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.errors import HloError, HloWarning, InputError
-from hloexec.interop import load_bytes
+from hloexec.interop import load_bytes, load_recorded
 from tests.drawing import examples
 from tests.test_interop import field, shape, varint
 from tests.text import corpus
@@ -184,6 +184,13 @@ def test_groups_of_a_collective_are_read_in_every_form() -> None:
         ),
         ([X, instruction(2, "y", "copy", field(36, 1), field(40, field(1, 9)))], 2, "a sharding has the type 9"),
         ([X, instruction(2, "a\nb", "negate", field(36, 1))], 2, "expected"),
+        ([instruction(1, "x", "parameter", field(9, -1))], 1, "number of a parameter is -1, but must not be negative"),
+        ([instruction(1, "x", "parameter", field(9, b"\0"))], 1, "field 9 should hold a number, it holds bytes"),
+        (
+            [X, instruction(2, "y", "concatenate", field(36, 1), field(14, b"\0\1"))],
+            2,
+            "dimensions should hold one number, it holds 2",
+        ),
     ],
 )
 def test_a_damaged_message_says_where(instructions: list[bytes], root: int, message: str) -> None:
@@ -191,6 +198,33 @@ def test_a_damaged_message_says_where(instructions: list[bytes], root: int, mess
         load_bytes(module_of(*instructions, root=root), "f.pb")
     assert message in str(caught.value)
     assert "f.pb" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "payload", "message"),
+    [
+        (15, field(1, -1) + field(2, 1), "the number of replicas is -1"),
+        (15, field(1, 1) + field(2, -(2**31)), "the number of partitions is -2147483648"),
+        (18, field(1, field(1, -2)), "the number of a donated parameter is -2"),
+        (8, field(1, field(2, -1) + field(4, 1)), "the number of an aliased parameter is -1"),
+    ],
+)
+def test_what_counts_is_not_negative(number: int, payload: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=f"{message}, but must not be negative"):
+        load_bytes(module_of(X, root=1) + field(number, payload), "f.pb")
+
+
+def test_the_size_of_an_argument_is_not_negative() -> None:
+    module = module_of(X, root=1)
+    outer = field(1, module) + field(2, field(2, field(2, -1)))
+    with pytest.raises(InputError, match=r"f\.pb, argument 0: its size is -1, but must not be negative"):
+        load_recorded(varint(len(outer)) + outer + bytes(64), "f.pb")
+
+
+def test_of_a_number_that_is_given_twice_the_last_counts() -> None:
+    """As the specification of protocol buffers has it."""
+    module = load_bytes(module_of(instruction(1, "x", "parameter", field(9, 5), field(9, 0)), root=1))
+    assert module.entry.parameters[0].attributes.number == 0
 
 
 def test_a_message_that_is_cut_off_is_refused() -> None:

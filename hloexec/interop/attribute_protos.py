@@ -53,6 +53,8 @@ _PATHS = {
     name: tuple(tuple(map(int, path.split("."))) for path in paths)
     for name, *paths in (entry.split() for entry in _PLACES.split(","))
 }
+_DIMENSIONS = (14,)
+"""A list, of which some attributes are the one number."""
 KNOWN = {path[0] for paths in _PATHS.values() for path in paths} | {55, 57, 73}
 """The fields of an instruction that the table, and what it leads to, read."""
 
@@ -162,11 +164,22 @@ def _chosen(words: Sequence[str], number: int, what: str) -> str:
     return words[number]
 
 
+def _integer(declared: AttributeField, holder: Message, number: int) -> int:
+    is_dimension = _DIMENSIONS in _PATHS[declared.name]
+    return _only(declared, holder.integers(number)) if is_dimension else holder.integer(number)
+
+
+def _only(declared: AttributeField, found: Sequence[int]) -> int:
+    if len(found) != 1:
+        raise InputError(f"{declared.name} should hold one number, it holds {len(found)}")
+    return found[0]
+
+
 _READERS: dict[Grammar, Callable[[AttributeField, Message, int], Any]] = {
     Grammar.BOOL: lambda _, holder, number: holder.integer(number) == 1,
-    Grammar.INT: lambda _, holder, number: holder.integer(number),
+    Grammar.INT: _integer,
     Grammar.INT32: lambda _, holder, number: holder.integer(number),
-    Grammar.INT_IN_LIST: lambda _, holder, number: holder.integer(number),
+    Grammar.INT_IN_LIST: lambda declared, holder, number: _only(declared, holder.integers(number)),
     Grammar.INT_LIST: lambda _, holder, number: holder.integers(number),
     Grammar.FLOAT: lambda _, holder, number: holder.float(number),
     Grammar.STRING: lambda _, holder, number: holder.text(number),

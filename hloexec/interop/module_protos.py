@@ -45,7 +45,10 @@ def module_of(proto: memoryview | bytes) -> Module:
         entry_name=reader.name_of(message.integer(6)) if 6 in message else message.text(2),
         is_scheduled=7 in message,
         input_output_alias=tuple(map(_alias, message.message(8).messages(1))),
-        buffer_donor=tuple((donor.integer(1), donor.integers(2)) for donor in message.message(18).messages(1)),
+        buffer_donor=tuple(
+            (donor.natural(1, "the number of a donated parameter"), donor.integers(2))
+            for donor in message.message(18).messages(1)
+        ),
         entry_computation_layout=EntryLayout(shapes_of(layout, 1), shape_of(bytes(result))) if result else None,
         frontend_attributes=_map(message.message(19)) or None,
         stack_frames=stack_frames_of(message.message(17)) if message.blob(17) else None,
@@ -56,7 +59,8 @@ def _alias(entry: Message) -> Alias:
     kind = entry.integer(4)
     if not 0 < kind < len(_ALIAS_KINDS):
         raise InputError(f"an alias has the kind {kind}, which is not known")
-    return Alias(entry.integers(1), entry.integer(2), entry.integers(3), _ALIAS_KINDS[kind])
+    number = entry.natural(2, "the number of an aliased parameter")
+    return Alias(entry.integers(1), number, entry.integers(3), _ALIAS_KINDS[kind])
 
 
 def _map(message: Message) -> tuple[tuple[str, str], ...]:
@@ -140,7 +144,7 @@ class _Reader:
         if entry is None or entry.attributes is None:
             return None
         if entry.role is Role.PARAMETER:
-            return ParameterAttributes(proto.integer(9))
+            return ParameterAttributes(proto.natural(9, "the number of a parameter"))
         if entry.role is Role.CONSTANT:
             return ConstantAttributes(literal_of(proto.blob(8)) if 8 in proto else Literal(shape, None))
         called = [self.name_of(number) for number in proto.integers(38)]

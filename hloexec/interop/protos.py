@@ -73,8 +73,8 @@ def _behind_its_length(data: bytes, filename: str, with_values: bool) -> ModuleF
     for device in outer.messages(2) if with_values else ():
         values = []
         for descriptor in device.messages(2):
-            start, position = position, position + descriptor.number(2)
             try:
+                start, position = position, position + descriptor.natural(2, "its size")
                 values.append(packed_value(view[start:position]))
             except InputError as error:
                 raise InputError(f"{filename}, argument {len(values)}: {error.message}") from error
@@ -160,7 +160,8 @@ def _file(
     proto: memoryview | bytes, module: Message, inputs: tuple[tuple[Value, ...], ...] = (), result: Value | None = None
 ) -> ModuleFile:
     assignment = read(module.blob(_DEVICE_ASSIGNMENT))
-    replicas, partitions = assignment.number(_REPLICA_COUNT), assignment.number(_COMPUTATION_COUNT)
+    replicas = assignment.natural(_REPLICA_COUNT, "the number of replicas")
+    partitions = assignment.natural(_COMPUTATION_COUNT, "the number of partitions")
     if max(replicas, partitions) >= 1 << 31:
         raise InputError(f"the device assignment is for {replicas} replicas of {partitions} partitions")
     return ModuleFile(bytes(proto), max(1, replicas), max(1, partitions), inputs, result)

@@ -68,8 +68,22 @@ class Message:
         return (self.texts(number) or ("",))[-1]
 
     def integer(self, number: int) -> int:
-        """A signed integer, 0 where the field is missing; the first of a repeated field."""
-        return next(iter(self.integers(number)), 0)
+        """A signed integer, the last where there are several, 0 where the field is missing."""
+        payloads = self.fields.get(number)
+        if payloads is None:
+            return 0
+        last = payloads[-1]
+        if not isinstance(last, int):
+            raise InputError(f"field {number} should hold a number, it holds bytes")
+        return last - (1 << 64) if last >> 63 else last
+
+    def natural(self, number: int, what: str) -> int:
+        """An integer that counts something or says a place, 0 where the field is missing; InputError, which calls it
+        `what`, where it is negative."""
+        value = self.integer(number)
+        if value < 0:
+            raise InputError(f"{what} is {value}, but must not be negative")
+        return value
 
     def integers(self, number: int) -> tuple[int, ...]:
         """The signed integers of a repeated field."""
@@ -94,16 +108,6 @@ class Message:
             raise InputError(f"field {number} should hold a float, it has {len(raw)} bytes")
         # Of the doubles that round to an f32, its text means the one with the fewest digits.
         return float(str(np.frombuffer(raw, f"<f{len(raw)}")[0]))
-
-    def number(self, number: int) -> int:
-        """The last payload of an integer field, 0 where it is missing."""
-        values = self.fields.get(number, [])
-        if not values:
-            return 0
-        last = values[-1]
-        if not isinstance(last, int):
-            raise InputError(f"field {number} should hold a number, it holds bytes")
-        return last
 
     def varints(self, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """A repeated integer field, packed or not, as unsigned 64 bits (negative numbers in two's complement)."""
