@@ -8,10 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.values import Array, rebuilt
 
-__all__ = ["as_array", "as_value", "is_foreign"]
+__all__ = ["as_array", "as_value", "exact_integers", "is_foreign", "may_become"]
 
 _OWN = (np.ndarray, np.memmap)
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -90,6 +91,23 @@ def as_value(value: object, what: str, known: dict[int, Array] | None = None) ->
         return known.get(id(given), given)
 
     return rebuilt(value, lambda node: node if isinstance(node, (tuple, list)) else None, leaf)
+
+
+def may_become(given: ElementType, element_type: ElementType) -> bool:
+    """Whether `exact_integers` takes arrays of another type: integers are numbers, whatever their width."""
+    return given is not element_type and given.is_integral and element_type.is_integral
+
+
+def exact_integers(array: Array, element_type: ElementType, what: str) -> Array:
+    """Integers as those of another type; InputError, which calls them `what`, names the first that it does not hold."""
+    numbers = array.astype(element_type_of(array.dtype).compute)
+    low, high = element_type.integer_range
+    is_beyond = (numbers < low) | (numbers > high)
+    if is_beyond.any():
+        index = tuple(map(int, np.unravel_index(int(np.argmax(is_beyond)), numbers.shape)))
+        place = f"element {list(index)} of {what}" if index else what
+        raise InputError(f"{place} is {numbers[index]}, which {element_type} does not hold ({low} to {high})")
+    return numbers.astype(element_type.compute).astype(element_type.storage)
 
 
 def _converted(value: Any) -> Array:

@@ -1,20 +1,21 @@
 """Converting values at the API boundary: what callers may pass, and what they receive.
 
-Nothing is converted silently: an array, be it of NumPy, JAX or PyTorch, must have the parameter's element type and
-shape. Results never share memory with arguments, constants or one another.
+Nothing is rounded silently: an array, be it of NumPy, JAX or PyTorch, must have the parameter's element type and shape.
+Integers may be of another type, as NumPy's of 64 bits are, if the parameter's holds all of them. Results never share
+memory with arguments, constants or one another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from hloexec.arguments import described, parameter_numbers, wrong
-from hloexec.arrays import as_value, is_foreign
+from hloexec.arrays import as_value, exact_integers, is_foreign, may_become
 from hloexec.devices.varying import Varying, of_position, of_positions
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape, map_shape
 from hloexec.ops.arena import is_own, owner_of
@@ -42,9 +43,9 @@ def argument_leaves(computation: Computation, inputs: Sequence[object]) -> list[
     """The leaves of the arguments, as read-only views; InputError names the parameter that an input does not fit.
 
     A parameter takes an array of its element type and shape (a dynamic dimension any size up to its bound), of NumPy or
-    another library (what has `__array__` or `__dlpack__`), a tuple of such values where it is a tuple, a token or None
-    where it is a token. A scalar also takes a Python number of its kind: bool for pred, int for integers, int or float
-    for floats (rounded once to the type), any for complex.
+    another library (what has `__array__` or `__dlpack__`), integers of another type if its own holds all of them, a
+    tuple of such values where it is a tuple, a token or None where it is a token. A scalar also takes a Python number
+    of its kind: bool for pred, int for integers, int or float for floats (rounded once to the type), any for complex.
     """
     return _argument_leaves(computation, inputs, {})
 
@@ -82,10 +83,36 @@ def inputs_by_device(computation: Computation, inputs: object) -> list[list[Valu
     A list of lists holds values where all parameters are tuples and it fits them, else the inputs of devices.
     """
     known: dict[int, Array] = {}
-    return [
-        [as_value(value, f"input {number}", known) for number, value in enumerate(values)]
-        for values in _rows(computation, inputs)
-    ]
+    exact: dict[tuple[int, str], Value] = {}
+    rows = []
+    for given in _rows(computation, inputs):
+        values = [as_value(value, f"input {number}", known) for number, value in enumerate(given)]
+        for number, parameter in enumerate(computation.parameters[: len(values)]):
+            shape = parameter.shape
+            if _is_of_other_integers(values[number], shape):
+                key = id(values[number]), shape.element_type.name
+                if key not in exact:
+                    exact[key] = exact_integers(
+                        np.asarray(values[number]), shape.element_type, _named(number, parameter)
+                    )
+                values[number] = exact[key]
+        rows.append(values)
+    return rows
+
+
+def _is_of_other_integers(value: object, shape: Shape) -> TypeGuard[Array]:
+    if not isinstance(shape, ArrayShape) or not isinstance(value, (np.ndarray, np.generic)):
+        return False
+    if value.dtype == shape.element_type.storage or not shape.has_room_for(value.shape):
+        return False
+    try:
+        return may_become(element_type_of(value.dtype), shape.element_type)
+    except KeyError:
+        return False
+
+
+def _named(number: int, parameter: Instruction) -> str:
+    return f"parameter {number} ({parameter.name})"
 
 
 def _rows(computation: Computation, inputs: object) -> list[Sequence[Any]]:
@@ -137,18 +164,18 @@ def _is_keyed(computation: Computation, given: Mapping[Any, Any]) -> bool:
 
 
 def _is_one_tree(computation: Computation, inputs: Sequence[Any]) -> bool:
-    """Whether a list of containers is one device's inputs, rather than those of a device each."""
+    """Whether a list of containers is one device's inputs, rather than those of a device each: it holds more than lists
+    of arrays, of which each would be a device's, and some do not hold a value for each parameter."""
     if len(inputs) == 1 or not _takes_trees(computation):
+        return False
+    if not any(isinstance(entry, Mapping) or any(map(is_branch, entry)) for entry in inputs):
         return False
     count = len(computation.parameters)
     sizes = [
         count if isinstance(entry, Mapping) and _is_keyed(computation, entry) else len(tree_leaves(entry))
         for entry in inputs
     ]
-    if all(size == count for size in sizes):
-        return False
-    is_plain = not any(isinstance(entry, Mapping) or any(map(is_branch, entry)) for entry in inputs)
-    return sum(sizes) == count or (not is_plain and min(sizes) < count < sum(sizes))
+    return any(size != count for size in sizes) and (sum(sizes) == count or min(sizes) < count < sum(sizes))
 
 
 def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
@@ -161,7 +188,8 @@ def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
         return dict(enumerate(inputs))
     (given,) = inputs
     if isinstance(given, Mapping) or len(shapes) != 1:
-        return given
+        are_trees = not isinstance(given, Mapping) and len(given) > 1 and _takes_trees(computation)
+        return [given] if are_trees and all(map(is_branch, given)) else given
     is_tuple = isinstance(shapes[0], TupleShape)
     is_value = len(given) != 1 or (is_tuple and not isinstance(given[0], (tuple, list, Mapping)))
     return [inputs] if is_value or _is_nested_as(given, shapes[0]) else given
@@ -240,7 +268,7 @@ def _argument_leaves(computation: Computation, inputs: Sequence[object], known: 
     for number, (parameter, value) in enumerate(zip(parameters, inputs, strict=True)):
         key = (number, _identity(value))
         if key not in known:
-            known[key] = value_leaves(value, parameter.shape, f"parameter {number} ({parameter.name})")
+            known[key] = value_leaves(value, parameter.shape, _named(number, parameter))
         found += known[key]
     return found
 
@@ -294,8 +322,11 @@ def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
             return TOKEN
         raise InputError(f"{what} must be a token (or None), but {described(value)} was given")
     array = _array(value, array_shape, what)
+    if _is_of_other_integers(array, array_shape):
+        array = exact_integers(array, array_shape.element_type, what)
     if not fits(array, array_shape):
-        raise InputError(f"{what} must be {_expected(array_shape)}, but {described(array)} was given")
+        advice = _conversion(array, array_shape)
+        raise InputError(f"{what} must be {_expected(array_shape)}, but {described(array)} was given{advice}")
     # A single element is contiguous whatever its stride, but NumPy's functions look at the stride.
     is_plain = array.flags.c_contiguous and min(array.strides, default=0) >= 0
     view = array.view() if is_plain or lies_in_order(array) else row_major(array)
@@ -314,6 +345,21 @@ def _array(value: object, shape: ArrayShape, what: str) -> Array:
     if isinstance(value, (tuple, list)):
         advice = f"; numpy.array(…, {shape.element_type.storage.name!r}) makes an array of it"
     raise InputError(f"{what} must be {_expected(shape)}, but {described(value)} was given{advice}")
+
+
+def _conversion(array: Array, shape: ArrayShape) -> str:
+    """What makes floats of the right type of an array of the right shape."""
+    storage = shape.element_type.storage
+    if not shape.element_type.is_floating or not shape.has_room_for(array.shape) or array.dtype == storage:
+        return ""
+    try:
+        given = element_type_of(array.dtype)
+    except KeyError:
+        return ""
+    if not given.is_floating and not given.is_integral:
+        return ""
+    home = "numpy" if storage.isbuiltin == 1 else "ml_dtypes"
+    return f"; array.astype({home}.{storage.name}) rounds it to {shape.element_type}"
 
 
 def _expected(shape: ArrayShape) -> str:

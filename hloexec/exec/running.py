@@ -68,10 +68,11 @@ def run(
 ) -> Value:
     """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
 
-    `inputs` are one value per parameter, with exactly the parameter's element type and shape; scalars may be Python
-    numbers. Instead, a list of all values, a mapping from parameter names, or the arguments of a function of JAX
-    (nested dicts, lists and tuples of arrays) may be given (see `hloexec.Inputs`). Inputs are not modified, and the
-    result shares no memory with them. A module whose devices exchange values needs `run_devices`.
+    `inputs` are one value per parameter, with the parameter's element type and shape. Integers may be of any type if
+    the parameter's holds all of them; scalars may be Python numbers. Instead, a list of all values, a mapping from
+    parameter names, or the arguments of a function of JAX (nested dicts, lists and tuples of arrays) may be given (see
+    `hloexec.Inputs`). Inputs are not modified, and the result shares no memory with them. A module whose devices
+    exchange values needs `run_devices`.
 
     What is computed:
 

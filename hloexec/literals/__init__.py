@@ -15,6 +15,8 @@ A `.npz` file holds one value: the result of a module, or the tuple of its param
 In place of a `.npz` file, values may be read as XLA writes them: a serialized LiteralProto, or text with one literal or
 several, each behind its shape (`f32[2,2] {{1, 2}, {3, 4}}`).
 
+Where the expected type is known, integers of another type are read as that type, if it holds all of them.
+
 No entry needs pickle: `numpy.load(path)` opens every file, and nothing is unpickled when files are read. Equal values
 give equal bytes. A `.npy` file holds one array of a NumPy type. If the expected type is known, arrays of narrow types
 that `numpy.save` stored as raw bytes (`|V2`) can be read as well.

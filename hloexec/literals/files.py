@@ -235,9 +235,19 @@ def _named_by_shape(
 ) -> dict[str, Place] | None:
     """The leaf for each key, where what is not `named` fits the `leaves` in one way; LiteralError for several ways."""
     shapes = [leaf for _, _, leaf in leaves]
-    rest = [(entry, entry.fitting(shapes)) for entry in entries(path) if entry.key not in named]
-    keys = [entry.key for entry, _ in rest]
-    ways = pairings([entry.stem for entry, _ in rest], len(leaves), lambda key, leaf: shapes[leaf] in rest[key][1])
+    keys: list[str] = []
+    ways: list[list[int]] = []
+    for any_integers in (False, True):
+        rest = [
+            (entry, entry.fitting(shapes, any_integers=any_integers))
+            for entry in entries(path)
+            if entry.key not in named
+        ]
+        keys, fitting = [entry.key for entry, _ in rest], [found for _, found in rest]
+        stems = [entry.stem for entry, _ in rest]
+        ways = pairings(stems, len(leaves), lambda key, leaf, fitting=fitting: shapes[leaf] in fitting[key])
+        if ways:
+            break
     if len(ways) > 1:
         raise LiteralError(
             f"{os.fspath(path)!r} holds {listing(keys, 8)}, which fit the parameters in several ways; key them by "

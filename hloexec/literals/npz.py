@@ -16,9 +16,9 @@ from typing import IO, TypeAlias, cast
 
 import numpy as np
 
-from hloexec.arrays import as_array, is_foreign
+from hloexec.arrays import as_array, exact_integers, is_foreign, may_become
 from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
-from hloexec.errors import LiteralError
+from hloexec.errors import InputError, LiteralError
 from hloexec.files import opened
 from hloexec.interop.content import require_unpackable
 from hloexec.ir import ArrayShape, TupleShape
@@ -100,13 +100,15 @@ class Entry:
         with self._damage_named(), self._open() as stream:
             return self._header(stream)
 
-    def fitting(self, shapes: Iterable[Expected]) -> set[Expected]:
-        """The shapes of which `read` would take it for a leaf, as far as its header says."""
+    def fitting(self, shapes: Iterable[Expected], *, any_integers: bool = False) -> set[Expected]:
+        """The shapes of which `read` would take it for a leaf, as far as its header says; with integers of another type
+        only if they may be of any."""
         header, found = self.header(), set()
         for shape in set(shapes):
             with suppress(LiteralError):
-                self._checked_type(header, shape)
-                found.add(shape)
+                element_type = self._checked_type(header, shape)
+                if any_integers or not isinstance(shape, ArrayShape) or element_type in (None, shape.element_type):
+                    found.add(shape)
         return found
 
     def read(self, shape: Expected | None) -> Value:
@@ -114,7 +116,16 @@ class Entry:
         element_type = self._checked_type(self.header(), shape)
         if element_type is None:
             return () if self.type_name == "tuple" else TOKEN
-        return decoded(self._array(), element_type, self.where)
+        return self._exact(decoded(self._array(), element_type, self.where), shape)
+
+    def _exact(self, array: Array, shape: Expected | None) -> Array:
+        """An array of the expected type; LiteralError where integers of another one do not fit into it."""
+        if not isinstance(shape, ArrayShape) or array.dtype == shape.element_type.storage:
+            return array
+        try:
+            return exact_integers(array, shape.element_type, self.where)
+        except InputError as error:
+            raise LiteralError(error.message) from None
 
     def read_untyped(self) -> Value:
         """The leaf; as raw bytes (`|V2`) where nothing says what they are."""
@@ -129,7 +140,7 @@ class Entry:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
     def _checked_type(self, header: tuple[tuple[int, ...], DType], shape: Expected | None) -> ElementType | None:
-        """The type of the elements; None for a token and the empty tuple."""
+        """The type of the elements, if `read` takes them; None for a token and the empty tuple."""
         self._check_kind(shape)
         if self.type_name in ("tuple", "token"):
             return None
@@ -220,7 +231,7 @@ class Entry:
         return shape.element_type
 
     def _check(self, element_type: ElementType, dimensions: tuple[int, ...], shape: ArrayShape) -> None:
-        if element_type is not shape.element_type:
+        if element_type is not shape.element_type and not may_become(element_type, shape.element_type):
             hint = _conversion_hint(shape, self.stem)
             raise LiteralError(f"{self.where} holds {element_type} values, but {shape} is expected; {hint}")
         bounded = shape.dynamic_dimensions or (False,) * shape.rank

@@ -48,7 +48,7 @@ class _Known(Entry):
 
     def read(self, shape: Expected | None) -> Value:
         self._checked_type(self.header(), shape)
-        return self.value
+        return self._exact(self.value, shape) if isinstance(self.value, np.ndarray) else self.value
 
 
 def holds_literal(path: str | os.PathLike[str]) -> bool:

@@ -149,6 +149,15 @@ def test_a_device_that_lacks_an_array_gets_none_of_another() -> None:
         hloexec.run_devices(module, [[W, B, X, Y], [W, B, X]], partitions=2)
 
 
+def test_lists_of_arrays_are_those_of_devices_but_where_there_is_one_device() -> None:
+    module = twins("Arg_0.1", "Arg_1.2")
+    assert hloexec.run(module, ([ONE], [TWO]))[0] == -1  # type: ignore[index]
+    with pytest.raises(InputError, match=r"device 0: .*takes 2 inputs .*1 were given"):
+        hloexec.run_devices(module, [[ONE], [TWO]], partitions=2)
+    with pytest.raises(InputError, match=r"takes 2 inputs|one list of inputs per device"):
+        hloexec.find_nan(module, [[ONE], [TWO]])
+
+
 def test_tuple_parameters_stay_tuples() -> None:
     text = """HloModule m
 ENTRY e { p = (f32[2], f32[2]) parameter(0)
