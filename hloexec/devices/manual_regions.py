@@ -33,9 +33,14 @@ from hloexec.ir import (
     Module,
     NamedSharding,
     Shape,
+    Sharding,
+    ShardingType,
+    TileSharding,
     TupleSharding,
     parts_of,
 )
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
 from hloexec.structs import frozen
 from hloexec.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
 from hloexec.values import Array
@@ -236,13 +241,17 @@ def _manual_tiles(sharding: NamedSharding, shape: Shape, manual: Sequence[str]) 
 
 
 def _by_shardings(begins_region: bool, computation: Computation, instruction: Instruction) -> Sequence[_Tilings | None]:
-    """The operands carry their shardings, and the call those of its results."""
+    """The operands carry their shardings, and the call those of its results; what is not said of a side within the
+    region is that it is manual."""
     found: list[_Tilings | None] = []
     operands, parts = computation.operands_of(instruction), parts_of(instruction.shape)
     for index, (operand, shape) in enumerate(zip(operands, parts, strict=True)):
-        before, after = sharding_of(computation, operand), instruction.sharding
+        before, after = _carried_sharding(computation, operand), instruction.sharding
         if isinstance(after, TupleSharding) and len(after.elements) == len(parts) and instruction.shape is not shape:
             after = after.elements[index]
+        if not operand.shape.compatible(shape):
+            before = before or (None if begins_region else _MANUAL)
+            after = after or (_MANUAL if begins_region else None)
         if before is None or after is None:
             found.append(None)
             continue
@@ -254,6 +263,42 @@ def _by_shardings(begins_region: bool, computation: Computation, instruction: In
         found.append(_Tilings(given, made, begins_region))
     return found
 
+
+def _carried_sharding(computation: Computation, instruction: Instruction) -> Sharding | None:
+    """The sharding of a value, also where only what hands it over says it: copies, barriers, tuples and reshapes to the
+    same dimensions; None where nothing does."""
+    path: list[int] = []
+    while True:
+        stated = instruction.sharding if path else sharding_of(computation, instruction)
+        if stated is not None:
+            return None if path else stated
+        operands = computation.operands_of(instruction)
+        role = role_of(instruction)
+        if role is Role.GET_TUPLE_ELEMENT:
+            path.insert(0, instruction.attributes.index)
+            instruction = operands[0]
+        elif role is Role.TUPLE and path:
+            instruction = operands[path.pop(0)]
+        elif len(operands) == 1 and _hands_over(instruction, operands[0]):
+            instruction = operands[0]
+        else:
+            return None
+
+
+def _hands_over(instruction: Instruction, operand: Instruction) -> bool:
+    """Whether a value is its operand's, element by element."""
+    before, after, traits = operand.shape, instruction.shape, traits_of(instruction)
+    if not after.compatible(before) or traits.moves is None:
+        return False
+    if role_of(instruction) is Role.FORWARD:
+        return instruction.attributes is None  # a domain says another sharding
+    if traits.keeps_all and traits.keeps_order:
+        return True
+    is_same_memory = ((), ()) in traits.aliases and isinstance(before, ArrayShape) and isinstance(after, ArrayShape)
+    return is_same_memory and before.stated_layout == after.stated_layout
+
+
+_MANUAL = TileSharding(ShardingType.MANUAL)
 
 _BOUNDARIES: dict[str, tuple[bool, str]] = {
     "SPMDFullToShardShape": (True, ""),
