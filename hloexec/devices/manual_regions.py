@@ -294,8 +294,9 @@ def _hands_over(instruction: Instruction, operand: Instruction) -> bool:
         return instruction.attributes is None  # a domain says another sharding
     if traits.keeps_all and traits.keeps_order:
         return True
-    is_same_memory = ((), ()) in traits.aliases and isinstance(before, ArrayShape) and isinstance(after, ArrayShape)
-    return is_same_memory and before.stated_layout == after.stated_layout
+    if ((), ()) not in traits.aliases or not isinstance(before, ArrayShape) or not isinstance(after, ArrayShape):
+        return False
+    return before.stated_layout == after.stated_layout
 
 
 _MANUAL = TileSharding(ShardingType.MANUAL)

@@ -8,7 +8,7 @@ memory with arguments, constants or one another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -83,30 +83,30 @@ def inputs_by_device(computation: Computation, inputs: object) -> list[list[Valu
     A list of lists holds values where all parameters are tuples and it fits them, else the inputs of devices.
     """
     known: dict[int, Array] = {}
-    exact: dict[tuple[int, str], Value] = {}
-    rows = []
-    for given in _rows(computation, inputs):
-        values = [as_value(value, f"input {number}", known) for number, value in enumerate(given)]
-        for number, parameter in enumerate(computation.parameters[: len(values)]):
-            shape = parameter.shape
-            if _is_of_other_integers(values[number], shape):
-                key = id(values[number]), shape.element_type.name
-                if key not in exact:
-                    exact[key] = exact_integers(
-                        np.asarray(values[number]), shape.element_type, _named(number, parameter)
-                    )
-                values[number] = exact[key]
-        rows.append(values)
-    return rows
+    exact: dict[tuple[int, ElementType], Array] = {}
+
+    def read(number: int, value: object) -> Value:
+        found: Value = as_value(value, f"input {number}", known)
+        if number >= len(computation.parameters):
+            return found
+        parameter = computation.parameters[number]
+        if not isinstance(parameter.shape, ArrayShape) or not _is_of_other_integers(found, parameter.shape):
+            return found
+        element_type = parameter.shape.element_type
+        key = id(found), element_type
+        if key not in exact:
+            exact[key] = exact_integers(np.asarray(found), element_type, _named(number, parameter))
+        return exact[key]
+
+    return [[read(number, value) for number, value in enumerate(given)] for given in _rows(computation, inputs)]
 
 
-def _is_of_other_integers(value: object, shape: Shape) -> TypeGuard[Array]:
-    if not isinstance(shape, ArrayShape) or not isinstance(value, (np.ndarray, np.generic)):
-        return False
-    if value.dtype == shape.element_type.storage or not shape.has_room_for(value.shape):
+def _is_of_other_integers(value: object, shape: ArrayShape) -> bool:
+    """Whether they are integers of the right sizes, but another type."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype == shape.element_type.storage:
         return False
     try:
-        return may_become(element_type_of(value.dtype), shape.element_type)
+        return may_become(element_type_of(value.dtype), shape.element_type) and shape.has_room_for(value.shape)
     except KeyError:
         return False
 

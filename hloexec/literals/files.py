@@ -235,25 +235,28 @@ def _named_by_shape(
 ) -> dict[str, Place] | None:
     """The leaf for each key, where what is not `named` fits the `leaves` in one way; LiteralError for several ways."""
     shapes = [leaf for _, _, leaf in leaves]
-    keys: list[str] = []
+    rest = [entry for entry in entries(path) if entry.key not in named]
+    keys = [entry.key for entry in rest]
     ways: list[list[int]] = []
-    for any_integers in (False, True):
-        rest = [
-            (entry, entry.fitting(shapes, any_integers=any_integers))
-            for entry in entries(path)
-            if entry.key not in named
-        ]
-        keys, fitting = [entry.key for entry, _ in rest], [found for _, found in rest]
-        stems = [entry.stem for entry, _ in rest]
-        ways = pairings(stems, len(leaves), lambda key, leaf, fitting=fitting: shapes[leaf] in fitting[key])
-        if ways:
-            break
+    # Where arrays may belong to no leaf, one of the very type is no likelier than one of other integers.
+    for any_integers in (False, True) if len(rest) == len(leaves) else (True,):
+        ways = ways or _ways(path, keys, shapes, any_integers=any_integers)
     if len(ways) > 1:
         raise LiteralError(
             f"{os.fspath(path)!r} holds {listing(keys, 8)}, which fit the parameters in several ways; key them by "
             "number or name"
         )
     return {**named, **{keys[number]: leaves[leaf] for leaf, number in enumerate(ways[0])}} if ways else None
+
+
+def _ways(
+    path: str | os.PathLike[str], keys: Sequence[str], shapes: Sequence[Expected], *, any_integers: bool
+) -> list[list[int]]:
+    """The ways to take the entries of these keys for leaves of these shapes."""
+    found = [
+        (entry.stem, entry.fitting(shapes, any_integers=any_integers)) for entry in entries(path) if entry.key in keys
+    ]
+    return pairings([stem for stem, _ in found], len(shapes), lambda key, leaf: shapes[leaf] in found[key][1])
 
 
 def _expected_inputs(parameters: Sequence[Instruction]) -> dict[str, list[Place]]:

@@ -114,6 +114,20 @@ def test_what_would_be_rounded_or_is_of_another_kind_is_refused(shape: str, give
         hloexec.run(identity(shape), X, given)
 
 
+def test_of_integers_that_may_be_dropped_none_is_likelier(tmp_path: Path) -> None:
+    """Labels of 64 bits, and a mask of 32 that jit has dropped, or the other way round."""
+    module = identity("s32[4]")
+    labels, mask = np.arange(4), np.ones(4, np.int32)
+    np.savez(tmp_path / "in.npz", X, labels, mask)
+    with pytest.raises(HloError, match="several ways"):
+        literals.load_inputs(tmp_path / "in.npz", module.entry.parameters)
+    with pytest.raises(HloError, match=r"hold 3 arrays, but computation e takes 2 inputs"):
+        hloexec.run(module, {"x": X, "y1": labels}, mask)
+    np.savez(tmp_path / "two.npz", images=labels, weights=X)
+    with pytest.warns(hloexec.HloWarning, match="images is y, weights is x"):
+        assert literals.load_inputs(tmp_path / "two.npz", module.entry.parameters)[1].dtype == np.int32  # type: ignore[union-attr]
+
+
 def test_a_golden_and_the_command_line_take_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = identity("s32[2,3]")
