@@ -124,7 +124,7 @@ def test_of_integers_that_may_be_dropped_none_is_likelier(tmp_path: Path) -> Non
     with pytest.raises(HloError, match=r"hold 3 arrays, but computation e takes 2 inputs"):
         hloexec.run(module, {"x": X, "y1": labels}, mask)
     np.savez(tmp_path / "two.npz", images=labels, weights=X)
-    with pytest.warns(hloexec.HloWarning, match="images is y, weights is x"):
+    with pytest.warns(hloexec.HloWarning, match="weights is x, images is y"):
         assert literals.load_inputs(tmp_path / "two.npz", module.entry.parameters)[1].dtype == np.int32  # type: ignore[union-attr]
 
 
