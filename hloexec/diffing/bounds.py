@@ -192,6 +192,10 @@ class PathBounds:
         self._bounds = bounds
         self._known: OrderedDict[int, tuple[frozenset[int], frozenset[int], Bound]] = OrderedDict()
 
+    def behind(self, node: Node, inherited: Mapping[int, Bound]) -> Bound:
+        """By how much the elements of a node may be off, where some of its operands are by so much."""
+        return self._bounds.of(node, self._values, self._values, inherited)
+
     def of(self, node: Node, ends: Container[int]) -> Array:
         """By how much the elements of a node may be off, where the nodes in `ends` are what they should be."""
         known = self._known.get(node.number)
@@ -202,7 +206,7 @@ class PathBounds:
         for current, inputs in on_the_way(node, ends):
             met.update(entry.number for entry in current.instance.inputs if entry.number in ends)
             inherited = {entry.number: found[entry.number] for entry in inputs}
-            found[current.number] = self._bounds.of(current, self._values, self._values, inherited)
+            found[current.number] = self.behind(current, inherited)
         inside = frozenset(found) - {node.number}
         self._known[node.number] = (frozenset(met), inside, found[node.number])
         if len(self._known) > LIMITS.known_bounds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array as column
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -18,7 +18,7 @@ from hloexec.diffing.agreement import (
     rounds_alike,
     says_much,
 )
-from hloexec.diffing.bounds import PathBounds, relative_bound
+from hloexec.diffing.bounds import Bound, PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Node, iterations_of
@@ -225,6 +225,14 @@ class Index:
     def own_bounds(self, node: Node) -> Array:
         """How far a node may be off itself, since values that `after` has."""
         return self._path_bounds.of(node, self.matched)
+
+    def bound(self, node: Node, inherited: Mapping[int, Bound]) -> Bound:
+        """How far a node may be off, where those operands that are off themselves are `inherited`."""
+        return self._path_bounds.behind(node, inherited)
+
+    def first_equal(self, node: Node) -> int:
+        """The number of the first node with the same elements on its device; its own if that may be an accident."""
+        return node.number if node.digest.is_uniform else min(self._equal_on(node.device, node.digest))
 
     def _candidates(self, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]) -> list[Node]:
         """The nodes whose sums are near enough: first those computed from the same values, then those of the same

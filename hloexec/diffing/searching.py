@@ -25,7 +25,6 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.structs import frozen
 from hloexec.wording import counted
@@ -128,13 +127,8 @@ def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
     rounding explains anyway shows nothing."""
     if not blamed.is_proven or blamed.is_repair:
         return False
-    if finding.comparison is None or finding.comparison.agrees:
-        return finding.comparison is None
-    value, allowed = blamed.value, blamed.allowed
-    if value is None or allowed is None or not value.shape == allowed.shape == blamed.raw.shape:
-        return True
-    with np.errstate(all="ignore"):
-        return not (np.abs(wide(blamed.raw) - wide(value)) <= LIMITS.proof * allowed).all()
+    is_within = finding.comparison is not None and finding.comparison.agrees
+    return blamed.is_beyond_rounding and not is_within
 
 
 def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:

@@ -57,6 +57,9 @@ class Blamed:
     region: tuple[Node, ...] = ()
     is_more_precise: bool = False
     """Whether it is right, and has only not been rounded as `before` rounds it."""
+    is_beyond_rounding: bool = True
+    """Whether what was put right was further off than rounding explains, as far as that was looked at: where rounding,
+    as it was measured, explains the results."""
     compared: NodePair | None = None
     """What was put right to see whether the results come right, where it is not the node itself."""
     is_rounding: bool = False
@@ -258,6 +261,12 @@ class Blame:
         value, allowed = None, None
         if patch is not None and patch.pair.ours is node:
             value, allowed = patch.value, self._allowed(state, node, patch.pair.theirs)
+        is_certain, is_beyond = suspect.is_certain, True
+        if patch is not None and not self._different:
+            is_beyond = self._is_explained(state, patch, LIMITS.proof, LIMITS.chain_steps) is False
+        elif patch is not None and is_certain:
+            # What its operands lost in rounding is no fault of it.
+            is_certain = self._is_explained(state, patch, 1.0, LIMITS.steps_ahead) is not True
         between = self._between(state, wrong)
         return Blamed(
             node,
@@ -268,14 +277,29 @@ class Blame:
             between,
             suspect.reason,
             suspect.place,
-            suspect.is_certain,
+            is_certain,
             suspect.is_proven,
             suspect.region,
             suspect.is_more_precise,
+            is_beyond,
             suspect.trial,
             suspect.is_rounding,
             suspect.is_repair,
         )
+
+    def _is_explained(self, state: State, patch: Patch, times: float, most: int) -> bool | None:
+        """Whether a value that was put right is at most so many times as far off as rounding may put it; None where it
+        takes more than so many steps to say."""
+        ours, theirs = patch.pair.ours, patch.pair.theirs
+        raw, value = wide(state.raw[ours.number]), wide(patch.value)
+        allowed = self._replay.allowed_from_common(state, ours, theirs, patch.value, most)
+        if allowed is None or not value.shape == allowed.shape == raw.shape:
+            return False
+        if np.isinf(allowed).all():
+            return None
+        with np.errstate(all="ignore"):
+            is_same = (raw == value) | (np.isnan(raw) & np.isnan(value))
+            return bool((is_same | (np.abs(raw - value) <= times * allowed)).all())
 
     def _allowed(self, state: State, node: Node, theirs: Node) -> Array | None:
         return list(self._replay.allowed(state, node, theirs))[-1]

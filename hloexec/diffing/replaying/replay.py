@@ -23,6 +23,7 @@ from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
 from hloexec.diffing.recording.held import Held, Holding, Kept, Overwritten, own
 from hloexec.diffing.replaying.evaluation import Evaluator, moved_operands, window_of
+from hloexec.diffing.replaying.origins import allowed_from_common
 from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
@@ -267,6 +268,15 @@ class Replay:
         bounds = self.bounds(state, ours)
         for allowance in self.index.allowances(chain, bounds, other, counterpart):
             yield allowance.of(bounds.shape)
+
+    def allowed_from_common(
+        self, state: State, ours: Node, counterpart: Node, expected: Array, most: int
+    ) -> Array | None:
+        """By how much rounding may put the elements of a node off those of a node of `before`, arranged as `expected`,
+        since values from which both are computed; None where nothing rounds, and infinite where these lie more than so
+        many steps back."""
+        bounds = self._bounds, self._own_chains
+        return allowed_from_common(state, (ours, counterpart), expected, self.index, bounds, most)
 
     def _chain_of(self, state: State, counterpart: Node) -> Chain:
         """What has rounded on the way to a node of `before` itself, since values that both sides have."""
