@@ -82,7 +82,6 @@ def search(
     if not (comparison.agrees or is_settled or blame.without_roundings is not None):
         blamed = blame.rewired(state, blamed) or blamed
     notes = [blame.end] if blame.end else []
-    notes += _roundings(replay, blame)
     if comparison.agrees and not replay.is_complete:
         # What has not been replayed is unmatched, and proves nothing.
         blamed = []
@@ -96,6 +95,8 @@ def search(
         # Against results that rounding explains, only a proof counts, of what rounding does not explain.
         pairs = [pair for pair in zip(blamed, findings, strict=True) if _is_beyond_bounds(*pair)]
         blamed, findings = [entry for entry, _ in pairs], [finding for _, finding in pairs]
+    if findings or not comparison.agrees:
+        notes += _roundings(replay, blame)
     if not findings and not comparison.agrees:
         nearest = blame.nearest(state)
         findings = [_finding(entry, state, _NOWHERE) for entry in nearest]

@@ -263,10 +263,10 @@ class Blame:
             value, allowed = patch.value, self._allowed(state, node, patch.pair.theirs)
         is_certain, is_beyond = suspect.is_certain, True
         if patch is not None and not self._different:
-            is_beyond = self._is_explained(state, patch, LIMITS.proof, LIMITS.chain_steps) is False
+            is_beyond = self._is_beyond_rounding(state, patch, wrong)
         elif patch is not None and is_certain:
             # What its operands lost in rounding is no fault of it.
-            is_certain = self._is_explained(state, patch, 1.0, LIMITS.steps_ahead) is not True
+            is_certain = self._is_explained(state, patch.pair, patch.value, 1.0, LIMITS.steps_ahead) is not True
         between = self._between(state, wrong)
         return Blamed(
             node,
@@ -287,12 +287,23 @@ class Blame:
             suspect.is_repair,
         )
 
-    def _is_explained(self, state: State, patch: Patch, times: float, most: int) -> bool | None:
-        """Whether a value that was put right is at most so many times as far off as rounding may put it; None where it
+    def _is_beyond_rounding(self, state: State, patch: Patch, wrong: Sequence[NodePair]) -> bool:
+        """Whether rounding explains neither a value that was put right nor a result that came right with it, by far.
+
+        The value alone says little: where both modules divide by a sum of exponentials, these may be of other numbers.
+        """
+
+        def is_beyond(pair: NodePair, value: Array) -> bool:
+            return self._is_explained(state, pair, value, LIMITS.proof, LIMITS.chain_steps) is False
+
+        results = (pair for pair in wrong if patch.after.changed[pair.ours.number])
+        return is_beyond(patch.pair, patch.value) and any(is_beyond(pair, pair.theirs.value) for pair in results)
+
+    def _is_explained(self, state: State, pair: NodePair, expected: Array, times: float, most: int) -> bool | None:
+        """Whether a value is at most so many times as far off what is expected as rounding may put it; None where it
         takes more than so many steps to say."""
-        ours, theirs = patch.pair.ours, patch.pair.theirs
-        raw, value = wide(state.raw[ours.number]), wide(patch.value)
-        allowed = self._replay.allowed_from_common(state, ours, theirs, patch.value, most)
+        raw, value = wide(state.raw[pair.ours.number]), wide(expected)
+        allowed = self._replay.allowed_from_common(state, pair.ours, pair.theirs, expected, most)
         if allowed is None or not value.shape == allowed.shape == raw.shape:
             return False
         if np.isinf(allowed).all():

@@ -105,21 +105,38 @@ def _both(sides: Sequence[_Error], unit: float, dimensions: tuple[int, ...]) -> 
 
 def _starts_of(node: Node, state: State) -> Iterator[tuple[int, Match]]:
     """The nearest nodes behind one of `after` that hold what `before` has, and what they are there."""
-    for current, _ in on_the_way(node, _Known(state)):
+    known = _Known(state)
+    for current, _ in on_the_way(node, known):
         for entry in current.instance.inputs:
             match = state.matches[entry.number]
-            if match is not None and state.matches.is_known(entry.number):
+            if match is not None and entry.number in known:
                 yield entry.number, match
 
 
-@frozen(eq=False)
 class _Known:
-    """The nodes of `after` that hold what `before` has."""
+    """The nodes of `after` that hold what `before` has, but for those that match once their elements are sorted: these
+    hold what they have computed."""
 
-    state: State
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[int, bool] = {}
 
     def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and self.state.matches.is_known(number)
+        if not isinstance(number, int):
+            return False
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = self._holds_theirs(number)
+        return found
+
+    def _holds_theirs(self, number: int) -> bool:
+        match = self._state.matches[number]
+        if match is None or not self._state.matches.is_known(number):
+            return False
+        if match.is_exact or match.is_in_order:
+            return True
+        value = match.value
+        return any(is_same(candidate, value) for candidate in aligned(match.node.value, value.shape))
 
 
 def _error_behind(
