@@ -68,7 +68,9 @@ class Limits:
     known_bounds: int = 1 << 10
     """So many bounds of recorded values are kept."""
     chain_steps: int = 500
-    """Chains of more elementwise steps than this are not followed for their roundings."""
+    """Chains of more elementwise steps than this are not followed for their roundings. Values from which two others are
+    computed are not looked for behind more steps, either; where rounding explains the results, nothing is certain then.
+    """
 
     # Decisions that rounding lets go either way.
 
@@ -91,7 +93,8 @@ class Limits:
     """Which of more nodes than this is meant is decided once."""
     steps_ahead: int = 32
     """A value more steps behind all that `after` has is not what comes next there; bounds on its error would take long,
-    and allow much."""
+    and allow much. What the values lost that an instruction takes is not looked for behind more steps, either, where
+    the results differ."""
     operands_deep: int = 3
     """So many levels of operands are compared to see whether two nodes do the same."""
     runs_compared: int = 8

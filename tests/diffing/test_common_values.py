@@ -199,3 +199,39 @@ def test_what_takes_a_value_that_lost_digits_is_not_to_blame_for_certain(steps: 
     assert not found.outputs.agrees
     assert found.findings[0].after.instruction == "k"
     assert found.findings[0].is_certain is is_certain
+
+
+_SOFTMAX = """HloModule softmax
+larger { a = bf16[] parameter(0)
+  b = bf16[] parameter(1)
+  ROOT c = bf16[] maximum(a, b) }
+plus { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e {
+  s = bf16[20,10] parameter(0)
+  v = bf16[10,16] parameter(1)
+  u = bf16[16,16] parameter(2)
+  least = bf16[] constant(-inf)
+  zero = f32[] constant(0)
+  m = bf16[20] reduce(s, least), dimensions={1}, to_apply=larger
+  ms = bf16[20,10] broadcast(m), dimensions={0}
+  d = bf16[20,10] subtract(s, ms)
+  w = bf16[20,10] exponential(d)
+  f = f32[20,10] convert(w)
+  t = f32[20] reduce(f, zero), dimensions={1}, to_apply=plus
+  n = bf16[20] convert(t)
+  ns = bf16[20,10] broadcast(n), dimensions={0}
+  p = bf16[20,10] divide(w, ns)
+  h = bf16[20,16] dot(p, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT o = bf16[20,16] dot(h, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_other_values_on_the_way_say_nothing_where_rounding_explains_what_comes_of_them(seed: int) -> None:
+    """Weights of a softmax that are all larger by one factor, and so is their sum."""
+    after = _SOFTMAX.replace("exponential(d)", "exponential(s)")
+    found = hloexec.diff(hloexec.parse(_SOFTMAX), hloexec.parse(after), seed=seed)
+    assert found.outputs.agrees
+    assert (found.verdict, found.findings, found.notes) == ("rounding only", (), ())
