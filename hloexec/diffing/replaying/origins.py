@@ -69,7 +69,7 @@ def allowed_from_common(
     the other side rounds so, too.
     """
     node, counterpart = pair
-    if counterpart.digest.family not in ("float", "complex"):
+    if not element_type_of(counterpart.dtype).is_inexact:
         return None
     back = _Back(index)
     starts = dict(_starts_of(node, state))
@@ -278,7 +278,7 @@ class _Reached:
 
 def _may_err(node: Node) -> bool:
     """Whether a value is neither whole numbers nor made of constants alone."""
-    if node.digest.family not in ("float", "complex"):
+    if not element_type_of(node.dtype).is_inexact:
         return False
     while len(node.instance.inputs) == 1:
         traits = traits_of(node.instance.instruction)
