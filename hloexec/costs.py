@@ -1,4 +1,4 @@
-"""The cost of contractions: length of the sums, number of operations, bytes accessed.
+"""The cost of contractions, and of sums: length of the sums, number of operations, bytes accessed.
 
 Contractions are dot, ragged-dot, convolution, and library calls that compute a matrix product. Everything is derived
 from shapes and attributes; nothing runs.
@@ -11,11 +11,12 @@ from typing import Any
 
 from hloexec.custom_calls.backend_config import json_object
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, leaf_shapes
+from hloexec.ir import ArrayShape, Computation, Instruction, Shape, leaf_shapes
 from hloexec.operations import operation_name, traits_of
+from hloexec.ops.rounding import Sums
 from hloexec.structs import frozen
 
-__all__ = ["Contraction", "contraction_of", "trip_count_of"]
+__all__ = ["Contraction", "contraction_of", "flops_of", "trip_count_of"]
 
 
 @frozen
@@ -47,6 +48,18 @@ def contraction_of(instruction: Instruction, operand_shapes: Sequence[Shape]) ->
         return None
     bytes_touched = lhs.byte_size + rhs.byte_size + result.byte_size
     return Contraction(operation_name(instruction), size.contracted, 2 * size.products, bytes_touched)
+
+
+def flops_of(computation: Computation, instruction: Instruction) -> int:
+    """Those of an instruction that is a contraction, and the terms of one that sums up floats; of others 0."""
+    operands = [operand.shape for operand in computation.operands_of(instruction)]
+    cost = contraction_of(instruction, operands)
+    if cost is not None:
+        return cost.flops
+    if traits_of(instruction).sums is Sums.FOLDED:
+        floats = (shape for shape in operands if isinstance(shape, ArrayShape) and shape.element_type.is_floating)
+        return sum(shape.element_count for shape in floats)
+    return 0
 
 
 def trip_count_of(instruction: Instruction) -> int | None:

@@ -168,11 +168,15 @@ def run_devices(
     return _outputs(module, inputs, topology, observers, options)
 
 
-def repeated_run(module: Module, **options: Unpack[RunOptions]) -> Callable[[Inputs], list[Value]]:
+def repeated_run(
+    module: Module, *, plan: Plan | None = None, **options: Unpack[RunOptions]
+) -> Callable[[Inputs], list[Value]]:
     """`run_devices` of a module with these options, again and again on other inputs: what does not depend on them is
-    done once. The module and its options are checked, and library calls are looked up, when it first runs."""
+    done once. The module and its options are checked, and library calls are looked up, when it first runs; not so where
+    a plan of it is given."""
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     run = _Run(module, topology, (), options)
+    run.plan = plan
 
     def outputs(inputs: Inputs) -> list[Value]:
         with explained_unless_verified(module, options.get("verify", True)):

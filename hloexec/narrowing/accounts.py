@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hloexec.costs import flops_of
 from hloexec.dtypes import ElementType
 from hloexec.ir import Module
-from hloexec.narrowing.candidates import CONTRACTION, Candidate, other_flops
+from hloexec.narrowing.candidates import CONTRACTION, Candidate
 from hloexec.narrowing.findings import Deviation, InstructionVerdict, Standing
 from hloexec.narrowing.measuring import Ranges
 from hloexec.narrowing.search import Search
@@ -92,7 +93,7 @@ def work_by_type(module: Module, candidates: Sequence[Candidate], search: Search
         for instruction in computation:
             place = (computation.name, instruction.name)
             if place not in known and place in ranges.found:
-                flops[""] += _runs(place, ranges) * other_flops(computation, instruction)
+                flops[""] += _runs(place, ranges) * flops_of(computation, instruction)
     return {
         "flops": flops.total(),
         "flops_by_type": _narrowed(flops),

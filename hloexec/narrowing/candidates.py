@@ -13,14 +13,13 @@ from typing import Any
 from hloexec.costs import contraction_of
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, Role, find_opcode, role_of
 from hloexec.ops.relations import Place
-from hloexec.ops.rounding import Rounding, Sums
+from hloexec.ops.rounding import Rounding
 from hloexec.structs import frozen
 
-__all__ = ["CONTRACTION", "ELEMENTWISE", "KINDS", "Candidate", "candidates_of", "other_flops", "static_array"]
+__all__ = ["CONTRACTION", "ELEMENTWISE", "KINDS", "Candidate", "candidates_of", "static_array"]
 
 CONTRACTION = "contraction"
 ELEMENTWISE = "elementwise"
@@ -74,17 +73,6 @@ def candidates_of(module: Module, kinds: Collection[str] = KINDS) -> list[Candid
             if candidate is not None and candidate.kind in kinds:
                 found.append(candidate)
     return found
-
-
-def other_flops(computation: Computation, instruction: Instruction) -> int:
-    """What an instruction costs that is no candidate: products of library calls, and terms of sums."""
-    operands = [operand.shape for operand in computation.operands_of(instruction)]
-    cost = contraction_of(instruction, operands)
-    if cost is not None:
-        return cost.flops
-    if traits_of(instruction).sums is Sums.FOLDED:
-        return sum(shape.element_count for shape in operands if isinstance(shape, ArrayShape) and _is_float(shape))
-    return 0
 
 
 def static_array(instruction: Instruction) -> ArrayShape | None:

@@ -5,6 +5,8 @@ error, by itself, changes in the result; a sum whose operands cancel takes over 
 errors are those of whole arrays. So an error that no output depends on, or that the next instruction makes small, is
 in no output's shares. Elements that vanish are followed beside that: their errors are small, and yet their logarithms
 and reciprocals are infinite.
+
+These shares are estimates, as errors need not be independent; `hloexec.shadowing.alone` measures them.
 """
 
 from __future__ import annotations

@@ -49,6 +49,12 @@ class Loss:
     """How many elements show the kind of loss, of those that were looked at; 0 for rounding."""
     outputs: tuple[int, ...]
     """The outputs, by number, whose error it is part of, the one with the largest share first."""
+    alone: float | None = None
+    """The relative error of the outputs, of the one that has the largest, where only this instruction rounds its result
+    and all else is in f64; None where no such run was made."""
+    is_measured: bool = False
+    """Whether its share is measured: by rounding it alone, or its operands; else it is an estimate, or its part of what
+    a group of instructions does together is."""
     digits: SampledDigits | None = None
     """Where random rounding was asked for, what it says of the last run of the instruction."""
 
@@ -93,6 +99,13 @@ class ShadowRun(Described):
     """How many runs with random rounding were made besides."""
     digits: tuple[SampledDigits, ...] = ()
     """What they say of each output."""
+    share_runs: int = 0
+    """How many runs in f64 were made for the shares."""
+    estimates_reason: str = ""
+    """Why the shares are estimates, as a clause; empty where they are measured."""
+    estimated_count: int = 0
+    """Beside measured shares, how many instructions that round did not run alone: the share of their group is divided
+    among them, or theirs are estimates."""
     errors: Mapping[tuple[str, str], tuple[float, float]] = attrs.field(factory=dict)
     """By the names of computation and instruction, of each that made an error or computed with one: what it inherits
     and what it adds in its worst run, relative to its exact result, also where little of it reaches an output."""
@@ -106,7 +119,7 @@ class ShadowRun(Described):
     def is_more_than_rounding(self) -> bool:
         """Whether the error of an output, as a whole, exceeds eight units of roundoff of the types that it was made in,
         or elements are infinite or NaN and should not be. Single elements may have lost more."""
-        return any(output.lost or output.relative_error > 8 * output.unit for output in self.outputs if output.unit)
+        return any(output.is_more_than_rounding for output in self.outputs)
 
     def __str__(self) -> str:
         if not self.losses:

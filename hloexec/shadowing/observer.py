@@ -15,6 +15,7 @@ from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import exchanges
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import is_inexact
+from hloexec.shadowing.alone.budget import Work
 from hloexec.shadowing.blame import blamed, merged
 from hloexec.shadowing.computing.elements import Difference
 from hloexec.shadowing.computing.evaluation import Evaluation
@@ -42,20 +43,25 @@ class ShadowObserver:
         self._evaluations: dict[tuple[str, str, tuple[int, ...]], tuple[Evaluation, int]] = {}
         self.places: list[Place] = []
         """Of each instruction one, or one for each of several devices whose runs of it differ."""
+        self.work = Work()
+        """What the run has done."""
         self._loops = Loops(
-            self._store, self.places, lambda step: self._evaluation(step.scope.computation, step.instruction)
+            self._store,
+            self.places,
+            lambda step: self._evaluation(step.scope.computation, step.instruction),
+            self.work,
         )
         self.outputs: list[LeafError] = []
-        self._events = 0
         self.failing: dict[int, str] = {}
         """Why instructions could not be computed on shadows, by the numbers of their places."""
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        self._events += 1
+        self.work.events += 1
         hold_blas()
         instruction = event.instruction
         leaves = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
+        self.work.note(event.computation, instruction, sum(leaf.size for leaf in leaves))
         if exchanges(instruction):
             self._exchange(event, leaves)
             new = leaves
@@ -78,7 +84,7 @@ class ShadowObserver:
     @property
     def events(self) -> int:
         """How many instructions have run."""
-        return self._events + self._loops.events
+        return self.work.events + self.work.loop_events
 
     def shadow_of(self, array: Array) -> Shadow | None:
         """The shadow of an array that is alive; None where it has no error."""

@@ -55,6 +55,12 @@ class LeafError:
     """The largest unit roundoff of the types that the error was made in."""
 
     @property
+    def is_more_than_rounding(self) -> bool:
+        """Whether its error, as a whole, exceeds eight units of roundoff of the types that it was made in, or elements
+        are lost."""
+        return self.unit > 0 and bool(self.lost or self.relative_error > 8 * self.unit)
+
+    @property
     def weight(self) -> float:
         """How much the error of this output counts beside that of others: what part of the digits of the type that it
         was made in has gone, as if all types had 24 bits, as a squared error."""

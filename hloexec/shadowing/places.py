@@ -52,6 +52,8 @@ class Place:
     """Elements of integers and preds that the shadows would make otherwise."""
     decided: int = 0
     """The elements that were compared."""
+    cancels: bool | None = None
+    """Whether runs have shown that its operands cancel; None where none was made."""
 
     @property
     def static(self) -> tuple[str, str]:
@@ -111,12 +113,21 @@ class Place:
         for kind, count in found.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + count
 
+    def judge(self, *, is_cancelling: bool, is_measured: bool) -> None:
+        """Say whether runs have shown that its operands cancel."""
+        self.cancels = is_cancelling if is_measured else None
+
     def kind(self, *, is_lost: bool) -> str:
         """How it loses most; `is_lost` says that what it loses has made others infinite or NaN, for which elements that
         are affected count however small their errors are."""
         if self.counts.get("overflow"):
             return "overflow"
-        kind = max(self.kinds, key=lambda name: self.kinds[name], default="rounding")
+        kinds = self.kinds
+        if self.cancels is not None:
+            kinds = {kind: energy for kind, energy in kinds.items() if kind != "cancellation"}
+        kind = max(kinds, key=lambda name: kinds[name], default="rounding")
+        if self.cancels and kind in ("rounding", "absorption"):
+            kind = "cancellation"
         if is_lost and kind == "rounding":
             found = (kind for kind in ("underflow", "absorption", "cancellation") if self.counts.get(kind))
             kind = next(found, kind)

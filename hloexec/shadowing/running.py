@@ -6,18 +6,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from hloexec.arguments import listed, require_module
+from hloexec.arguments import listed, require_integer, require_module
 from hloexec.devices.topology import topology_of
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.origins import hlo_line, sole_callers, source_lines, source_lines_around
+from hloexec.shadowing.alone.budget import affordable_runs
+from hloexec.shadowing.alone.shares import Shares, estimated_shares, measured_shares
 from hloexec.shadowing.digits import SampledDigits, require_samples, sampled_digits
 from hloexec.shadowing.findings import Decision, Loss, ShadowRun, Untold
 from hloexec.shadowing.observer import ShadowObserver
 from hloexec.shadowing.places import Place, Worst
-from hloexec.values import Inputs
+from hloexec.values import Inputs, Value
 
 __all__ = ["shadow"]
 
@@ -27,6 +29,7 @@ def shadow(
     inputs: Inputs | None,
     *,
     samples: int = 0,
+    share_runs: int | None = None,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> ShadowRun:
@@ -38,6 +41,11 @@ def shadow(
     (`hloexec.shadowing.blame`, `hloexec.shadowing.kinds`). Parameters and constants count as exact. Where the shadows
     would compare, convert to integers or sort otherwise, `decisions` says so.
 
+    Where an output has lost more than rounding takes, shares are measured: by running each instruction that rounds
+    alone, all others being in f64 (`hloexec.shadowing.alone.shares`), in at most `share_runs` runs (by default as many
+    as are estimated to cost no more than the run with shadows). `Loss.is_measured` says whether a share is measured;
+    `ShadowRun.estimates_reason`, why all are estimates.
+
     With `samples` (at least 2), the module runs so many times more, with random rounding, and the digits on which these
     runs agree are given with a confidence interval (`hloexec.shadowing.digits`).
 
@@ -48,17 +56,44 @@ def shadow(
     require_module(module)
     require_run_options("shadow", options)
     require_samples(samples, options)
+    if share_runs is not None:
+        require_integer("share_runs", share_runs, 0)
     watchers = listed("observers", observers, "observers")
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     observer = ShadowObserver(module, options.get("computation"), topology)
-    run_devices(module, inputs, observers=[observer, *watchers], **options)
-    digits, by_place = sampled_digits(module, inputs, samples, Stages(watchers), options)
-    return _result(module, observer, samples, digits, by_place)
+    results = run_devices(module, inputs, observers=[observer, *watchers], **options)
+    stages = Stages(watchers)
+    shares = _shares(module, inputs, results, observer, share_runs, stages, options)
+    digits, by_place = sampled_digits(module, inputs, samples, stages, options)
+    return _result(module, observer, shares, samples, digits, by_place)
+
+
+def _shares(
+    module: Module,
+    inputs: Inputs | None,
+    results: Sequence[Value],
+    observer: ShadowObserver,
+    most: int | None,
+    stages: Stages,
+    options: Mapping[str, Any],
+) -> Shares:
+    outputs = observer.outputs
+    if not any(output.shares for output in outputs):
+        return Shares(tuple(outputs))
+    if not any(output.is_more_than_rounding for output in outputs):
+        return estimated_shares(outputs, "there is little to share")
+    if most is None:
+        most = affordable_runs(observer.work, len(observer.places))
+    found = measured_shares(module, inputs, results, outputs, observer.places, most, stages, options)
+    for place in observer.places:
+        place.judge(is_cancelling=place.static in found.cancelling, is_measured=place.static in found.measured)
+    return found
 
 
 def _result(
     module: Module,
     observer: ShadowObserver,
+    shares: Shares,
     samples: int,
     digits: tuple[SampledDigits, ...],
     by_place: dict[tuple[str, str], SampledDigits],
@@ -66,7 +101,7 @@ def _result(
     scores: dict[int, float] = defaultdict(float)
     lost: dict[int, float] = defaultdict(float)
     of_outputs: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
-    for number, output in enumerate(observer.outputs):
+    for number, output in enumerate(shares.outputs):
         for place, share in output.shares.items():
             scores[place] += output.weight * share * len(output.devices)
             of_outputs[observer.places[place].static].append((-output.weight * share, number))
@@ -92,27 +127,37 @@ def _result(
             sums[place.static][0] / totals[1],
             tuple(dict.fromkeys(number for _, number in sorted(of_outputs[place.static]))),
             by_place,
+            shares.alone.get(place.static),
+            place.static in shares.measured,
         )
         for place in sorted(to_blame, key=lambda place: [-amount for amount in sums[place.static]])
     ]
     return ShadowRun(
-        outputs=tuple(observer.outputs),
+        outputs=shares.outputs,
         losses=tuple(found),
         decisions=_decisions(module, places),
-        untold=tuple(
-            dict.fromkeys(
-                Untold(place.instruction.name, place.computation.name, place.instruction.opcode, reason)
-                for place, reason in ((observer.places[number], reason) for number, reason in observer.failing.items())
-            )
-        ),
+        untold=_untold(observer),
         events=observer.events,
         samples=samples,
         digits=digits,
+        share_runs=shares.runs,
+        estimates_reason=shares.reason,
+        estimated_count=shares.estimated,
         errors={
             place.static: (place.worst.inherited, place.worst.added)
             for place in sorted(observer.places, key=_size_of_worst)
             if place.worst is not None
         },
+    )
+
+
+def _untold(observer: ShadowObserver) -> tuple[Untold, ...]:
+    found = ((observer.places[number], reason) for number, reason in observer.failing.items())
+    return tuple(
+        dict.fromkeys(
+            Untold(place.instruction.name, place.computation.name, place.instruction.opcode, reason)
+            for place, reason in found
+        )
     )
 
 
@@ -128,6 +173,8 @@ def _loss(
     lost_share: float,
     outputs: tuple[int, ...],
     by_place: dict[tuple[str, str], Any],
+    alone: float | None,
+    is_measured: bool,
 ) -> Loss:
     instruction = place.instruction
     worst = place.worst or Worst(instruction.name, iteration=None, devices=(0,), inherited=0.0, added=0.0)
@@ -152,6 +199,8 @@ def _loss(
         affected=place.counts.get(counted, 0),
         outputs=outputs,
         digits=by_place.get((place.computation.name, instruction.name)),
+        alone=alone,
+        is_measured=is_measured,
     )
 
 

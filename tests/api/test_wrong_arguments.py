@@ -136,6 +136,7 @@ RIGHT: dict[str, str] = {
     "replicas": "None 5",
     "rtol": "None 5 2.5",
     "samples": "5",
+    "share_runs": "None 5",
     "says": "",
     "same_choices": "True",
     "seed": "5",

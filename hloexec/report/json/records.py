@@ -29,7 +29,7 @@ RECORDS: Mapping[str, str] = {
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_input_elements nan_from_inputs made_integers "
     "compared nan_constants event_count",
     "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold instruction_errors event_count "
-    "sample_count",
+    "sample_count share_run_count estimates_reason estimated_count",
     "explain": f"{_RUN} expected_file explained_verdict left_open best alike untold_instructions undecided trials "
     "reference leaves run_count unexplained_instructions checked_instruction_count is_complete",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
@@ -127,7 +127,7 @@ RECORDS: Mapping[str, str] = {
     "output_error": "label index devices shape relative_rms_error digits? worst_digits? worst_index? worst_value? "
     "worst_exact? lost_count sampled?",
     "loss": "share lost_share kind path iteration? devices instruction computation opcode hlo source op_name? "
-    "inherited_error added_error run_count affected_count output_numbers sampled?",
+    "inherited_error added_error alone_error? is_measured run_count affected_count output_numbers sampled?",
     "instruction_error": "computation instruction inherited_error added_error",
     "decision": "decision_count element_count instruction computation opcode hlo source",
     "untold": "instruction computation opcode reason",

@@ -24,7 +24,7 @@ def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: 
     """Everything `hloexec shadow` says."""
     parts: list[RenderableType] = [*_verdict(found, module, devices), _outputs(found, devices, top)]
     if found.losses:
-        parts.append(_losses(found.losses, top))
+        parts.append(_losses(found, top))
     if found.decisions:
         parts.append(_decisions(found.decisions, top))
     if found.untold:
@@ -56,8 +56,10 @@ def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType
     where = "" if first.iteration is None else f"; the error is largest in iteration {first.iteration}"
     if devices > 1:
         where += f", on device {first.devices[0]}"
+    about = "about " if found.estimates_reason and not first.lost_share else ""
     verdict = Text.assemble(
-        (f"%{first.instruction}", "bold red"), f": {first.kind}, {share:.0%} of {of_what}; {KINDS[first.kind]}{where}"
+        (f"%{first.instruction}", "bold red"),
+        f": {first.kind}, {about}{share:.0%} of {of_what}; {KINDS[first.kind]}{where}",
     )
     return [verdict, Text(""), *place_lines(first)]
 
@@ -91,18 +93,34 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
     return titled("outputs", remark, with_rest(table, len(rows), top))
 
 
-def _losses(losses: Sequence[Loss], top: int) -> RenderableType:
-    table = plain_table("share", "kind", "instruction", "runs", "inherits", "adds", "source")
-    for loss in losses[: top or None]:
+def _losses(found: ShadowRun, top: int) -> RenderableType:
+    headers = ["share", "kind", "instruction", "runs", "inherits", "adds", "alone", "source"]
+    if not found.share_runs:
+        headers.remove("alone")
+    table = plain_table(*headers)
+    for loss in found.losses[: top or None]:
         share = loss.lost_share or loss.share
-        cells = (f"{share:.1%}", loss.kind, loss.name, count_text(loss.runs))
-        errors = (number_text(loss.inherited, 2), number_text(loss.added, 2))
+        about = "~" if found.share_runs and not found.estimates_reason and not loss.is_measured else ""
+        cells = (f"{about}{share:.1%}", loss.kind, loss.name, count_text(loss.runs))
+        errors = [number_text(loss.inherited, 2), number_text(loss.added, 2)]
+        if found.share_runs:
+            errors.append("" if loss.alone is None else number_text(loss.alone, 2))
         table.add_row(*map(Text, (*cells, *errors, str(loss.source[0]) if loss.source else "")))
     return titled(
         "where the error of the outputs comes from",
-        "errors relative to the result, in the worst run",
-        with_rest(table, len(losses), top),
+        f"errors relative to the result, in the worst run; {_basis(found)}",
+        with_rest(table, len(found.losses), top),
     )
+
+
+def _basis(found: ShadowRun) -> str:
+    """How the shares were found, as a clause."""
+    if found.estimates_reason:
+        return f"shares are estimates: {found.estimates_reason}"
+    text = f"shares are measured in {plural(found.share_runs, 'run')}; alone: of the outputs, where it alone rounds"
+    if found.estimated_count:
+        text += f"; ~: estimates, as {plural(found.estimated_count, 'instruction')} did not run alone"
+    return text
 
 
 def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
@@ -186,6 +204,9 @@ def shadow_record(found: ShadowRun) -> dict[str, object]:
         ],
         "event_count": found.events,
         "sample_count": found.samples,
+        "share_run_count": found.share_runs,
+        "estimates_reason": found.estimates_reason,
+        "estimated_count": found.estimated_count,
     }
 
 
@@ -211,6 +232,8 @@ def _loss_record(loss: Loss) -> dict[str, object]:
         "op_name": loss.op_name,
         "inherited_error": loss.inherited,
         "added_error": loss.added,
+        "alone_error": loss.alone,
+        "is_measured": loss.is_measured,
         "run_count": loss.runs,
         "affected_count": loss.affected,
         "output_numbers": loss.outputs,

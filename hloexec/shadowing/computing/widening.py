@@ -31,7 +31,18 @@ from hloexec.plan.steps import Plan
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["NARROW", "PREDS", "SAME", "WIDE", "Floats", "Kernels", "kernels_of", "library_entry", "retyped"]
+__all__ = [
+    "NARROW",
+    "PREDS",
+    "SAME",
+    "WIDE",
+    "Floats",
+    "Kernels",
+    "kernels_of",
+    "library_entry",
+    "retyped",
+    "widened_instruction",
+]
 
 
 @frozen
@@ -132,8 +143,8 @@ class Kernels:
         floats: Floats,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Callable[..., Any]:
-        wide = _widened_instruction(instruction, floats)
-        if isinstance(entry, CustomCall) and entry.wider is not None:
+        wide = widened_instruction(instruction, floats)
+        if isinstance(entry, CustomCall) and entry.wider is not None and floats is not SAME:
             entry = CUSTOM_CALLS[entry.wider]
             wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.target))
         operands = tuple(
@@ -169,7 +180,7 @@ class Kernels:
         """The kernel of a collective, from what its members hold to what they get."""
         entry = find_opcode(instruction.opcode)
         assert entry is not None and entry.exchange is not None
-        wide = _widened_instruction(instruction, WIDE)
+        wide = widened_instruction(instruction, WIDE)
         operands = [
             attrs.evolve(each, shape=retyped(each.shape, WIDE)) for each in computation.operands_of(instruction)
         ]
@@ -207,11 +218,11 @@ def _is_dynamic(instructions: Sequence[Instruction]) -> bool:
 
 
 def _widened_computation(computation: Computation, floats: Floats) -> Computation:
-    instructions = tuple(_widened_instruction(instruction, floats) for instruction in computation)
+    instructions = tuple(widened_instruction(instruction, floats) for instruction in computation)
     return attrs.evolve(computation, instructions=instructions)
 
 
-def _widened_instruction(instruction: Instruction, floats: Floats) -> Instruction:
+def widened_instruction(instruction: Instruction, floats: Floats) -> Instruction:
     """An instruction whose result and whose constant are of other types, and that rounds nothing else either; that with
     the floats that it has as it is."""
     if floats is SAME:

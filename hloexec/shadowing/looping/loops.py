@@ -9,6 +9,7 @@ from hloexec.exec.observers import Context, LoopState
 from hloexec.exec.observers import Place as RunPlace
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.steps import Step, While
+from hloexec.shadowing.alone.budget import Work
 from hloexec.shadowing.computing.elements import difference_of
 from hloexec.shadowing.computing.evaluation import Evaluation
 from hloexec.shadowing.looping.accounts import Runs, Units, accounts
@@ -39,15 +40,19 @@ class Loops:
     """Runs iterations of loops for an observer that knows shadows and places."""
 
     def __init__(
-        self, store: Store, places: Sequence[Place], evaluations: Callable[[Step], tuple[Evaluation, int]]
+        self,
+        store: Store,
+        places: Sequence[Place],
+        evaluations: Callable[[Step], tuple[Evaluation, int]],
+        work: Work,
     ) -> None:
         self._store = store
+        self._work = work
         self._places = places
         self._evaluations = evaluations
         self._programs: dict[int, tuple[While, LoopProgram | None]] = {}
         self._alone: dict[int, int] = {}
         """By loop up to which iteration its instructions are looked at one by one."""
-        self.events = 0
 
     def run(self, loop: LoopState) -> tuple[list[Array], int] | None:
         """What a loop carries after some more iterations, and how many; None where the next is not to be run so."""
@@ -110,7 +115,10 @@ class Loops:
                 blame = Blame(shares.get(number, {}), {}, vanished.get(number, {}), units.get(slot, 0.0))
                 mask = masks[slot][-1].reshape(array.shape) if slot in masks and masks[slot][-1].any() else None
                 self._store.put(array, _shadow(recording, number, blame, mask))
-        self.events += recording.rows * program.events
+        self._work.loop_events += recording.rows * program.events
+        for node in program.nodes:
+            step = node.step
+            self._work.note(step.scope.computation, step.instruction, node.shape.element_count, recording.rows)
         return recording.state, recording.rows
 
     def _note(self, loop: LoopState, program: LoopProgram, number: int, runs: Runs) -> None:

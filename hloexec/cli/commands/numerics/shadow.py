@@ -25,17 +25,27 @@ __all__ = ["command"]
     metavar="N",
     help="Also run N times (at least 2, better 10) with random rounding, for digits with a confidence interval.",
 )
+@click.option(
+    "--share-runs",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Measure shares in at most so many runs in f64, in each of which one instruction rounds; 0 for estimates.  "
+    "[default: as many as cost no more than the run before]",
+)
 @top_option(10)
 @html_option
 @run_options
 @json_option
-def command(file: str, samples: int, top: int, html: str | None, as_json: bool, given: RunOptions) -> None:
+def command(
+    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, given: RunOptions
+) -> None:
     """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
 
     The shadow of a value is computed in f64 (of f64: in more), along the branches and indices of the run. Shows how
     many digits of each output are right, and which instructions the errors of the outputs come from: cancellation,
     absorption, lost updates, overflow, underflow or plain rounding, with source line, path and iteration. Inputs and
-    constants count as exact.
+    constants count as exact. Where much is lost, each instruction that rounds then runs alone, all others in f64, which
+    measures its share.
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.report.numerics.shadows import shadow_record, shadow_view
@@ -43,7 +53,9 @@ def command(file: str, samples: int, top: int, html: str | None, as_json: bool, 
 
     run = prepared(file, given)
     with ProgressBar() as progress:
-        found = shadow(run.module, run.inputs, samples=samples, observers=[progress], **run.options)
+        found = shadow(
+            run.module, run.inputs, samples=samples, share_runs=share_runs, observers=[progress], **run.options
+        )
     view = partial(shadow_view, found, run.module.name, run.devices, command=run.command)
     blamed = None if found.culprit is None else run.module
     show_report("shadow", as_json, lambda: {**run.record(), **shadow_record(found)}, lambda: view(top), blamed)

@@ -215,6 +215,19 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     "agreeing_share": ("number", "The share of all runs that agree so far at least, with 95 % confidence."),
     "share": ("number", "The share of the error of the outputs that comes from there."),
     "lost_share": ("number", "The share of the outputs' elements that are infinite or NaN and should not be."),
+    "alone_error": (
+        "number",
+        "The error of an output, of the one that has the largest, where it alone rounds and all else is in f64; null "
+        "where no such run was made.",
+    ),
+    "is_measured": (
+        "flag",
+        "Whether the share is measured, as the instruction, or its operands, have been rounded alone; else it is an "
+        "estimate.",
+    ),
+    "share_run_count": ("integer", "How many runs in f64 measured the shares."),
+    "estimates_reason": ("text", "Why the shares are estimates, as a clause; empty where they are measured."),
+    "estimated_count": ("integer", "How many instructions did not run alone, so that their shares are estimates."),
     "inherited_error": ("number", "What is inherited, relative to the exact result, in the worst run."),
     "added_error": ("number", "What the instruction adds itself, relative to the exact result, in the worst run."),
     "affected_count": ("integer", "How many elements show the kind of loss, of those that were looked at."),
