@@ -19,11 +19,12 @@ from evaluation.narrowing.command import precision
 from evaluation.pages import page
 from evaluation.partitioned.command import partitioned
 from evaluation.processes import ENVIRONMENT
+from evaluation.shadowing.command import shadow
 from evaluation.triaging.command import triage
 
 __all__ = ["main"]
 
-MEASUREMENTS = (diff, partitioned, measure_edits, explain, minify, triage, precision, mutants, page)
+MEASUREMENTS = (diff, partitioned, measure_edits, explain, shadow, minify, triage, precision, mutants, page)
 
 
 @click.group(commands=MEASUREMENTS)

@@ -18,6 +18,7 @@ COMMANDS = {
     "partitioned --only mlp --limit 1": ("1 of 1 (100.0%) are different", "1 of 1 (100.0%) right"),
     "edits --only k_means --limit 1": ("4 edits", "2 of 2 (100.0%) right by the first finding; 0 wrong and certain"),
     "explain --only three_layers/two": ("policies: 1 of 1 (100.0%) right",),
+    "shadow --only one_minus_cosine": ("one_minus_cosine: right; cancellation", "measured: 1 of 1 (100.0%)"),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),
     "precision convnet --steps 2 --inputs 1 --fresh 1 --held-back 1 --max-trials 1": ("convnet: ", "0 beyond 1%"),
