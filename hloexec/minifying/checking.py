@@ -101,11 +101,14 @@ class Check:
     def expected(self, case: Case) -> Value | None:
         return None
 
-    def words(self) -> str:
+    def words(self, case: Case) -> str:
         what = {"pass": "passes", "fail": "fails", "crash": "crashes", "hang": "hangs"}[self.outcome]
         by = f" with {signal_name(self._signal)}" if self._signal else ""
         says = f", saying {self.says!r}" if self.says else ""
         return f"the command {what}{by}{says}"
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        return ()
 
     def words_on(self, path: str) -> list[str]:
         """The command on a module."""

@@ -45,6 +45,8 @@ class Minified(Described):
     """Whether the module shows the failure once more, read from its text."""
     outcomes: dict[str, int]
     """How often a check passed, failed, crashed or hung."""
+    notes: tuple[str, ...]
+    """What is not known of whether the failure is the one that was given."""
     command: tuple[str, ...]
     """The command that shows the failure, in the folder that `save` writes."""
 
@@ -110,7 +112,8 @@ class Minified(Described):
         text = (
             f"# {self.module.name}\n\n"
             f"{self.failure[:1].upper()}{self.failure[1:]}.\n\n"
-            "In this folder, this command shows it:\n\n"
+            + "".join(f"{note[:1].upper()}{note[1:]}.\n\n" for note in self.notes)
+            + "In this folder, this command shows it:\n\n"
             f"```sh\n{shlex.join(self.command_in(path))}\n```\n\n"
             f"{self.instruction_count} of {self.instruction_count_before} instructions are left, parameters and "
             f"constants not counted.{state}\n\n"

@@ -14,11 +14,13 @@ import attrs
 import numpy as np
 
 from hloexec.arguments import wrong
+from hloexec.diffing import Diff
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.exec.running import run_devices
 from hloexec.inputs import value_of
 from hloexec.interop.xla_cpu import run_on_xla_cpu
 from hloexec.ir import Module
+from hloexec.minifying.blame import Blame, blame_of, found_by_diff
 from hloexec.minifying.case import Case
 from hloexec.nan_search import find_nan
 from hloexec.nan_search.findings import NanSearch
@@ -75,8 +77,11 @@ class Oracle(Protocol):
     def expected(self, case: Case) -> Value | None:
         """What the result should be, or is where nothing says what it should be; one device's, or all in a tuple."""
 
-    def words(self) -> str:
-        """The failure in words, as a phrase without a subject: `makes NaN`."""
+    def words(self, case: Case) -> str:
+        """The failure that a case shows in words, as a phrase without a subject: `makes NaN`."""
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        """What is not known of whether it is the failure of the given module."""
 
 
 def _run(case: Case, options: Mapping[str, Any], numerics: NumericsPolicy | None = None) -> list[Value]:
@@ -126,9 +131,12 @@ class Nan:
     def expected(self, case: Case) -> Value | None:
         return _one(_run(case, self.options))
 
-    def words(self) -> str:
+    def words(self, case: Case) -> str:
         finding = None if self.search is None else self.search.finding
         return "makes NaN or infinities" if finding is None else f"{finding.opcode}: {finding.reason}"
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        return ()
 
     def _search(self, case: Case) -> NanSearch:
         with warnings.catch_warnings(action="ignore", category=HloWarning):
@@ -178,8 +186,11 @@ class _Difference:
     def expected(self, case: Case) -> Value | None:
         return self._reference(case)
 
-    def words(self) -> str:
+    def words(self, case: Case) -> str:
         return "differs" if self.comparison is None else f"differs: {self.comparison}"
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        return ()
 
     def _reference(self, case: Case) -> Value:
         """What the results should be."""
@@ -222,8 +233,73 @@ def has_numbers(comparison: Comparison) -> bool:
     )
 
 
+@define(eq=False)
 class DiffersFrom(_Difference):
-    """From the results of another module on the same inputs."""
+    """From the results of another module on the same inputs, by what `hloexec.diff` blames for it.
+
+    `diff` takes longer than both runs, so `holds` only sees that what is to blame may be there; `keeps` asks `diff`.
+    Where it is not certain of the given module, any difference shows the failure, and a note says so.
+    """
+
+    blame: Blame | None = None
+    """What `diff` is certain of in the given module, and is kept."""
+    _named: Blame | None = None
+    """What `diff` names in the given module, certain of it or not."""
+    _first: Blame | None = None
+    """What it was certain of first."""
+    _kept: tuple[Case, Diff | None] | None = None
+    """The last case that keeps it, and what `diff` says of it."""
+
+    def establish(self, case: Case) -> None:
+        """Keep to blame what `diff` is certain of in this case."""
+        if self._kept is None or self._kept[0] is not case:
+            self._kept = case, found_by_diff(case, self.options)
+        named, is_certain = blame_of(self._kept[1])
+        if is_certain or self.blame is None:
+            self._named, self.blame = named, named if is_certain else None
+            self._first = self._first or self.blame
+
+    def holds(self, case: Case) -> bool:
+        return (self.blame is None or self.blame.can_be_in(case)) and super().holds(case)
+
+    def keeps(self, case: Case, *, computes_the_same: bool = False) -> bool:
+        """Whether `diff` blames what it blames in the given module.
+
+        Of a case that computes the same as the last that did, it must only not be certain of something else.
+        """
+        if self._kept is not None and self._kept[0] is case:
+            return True
+        found = found_by_diff(case, self.options)
+        blame, is_certain = blame_of(found)
+        is_same = self.blame is None or self.blame.is_kept_by(blame)
+        if not is_same and (is_certain or not computes_the_same):
+            return False
+        if self.blame is not None and is_certain:
+            # It may have a counterpart by now.
+            self.blame = blame
+        self._kept = case, found
+        return True
+
+    def diff_of_last(self) -> Diff | None:
+        """What `diff` says of the last case that keeps what is to blame."""
+        return None if self._kept is None else self._kept[1]
+
+    def words(self, case: Case) -> str:
+        to_blame = f"; to blame is {self.blame}" if self.blame is not None and not self.notes(case) else ""
+        return super().words(case) + to_blame
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        doubt = "this may be another difference"
+        if self.blame is None:
+            what = "" if self._named is None else f"; diff names {self._named}, and is not certain of it"
+            return (f"what is to blame in the given module is not established{what}: {doubt}",)
+        if self._kept is None or self._kept[0] is not case:
+            return (f"diff blames {self.blame} in the given module, and was not asked here: {doubt}",)
+        if self._first is not None and not self._first.is_kept_by(self.blame):
+            return (f"diff blames {self._first} in the given module, and {self.blame} in what it extracts of that",)
+        if not blame_of(self._kept[1])[1]:
+            return (f"diff names {self.blame} here, as in the given module, but is not certain of it here",)
+        return ()
 
     def _reference(self, case: Case) -> Value:
         assert case.other is not None
@@ -239,6 +315,9 @@ class Against(_Difference):
 
     policy: NumericsPolicy | None = None
     """None for XLA:CPU."""
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        return ("nothing names what is to blame in the given module: this may be another difference",)
 
     def _reference(self, case: Case) -> Value:
         if self.policy is not None:

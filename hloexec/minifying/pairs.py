@@ -6,7 +6,6 @@ rewritten by itself only in ways that keep its results.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,38 +13,44 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.diffing import Diff, diff
-from hloexec.errors import HloError, HloWarning
+from hloexec.errors import HloError
 from hloexec.ir import Instruction, Module
 from hloexec.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded, take_the_same
-from hloexec.minifying.oracles import output_names
+from hloexec.minifying.oracles import DiffersFrom, output_names
 from hloexec.minifying.searching import Search, reduced
 from hloexec.ops.registry import Role, role_of
 
 __all__ = [
+    "confirm",
     "cut_at_common_values",
+    "establish",
     "fewer_paired_outputs",
     "first_finding",
     "is_entangled",
     "without_unused_parameters",
 ]
 
-_RUNS = 1_000_000
-"""Runs of an instruction that a search for what is to blame takes at most."""
 _MOST_FINDINGS = 8
 Cut = tuple[str, str]
 """Instructions of both entry computations that have one value."""
 
 
-def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
-    """What `hloexec.diff` says of the pair."""
-    assert case.other is not None
-    kept = {name: value for name, value in options.items() if name not in ("timeout", "max_iterations")}
-    try:
-        with warnings.catch_warnings(action="ignore", category=HloWarning):
-            return diff(case.other, case.module, case.inputs, runs=_RUNS, **kept)
-    except HloError:
-        return None
+def establish(search: Search) -> None:
+    """Keep to blame what `diff` is certain of in the smallest pair so far."""
+    search.begin("what diff blames")
+    _oracle(search).establish(search.best)
+    search.confirm(lambda _: True)
+
+
+def confirm(search: Search, *, computes_the_same: bool = False) -> bool:
+    """Whether `diff` blames the same as before in the smallest pair so far; else it is the last that it does so in."""
+    search.begin("what diff blames")
+    return search.confirm(partial(_oracle(search).keeps, computes_the_same=computes_the_same))
+
+
+def _oracle(search: Search) -> DiffersFrom:
+    assert isinstance(search.oracle, DiffersFrom)
+    return search.oracle
 
 
 def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangled: bool = False) -> bool:
@@ -54,7 +59,7 @@ def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangle
     A pair that is entangled must be one that `diff` is certain of: else the fault may be in front of what is kept.
     """
     search.begin("what diff blames")
-    found = found_by_diff(search.best, options)
+    found = _oracle(search).diff_of_last()
     if found is None:
         return False
     try:
@@ -64,9 +69,17 @@ def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangle
     if pair.before is None or not pair.is_comparable:
         return False
     whole = Case(pair.after, pair.inputs, pair.before)
-    cases = [each for each in (_on_given_values(whole, options), whole) if each is not None]
+    cases = []
+    for each in dict.fromkeys((_without_given_constants(whole), whole)):
+        cases += [made for made in (_on_given_values(each, options), each) if made is not None]
     may_be_entangled = may_be_entangled and found.findings[0].is_certain
-    return search.any([case for case in cases if may_be_entangled or not is_entangled(case)])
+    if not search.any([case for case in cases if may_be_entangled or not is_entangled(case)]):
+        return False
+    blame = _oracle(search).blame
+    if blame is not None and blame.opcode_before is None:
+        # That is the end of what is to blame, of which `diff` may be able to say more now.
+        establish(search)
+    return True
 
 
 def is_entangled(case: Case) -> bool:
@@ -95,11 +108,7 @@ def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
         values = recorded(attrs.evolve(case, module=_other(case)), options)
     except HloError:
         return None
-    given: dict[tuple[Any, ...], str] = {}
-    for number, parameter in enumerate(case.module.entry.parameters):
-        row = [case.row(device)[number] for device in range(case.devices)]
-        if (key := _identity(row)) is not None:
-            given.setdefault(key, parameter.name)
+    given = _parameters_by_value(case)
     cuts = [
         (given[key], each.name)
         for each in _other(case).entry
@@ -107,6 +116,37 @@ def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
         if (key := _identity(values[each.name])) in given and key is not None
     ]
     return _cut(case, cuts, _paired_outputs(case), values) if cuts else None
+
+
+def _without_given_constants(case: Case) -> Case:
+    """The pair whose first module takes parameters in place of constants that have their values."""
+    given, entry = _parameters_by_value(case), case.module.entry
+    names = {
+        each.name: given[key]
+        for each in entry
+        if role_of(each) is Role.CONSTANT
+        if (key := _identity([each.attributes.literal.value] * case.devices)) in given and key is not None
+        if each.shape.compatible(entry.by_name[given[key]].shape)
+    }
+    if not names or entry.root_name in names:
+        return case
+    kept = [
+        attrs.evolve(each, operands=tuple(names.get(name, name) for name in each.operands), control_predecessors=())
+        for each in entry
+        if each.name not in names
+    ]
+    changed = attrs.evolve(entry, instructions=tuple(kept))
+    computations = tuple(changed if each.name == entry.name else each for each in case.module)
+    return attrs.evolve(case, module=attrs.evolve(case.module, computations=computations, source=None))
+
+
+def _parameters_by_value(case: Case) -> dict[tuple[Any, ...], str]:
+    """The first parameter that is given each value, by what equal values have in common."""
+    given: dict[tuple[Any, ...], str] = {}
+    for number, parameter in enumerate(case.module.entry.parameters):
+        if (key := _identity([case.row(device)[number] for device in range(case.devices)])) is not None:
+            given.setdefault(key, parameter.name)
+    return given
 
 
 def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -121,8 +161,7 @@ def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
 def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
     """Make parameters of values that both modules compute; results become what is blamed, where that is possible."""
     search.begin("values in common")
-    case = search.best
-    found = found_by_diff(case, options)
+    case, found = search.best, _oracle(search).diff_of_last()
     if found is None:
         return False
     try:
@@ -142,6 +181,14 @@ def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
         (finding.after.path, finding.before.path)
         for finding in found.findings[:_MOST_FINDINGS]
         if finding.before is not None and finding.after.path in ours and finding.before.path in theirs
+    ]
+    # A value of another type than it should be is seen once it is converted.
+    blamed += [
+        (user.name, name)
+        for own, name in blamed
+        if not ours[own].shape.compatible(theirs[name].shape)
+        for user in case.module.entry.users[own]
+        if user.shape.compatible(theirs[name].shape)
     ]
     outputs = _paired_outputs(case)
     before = search.accepted

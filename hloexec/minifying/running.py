@@ -50,6 +50,8 @@ from hloexec.verifier import verify
 __all__ = ["minify"]
 
 _MOST_ROUNDS = 12
+_MOST_TRIES = 3
+"""How often what is left is simplified again, where what is to blame was lost by it."""
 _TIMES = 4
 """So many times as often as in the given modules, loops of a candidate may go round."""
 _SMALL = 5
@@ -259,10 +261,20 @@ def _minify(search: Search, options: Mapping[str, Any]) -> None:
         simplifying.no_annotations(search)
         return
     search.any(_guesses(search, options))
-    if is_pair:
-        _reduce_pair(search, options)
-    else:
+    if not is_pair:
         _reduce_module(search, options)
+        _simplify(search)
+        return
+    _reduce_pair(search, options)
+    for _ in range(_MOST_TRIES):
+        _simplify(search)
+        if pairs.confirm(search):
+            break
+
+
+def _simplify(search: Search) -> None:
+    """Simpler values and types of what is left, and no annotations."""
+    is_pair = search.best.other is not None
     if not is_pair or not pairs.is_entangled(search.best):
         simplifying.common_types(search)
         simplifying.simple_inputs(search)
@@ -311,24 +323,28 @@ def _reduce_module(search: Search, options: Mapping[str, Any]) -> None:
 
 def _reduce_pair(search: Search, options: Mapping[str, Any]) -> None:
     """The same for two modules, which stay comparable."""
+    # All results together take `diff` much longer.
+    pairs.fewer_paired_outputs(search)
+    pairs.establish(search)
     for _ in range(_MOST_ROUNDS):
         before = size_of(search.best), search.best.devices
-        pairs.fewer_paired_outputs(search)
-        if not pairs.first_finding(search, options):
-            pairs.cut_at_common_values(search, options)
+        has_cut = pairs.first_finding(search, options) or pairs.cut_at_common_values(search, options)
         for side in ("module", "other"):
             opening.open_calls(search, side)
             opening.open_all(search, options, side)
+        is_kept = pairs.confirm(search, computes_the_same=not has_cut)
         pairs.cut_at_common_values(search, options)
         pairs.fewer_paired_outputs(search)
         pairs.without_unused_parameters(search)
         if not pairs.is_entangled(search.best):
             dimensions.fewer_devices(search)
             dimensions.smaller_dimensions(search)
-        if (size_of(search.best), search.best.devices) == before:
+        is_kept = pairs.confirm(search) and is_kept
+        if is_kept and (size_of(search.best), search.best.devices) == before:
             break
     if counted(search.best.module) > _SMALL and pairs.first_finding(search, options, may_be_entangled=True):
         pairs.without_unused_parameters(search)
+        pairs.confirm(search)
 
 
 def _found(first: Case, search: Search, options: Mapping[str, Any], start: float, *, is_complete: bool) -> Minified:
@@ -347,7 +363,7 @@ def _found(first: Case, search: Search, options: Mapping[str, Any], start: float
         inputs=case.inputs,
         other=case.other,
         expected=expected,
-        failure=oracle.words(),
+        failure=oracle.words(search.best),
         instruction_count=counted(case.module),
         instruction_count_before=counted(first.module),
         trial_count=search.tried,
@@ -356,6 +372,7 @@ def _found(first: Case, search: Search, options: Mapping[str, Any], start: float
         is_complete=is_complete,
         is_confirmed=is_confirmed,
         outcomes=dict(oracle.counts) if isinstance(oracle, Check) else {},
+        notes=oracle.notes(search.best),
         command=tuple(_command(case, oracle, options)),
     )
 

@@ -53,6 +53,8 @@ class Search:
         self._stages = stages
         self._known: set[bytes] = {_key(case)}
         """What has been judged: those that hold became the best."""
+        self._steps = [case]
+        """The last case that was confirmed, and those that became the best after it."""
 
     def close(self) -> None:
         if self._pool is not None:
@@ -70,6 +72,21 @@ class Search:
     def any(self, candidates: Iterable[Candidate]) -> bool:
         """Whether one of them does."""
         return self.first(candidates) is not None
+
+    def confirm(self, is_kept: Callable[[Case], bool]) -> bool:
+        """Whether the best case shows what is asked of few cases only; else the last step becomes the best that does.
+
+        A step after which it does not show is found by bisection, and is not taken again.
+        """
+        steps = self._steps
+        is_confirmed = len(steps) == 1 or is_kept(self.best)
+        kept, lost = (len(steps) - 1, len(steps)) if is_confirmed else (0, len(steps) - 1)
+        while lost - kept > 1:
+            middle = (kept + lost) // 2
+            kept, lost = (middle, lost) if is_kept(steps[middle]) else (kept, middle)
+        self.best = steps[kept]
+        self._steps = [self.best]
+        return is_confirmed
 
     def _first_in_turn(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
         for number, candidate in offered:
@@ -135,6 +152,7 @@ class Search:
 
     def _accept(self, case: Case, number: int) -> int:
         self.best = case
+        self._steps.append(case)
         self.accepted += 1
         self._stages.tick()
         return number

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ from hloexec.minifying import oracles
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import Check
 from hloexec.minifying.pairs import is_entangled
+from tests.minifying.packages import needs_scipy
 
-needs_scipy = pytest.mark.skipif(
-    not find_spec("scipy"), reason="scipy is not installed, which finds smaller dimensions"
-)
 CRASHING = Path(crashing.__file__)
 SUM = """
 sum {

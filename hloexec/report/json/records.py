@@ -53,7 +53,7 @@ RECORDS: Mapping[str, str] = {
     "moved_bytes narrowed_bytes held_outputs narrowing_verdicts",
     "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
     "argument_bytes peak_bytes? total_flops_before total_flops is_proven size_changes kept_sizes size_constants",
-    "minify": f"{_RUN} folder? failure given_instruction_count instruction_count largest_dimension "
+    "minify": f"{_RUN} folder? failure notes given_instruction_count instruction_count largest_dimension "
     "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
     "failing_command",
     "graph": "file module computation around? distance? instruction_count edge_count files coloured_by? coloured dot?",

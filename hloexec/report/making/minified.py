@@ -29,6 +29,7 @@ def minified_view(found: Minified, folder: str) -> RenderableType:
     else:
         headline.append("the failure does not show when it is read from its text", "bold red")
     parts: list[RenderableType] = [headline, Text(f"\n  {found.failure}")]
+    parts += [Text(f"  {note}", style="yellow") for note in found.notes]
     lines = format_module(found.module).splitlines()
     rest = ["…"] if len(lines) > _MOST_LINES else []
     parts += [Text(""), Text("\n".join(lines[:_MOST_LINES] + rest), style="cyan")]
@@ -45,6 +46,7 @@ def minified_record(found: Minified, folder: str | None) -> dict[str, object]:
     return {
         "folder": folder,
         "failure": found.failure,
+        "notes": list(found.notes),
         "given_instruction_count": found.instruction_count_before,
         "instruction_count": found.instruction_count,
         "largest_dimension": found.largest_dimension,
