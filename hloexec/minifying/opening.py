@@ -19,7 +19,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.plan.schedule import after_dependencies
 
-__all__ = ["open_all", "open_calls", "opened", "without_calls"]
+__all__ = ["copied", "open_all", "open_calls", "opened", "renamed", "without_calls"]
 
 _MOST_TRIPS = 8
 _MOST_LEVELS = 100
@@ -79,7 +79,7 @@ def _choices(case: Case, options: Mapping[str, Any], side: str, *, keeps_meaning
                     called = [body] * int(trips)
                     yield partial(opened, case, instruction.name, called, side)
                 continue
-            for called in ([body], [condition], [body] * 2):
+            for called in ([], [body], [condition], [body] * 2):
                 yield partial(opened, case, instruction.name, called, side)
 
 
@@ -118,7 +118,7 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
     made: list[Instruction] = []
     taken = set(entry.by_name)
     for computation in called:
-        root = _copied(module.by_name[computation], operands, taken, made)
+        root = copied(module.by_name[computation], operands, taken, made)
         operands = [root]
     (root,) = operands
     is_condition = bool(called) and role_of(instruction) is Role.WHILE and called[0] == instruction.attributes.condition
@@ -130,9 +130,9 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
             raise HloError("a condition is no state of the loop")
     else:
         if root not in entry.by_name and root not in operands[1:]:
-            made = [_renamed(each, root, target) for each in made]
+            made = [renamed(each, root, target) for each in made]
             root = target
-        instructions = [_renamed(each, target, root) for each in entry if each.name != target] + made
+        instructions = [renamed(each, target, root) for each in entry if each.name != target] + made
         outputs = [root if each == target else each for each in outputs]
     shapes = {each.name: each.shape for each in (*entry.instructions, *made)}
     changed = assembled(attrs.evolve(case, module=module), instructions, outputs, None, shapes)
@@ -159,14 +159,14 @@ def _end(entry: Computation, instruction: Instruction) -> str:
     return name
 
 
-def _renamed(instruction: Instruction, old: str, new: str) -> Instruction:
+def renamed(instruction: Instruction, old: str, new: str) -> Instruction:
     operands = tuple(new if each == old else each for each in instruction.operands)
     predecessors = tuple(new if each == old else each for each in instruction.control_predecessors)
     name = new if instruction.name == old else instruction.name
     return attrs.evolve(instruction, name=name, operands=operands, control_predecessors=predecessors)
 
 
-def _copied(callee: Computation, operands: Sequence[str], taken: set[str], made: list[Instruction]) -> str:
+def copied(callee: Computation, operands: Sequence[str], taken: set[str], made: list[Instruction]) -> str:
     """Add a computation's instructions, with operands for parameters; returns what its root is called."""
     names: dict[str, str] = {}
     for instruction in after_dependencies(callee, list(callee.instructions)):
@@ -207,5 +207,5 @@ def _forwarded(case: Case, name: str, operand: str) -> Case | None:
     outputs = list(dict.fromkeys(operand if each == name else each for each in outputs_of(case.module)))
     if all(role_of(entry.by_name[each]) in (Role.PARAMETER, Role.CONSTANT) for each in outputs):
         return None
-    instructions = [_renamed(each, name, operand) for each in entry if each.name != name]
+    instructions = [renamed(each, name, operand) for each in entry if each.name != name]
     return assembled(case, instructions, outputs, None, shapes_of(case))

@@ -34,6 +34,7 @@ from hloexec.extraction import extract
 from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, Instruction, Literal, Module
 from hloexec.minifying import dimensions, opening, pairs, simplifying, subsets
+from hloexec.minifying.called import bodies, loops
 from hloexec.minifying.case import Case, counted
 from hloexec.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.minifying.findings import Minified
@@ -131,6 +132,7 @@ def minify(
         warn("dimensions and devices stay as they are: SciPy is not installed (pip install 'hloexec[shrink]')")
     deadline = None if budget is None else start + budget
     search = Search(case, oracle, jobs, deadline, Stages(watchers))
+    search.watch_ends(given)
     is_complete = False
     try:
         _minify(search, given)
@@ -279,7 +281,11 @@ def _simplify(search: Search) -> None:
         simplifying.common_types(search)
         simplifying.simple_inputs(search)
     if not is_pair:
+        before = search.accepted
         simplifying.simple_constants(search)
+        if search.accepted > before:
+            # With other constants, loops end that need a counter now.
+            bodies.fewer_in_bodies(search)
     simplifying.no_annotations(search)
     # Meshes and shardings may have been all that several devices were for.
     dimensions.fewer_devices(search)
@@ -317,6 +323,9 @@ def _reduce_module(search: Search, options: Mapping[str, Any]) -> None:
         subsets.fewer_outputs(search)
         dimensions.fewer_devices(search)
         dimensions.smaller_dimensions(search)
+        loops.simplify_loops(search)
+        bodies.open_in_bodies(search)
+        bodies.fewer_in_bodies(search)
         if (size_of(search.best), search.best.devices) == before:
             return
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from hloexec.errors import HloError
+from hloexec.errors import HloError, ResourceError
 from hloexec.exec.observers import Stages
+from hloexec.exec.running import run_devices
 from hloexec.minifying.case import Case, counted, element_total
 from hloexec.minifying.checking import Check
 from hloexec.minifying.oracles import Oracle
 from hloexec.minifying.processes import Ended
+from hloexec.ops.registry import Role, role_of
 from hloexec.text import format as format_module
 from hloexec.values import flat
 from hloexec.verifier import verify
@@ -51,6 +54,8 @@ class Search:
         self._jobs = jobs
         self._deadline = deadline
         self._stages = stages
+        self._end_options: Mapping[str, Any] | None = None
+        self._is_end_required = False
         self._known: set[bytes] = {_key(case)}
         """What has been judged: those that hold became the best."""
         self._steps = [case]
@@ -59,6 +64,23 @@ class Search:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+    def watch_ends(self, options: Mapping[str, Any]) -> None:
+        """Leave out what does not end here where that matters, if the given module does: a command that runs a module
+        would wait for it in vain. Where a command must hang, that always matters, as it would hang for another reason.
+        """
+        if isinstance(self.oracle, Check) and self.best.inputs is not None and _has_loop(self.best):
+            self._end_options = options if _ends(self.best, options) else None
+            self._is_end_required = self.oracle.outcome == "hang"
+
+    @contextmanager
+    def only_what_ends(self) -> Iterator[None]:
+        """While this is open, what does not end here is no candidate."""
+        before, self._is_end_required = self._is_end_required, True
+        try:
+            yield
+        finally:
+            self._is_end_required = before
 
     def begin(self, name: str) -> None:
         """Say what is being tried."""
@@ -133,6 +155,9 @@ class Search:
                 return None
             self._known.add(key)
             verify(case.module)
+            is_watched = self._is_end_required and self._end_options is not None and _has_loop(case)
+            if is_watched and not _ends(case, self._end_options or {}):
+                return None
         except (HloError, RecursionError):
             return None
         return case
@@ -156,6 +181,23 @@ class Search:
         self.accepted += 1
         self._stages.tick()
         return number
+
+
+def _has_loop(case: Case) -> bool:
+    return any(role_of(each) is Role.WHILE for computation in case.module for each in computation)
+
+
+def _ends(case: Case, options: Mapping[str, Any]) -> bool:
+    """Whether its loops end within the iterations that they may have."""
+    if case.inputs is None:
+        return True
+    try:
+        run_devices(case.module, case.inputs, **options)
+    except ResourceError:
+        return False
+    except (HloError, MemoryError):
+        return True
+    return True
 
 
 def _key(case: Case) -> bytes:

@@ -121,7 +121,8 @@ def simple_constants(search: Search) -> None:
     for place in places:
         case = search.best
         if case.module.by_name.get(place[0]) is not None and place[1] in case.module.by_name[place[0]].by_name:
-            search.any(_simpler_constants(case, place))
+            with search.only_what_ends():
+                search.any(_simpler_constants(case, place))
 
 
 def _simpler_constants(case: Case, place: tuple[str, str]) -> Iterator[Case]:
