@@ -93,7 +93,7 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
 
         file = module_file(data, filename, with_values=True)
         module, result = _module(file, filename, strict), file.result
-        if result == () and module.entry.result_shape != TupleShape(()):
+        if isinstance(result, tuple) and not result and module.entry.result_shape != TupleShape(()):
             warn(f"{filename} holds no result: XLA stores none where arguments are donated")
             result = None
         return Snapshot(module, file.inputs_per_device, result)
