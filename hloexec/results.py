@@ -81,7 +81,12 @@ def shape_of_leaf(label: str, shapes: Mapping[str, ArrayShape]) -> ArrayShape | 
 
 
 def _result_of_snapshot(name: str) -> dict[str, Array]:
-    snapshot = load_with_values(name)
+    try:
+        snapshot = load_with_values(name)
+    except InputError as error:
+        if not os.path.isfile(name):
+            raise
+        raise InputError(f"{error.message}; of numbers without type and shape, numpy.save makes a .npy file") from error
     if snapshot.result is None:
         raise InputError(
             f"{name!r} holds a module, but no result; a result is a .npz or .npy file, or a snapshot of an execution"

@@ -47,6 +47,6 @@ def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     if not is_numpy and not filename.lower().endswith(_SUFFIXES):
         raise LiteralError(
             f"{filename!r} holds no values: it is no .npz or .npy file, no serialized LiteralProto, and no text such "
-            "as f32[2] {1, 2}"
+            "as f32[2] {1, 2}; of numbers without type and shape, numpy.save makes a .npy file"
         )
     yield from npz_entries(path)

@@ -138,6 +138,7 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["x.npz", "text.npz"], "'text.npz' is neither a .npz nor a .npy file"),
         (["x.npz", "pickled.npz"], "holds Python objects (pickled), not an array of numbers; it is not read"),
         (["x.npz", "module.hlo"], "'module.hlo' holds a module, but no result"),
+        (["x.npz", "raw.bin"], "of numbers without type and shape, numpy.save makes a .npy file"),
         (["raw.npz", "x.npy"], "holds raw bytes (|V2) without a type"),
         (["x.npz", "x.npz", "--atol", "-1"], "atol must not be negative"),
         (["x.npz", "x.npz", "--check-error", "mean"], "--check-error needs a tolerance to hold the errors to: --atol"),
@@ -160,6 +161,7 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_wrong_uses(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("raw.bin").write_bytes(np.arange(90, dtype=np.uint8).tobytes())
     assert main(["compare", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err and not captured.out
