@@ -19,7 +19,10 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 from hloexec.structs import define, frozen
 
-__all__ = ["elides_constants", "open_leaves", "open_values"]
+__all__ = ["depending_leaves", "elides_constants", "open_leaves", "open_values"]
+
+_NONE: frozenset[Place] = frozenset()
+_SOME: frozenset[Place] = frozenset((("", ""),))
 
 
 @frozen
@@ -73,8 +76,16 @@ def elides_constants(module: Module) -> bool:
 
 def open_leaves(module: Module, values: Container[Place]) -> dict[tuple[int, ...], frozenset[Place]]:
     """The leaves of the entry's result that depend on `values`, with those that they depend on."""
-    analysis = _Analysis(module, values)
-    entry = module.entry
+    return _leaves(_Analysis(module, values))
+
+
+def depending_leaves(module: Module, values: Container[Place]) -> frozenset[tuple[int, ...]]:
+    """The leaves of the entry's result that depend on any of `values`."""
+    return frozenset(_leaves(_Whether(module, values)))
+
+
+def _leaves(analysis: _Analysis) -> dict[tuple[int, ...], frozenset[Place]]:
+    entry = analysis.module.entry
     fact = analysis.run(entry, [analysis.nothing] * len(entry.parameters))
     found = {}
     for index, _ in leaf_shapes(entry.result_shape):
@@ -122,6 +133,14 @@ class _Analysis(ForwardAnalysis[_Open]):
 
     def _own(self, place: Place) -> frozenset[Place]:
         return frozenset((place,)) if place in self.values else frozenset()
+
+
+@define(eq=False)
+class _Whether(_Analysis):
+    """Does not tell one place from another: sets of thousands take long to join."""
+
+    def _own(self, place: Place) -> frozenset[Place]:
+        return _SOME if place in self.values else _NONE
 
 
 def _everywhere(shape: Shape, places: frozenset[Place]) -> _Open:

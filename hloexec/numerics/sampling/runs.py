@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import pairwise
 from textwrap import shorten
 from typing import Any
 
 import attrs
 
+from hloexec.dataflow.decisions import decided_leaves
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.ir import Module
@@ -17,8 +19,8 @@ from hloexec.numerics.sampling.samples import Samples
 from hloexec.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.numerics.selections import ModuleValue, Watcher
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
-from hloexec.structs import frozen
-from hloexec.values import Array, Value
+from hloexec.structs import define, frozen
+from hloexec.values import Array, Value, label_of
 
 __all__ = ["Key", "Sampled", "at_random", "sampled", "sampled_in_stages"]
 
@@ -82,6 +84,7 @@ def sampled_in_stages(
     """
     from hloexec.exec.running import run_devices
 
+    decisions = _Decisions(module)
     leaves: dict[str, Samples] = {}
     keys: dict[ModuleValue, Samples] = {}
     whole: dict[ModuleValue, Array] = {}
@@ -93,7 +96,7 @@ def sampled_in_stages(
                 results = run_devices(
                     module, inputs, numerics=at_random(numerics, seed), observers=observers, **options
                 )
-                _take_leaves(leaves, results[:1] if first_only else results, seed)
+                _take_leaves(leaves, results[:1] if first_only else results, seed, decisions)
                 # The next run shall not find them in memory.
                 del results
                 for place, found in watcher.found.items():
@@ -125,17 +128,41 @@ def at_random(numerics: str | NumericsPolicy, seed: int) -> NumericsPolicy:
     )
 
 
-def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int) -> None:
+@define(eq=False, slots=False)
+class _Decisions:
+    """Tells which leaves of a module's results decisions about floats are behind."""
+
+    _module: Module
+
+    def are_behind(self, label: str, is_of_several: bool) -> bool:
+        """Whether some are behind a leaf; labels of results of several devices begin with the device's number."""
+        own = label.partition(".")[2] if is_of_several else label
+        # A lone leaf may be labelled in either way.
+        return not self._labels.isdisjoint((own, "value", "0") if own in ("", "value", "0") else (own,))
+
+    @cached_property
+    def _labels(self) -> frozenset[str]:
+        return frozenset(label_of(index) for index in decided_leaves(self._module))
+
+
+def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int, decisions: _Decisions) -> None:
     """Add the leaves of one run."""
-    for label, array in leaves_of(results[0] if len(results) == 1 else tuple(results), "sampled"):
-        _take(found, label, array, number)
+    is_of_several = len(results) > 1
+    for label, array in leaves_of(tuple(results) if is_of_several else results[0], "sampled"):
+        _take(found, label, array, number, partial(decisions.are_behind, label, is_of_several))
 
 
-def _take(found: dict[Any, Samples], key: object, array: Array, number: int) -> None:
+def _take(
+    found: dict[Any, Samples],
+    key: object,
+    array: Array,
+    number: int,
+    is_decided: Callable[[], bool] | None = None,
+) -> None:
     """Add a sample of floats to those of its place; what is not there in every run, or changes its extents, is not
     measured."""
     if number == 0 and element_type_of(array.dtype).is_inexact:
-        found[key] = Samples(array)
+        found[key] = Samples(array, is_decided)
     elif key in found and found[key].fits(array):
         found[key].add(array)
     else:

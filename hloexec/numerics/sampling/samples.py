@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -11,8 +11,9 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import DType, element_type_of
-from hloexec.numerics.sampling.spread import Spread, moderated
+from hloexec.numerics.sampling.spread import Spread, moderated, without_jumps
 from hloexec.numerics.sampling.student import student_quantile
+from hloexec.precision import unit_roundoff
 from hloexec.structs import frozen
 from hloexec.values import Array
 
@@ -36,10 +37,12 @@ Part = tuple[Any, ...]
 class Samples:
     """The first and second moments of a leaf's samples, about the first of them."""
 
-    def __init__(self, first: Array) -> None:
-        """The array is kept, and must not be modified."""
+    def __init__(self, first: Array, is_decided: Callable[[], bool] | None = None) -> None:
+        """The array is kept, and must not be modified. `is_decided` says whether decisions about floats are behind the
+        leaf (`hloexec.dataflow.decisions`)."""
         self.count = 1
         self._moments = _Moments.of(first)
+        self._is_decided = is_decided
 
     def fits(self, sample: Array) -> bool:
         """Whether a sample has the extents of the others; dynamic ones may change."""
@@ -62,7 +65,7 @@ class Samples:
         found = []
         parts = [*_parts(scales.shape)]
         for where in parts:
-            scales[where], degrees = self._moments.part(where).scales(self.count)
+            scales[where], degrees = self._moments.part(where).scales(self.count, self._is_decided)
             found.append(degrees)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
         most = _MOST_FACTOR_BY_MEANS if has_means else _MOST_FACTOR
@@ -125,7 +128,7 @@ class _Moments:
         means = self._sums(count) / count
         return np.asarray(np.where(np.isnan(self.norms), 0, means) + self._widened(self.first))
 
-    def scales(self, count: int) -> tuple[Array, float]:
+    def scales(self, count: int, is_decided: Callable[[], bool] | None = None) -> tuple[Array, float]:
         """The elements' scales, and their degrees of freedom."""
         with np.errstate(all="ignore"):
             norms = self.norms.astype(self.real)
@@ -137,7 +140,11 @@ class _Moments:
             scales = np.sqrt(np.maximum(norms - shares, 0)) * np.sqrt(norms + shares)
             scales /= self.real.type(math.sqrt(count - 1))
             means += self._widened(self.first)
-            scales, degrees = moderated(np.asarray(scales), np.abs(means), count - 1)
+            sizes, own = np.abs(means), np.asarray(scales)
+            scales, degrees = moderated(own, sizes, count - 1)
+            if is_decided is not None:
+                sizes *= unit_roundoff(element_type_of(self.first.dtype))
+                scales = without_jumps(scales, own, sizes, is_decided)
             return np.where(is_parted, np.inf, scales), degrees
 
     def _widened(self, values: Array) -> Array:

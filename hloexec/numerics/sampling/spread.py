@@ -36,7 +36,7 @@ from hloexec.numerics.sampling.student import digamma, inverse_trigamma, trigamm
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["SAMPLES", "STAGES", "Spread", "moderated"]
+__all__ = ["SAMPLES", "STAGES", "Spread", "moderated", "without_jumps"]
 
 SAMPLES = 6
 """Runs that a comparison takes."""
@@ -105,6 +105,18 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     drawn = np.exp(drawn / 2)
     drawn[kept] = scales[kept]
     return drawn, prior + degrees
+
+
+def without_jumps(scales: Array, own: Array, roundings: Array, is_decided: Callable[[], bool]) -> Array:
+    """The scales, those of elements that no sample has moved no larger than a rounding of the element, where decisions
+    are behind the leaf and move fewer elements than stay: how far a floor at a tie jumps says nothing of the others.
+
+    `own` are the scales that the elements' own samples show.
+    """
+    stays = own == 0
+    too_large = stays & (scales > roundings)
+    is_pooled = too_large.any() and 2 * np.count_nonzero(stays) >= own.size and is_decided()
+    return np.where(too_large, roundings, scales) if is_pooled else scales
 
 
 def _usual(residuals: Array, variance: float) -> Array:
