@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
 from hloexec.numerics.leaves import Pair, leaves_of, relabelled
 from hloexec.numerics.measuring import measure
+from hloexec.numerics.sampling.decided import with_groups
 from hloexec.numerics.sampling.runs import Key, Sampled, sampled_in_stages
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.selections import ModuleValue
@@ -28,6 +30,7 @@ from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tole
 from hloexec.numerics.ulps import are_comparable, narrower
 from hloexec.numerics.undecided import UndecidedLeaves
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.structs import define
 from hloexec.values import Array, Inputs, Value, label_of
 
 __all__ = ["compare"]
@@ -96,36 +99,77 @@ def compare(
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
 
     undecided = UndecidedLeaves(None if same_choices else module, rows, numerics, elided, is_of_one_device)
-    stages: Iterator[Sampled] = iter(())
+    sample = None
     if module is not None and rows is not None and given is None:
         places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
-        stages = sampled_in_stages(module, rows, numerics, places, first_only=is_of_one_device)
+        sample = partial(sampled_in_stages, module, rows, numerics, places, first_only=is_of_one_device)
+    runs = _Runs(iter(()) if sample is None else sample())
 
-    def one(pair: Pair, spreads: Mapping[str, Spread], way: str) -> LeafComparison:
-        return _compared(pair, given, chains.get(pair[0]), spreads.get(pair[0]), contraction_length, way)
+    def judged(spreads: Mapping[str, Spread], pairs: Sequence[Pair]) -> list[LeafComparison]:
+        spreads = _by_either_label(spreads)
 
-    def judged(spreads: Mapping[str, Spread], keys: Callable[[], Mapping[ModuleValue, Key]], way: str) -> Comparison:
-        if len(spreads) == 1:
-            # A lone leaf may be labelled in either way.
-            spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
-        found = [one(pair, spreads, way) for pair in pairs]
-        found = list(indices.resolve(found, pairs, spreads, keys))
+        def found(own: Sequence[Pair], others: Sequence[Pair]) -> Iterator[LeafComparison]:
+            way = _way(module, runs.failure)
+            compared = (
+                _compared(pair, given, chains.get(pair[0]), spreads.get(pair[0]), contraction_length, way)
+                for pair in own
+            )
+            return indices.resolve([*compared], others, spreads, runs.keys)
 
         def again(pair: Pair) -> LeafComparison:
-            others = [pair if pair[0] == other[0] else other for other in pairs]
-            (leaf,) = indices.resolve([one(pair, spreads, way)], others, spreads, keys)
-            return leaf
+            return next(found([pair], [pair if pair[0] == other[0] else other for other in pairs]))
 
-        return Comparison(tuple(undecided.resolve(found, pairs, again)))
+        return [*undecided.resolve([*found(pairs, pairs)], pairs, again)]
 
-    def judged_by(runs: Sampled) -> Comparison:
-        failed = f"the module does not run on these inputs ({runs.failure}): give --atol"
-        return judged(runs.spreads, lambda: runs.keys, failed if runs.failure else way)
+    if spreads is not None or all(entry.is_integral for entry in _differing(pairs)):
+        result = Comparison(tuple(judged(spreads or {}, pairs)))
+    else:
+        result = runs.settled(lambda spreads: Comparison(tuple(judged(spreads, pairs))))
+    if module is None or sample is None or spreads is not None:
+        return result
+    return with_groups(result, pairs, _by_either_label(runs.spreads), sample, judged, module)
 
-    way = f"give {'--module and --inputs' if module is None else '--inputs'}, or --atol"
-    if spreads is None and any(not entry.is_integral for entry in _differing(pairs)):
-        return settled(stages, judged_by)
-    return judged(spreads or {}, lambda: next(stages, Sampled()).keys, way)
+
+@define(eq=False)
+class _Runs:
+    """What runs that round at random show, which take place when it is asked for."""
+
+    stages: Iterator[Sampled]
+    taken: Sampled | None = None
+
+    def settled(self, judge: Callable[[Mapping[str, Spread]], Comparison]) -> Comparison:
+        """The comparison with the spreads of as many runs as are needed."""
+
+        def judged(found: Sampled) -> Comparison:
+            self.taken = found
+            return judge(found.spreads)
+
+        return settled(self.stages, judged)
+
+    def keys(self) -> Mapping[ModuleValue, Key]:
+        if self.taken is None:
+            self.taken = next(self.stages, Sampled())
+        return self.taken.keys
+
+    @property
+    def spreads(self) -> Mapping[str, Spread]:
+        return {} if self.taken is None else self.taken.spreads
+
+    @property
+    def failure(self) -> str:
+        return "" if self.taken is None else self.taken.failure
+
+
+def _by_either_label(spreads: Mapping[str, Spread]) -> Mapping[str, Spread]:
+    """The spreads, where a lone leaf may be labelled in either way."""
+    return {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())} if len(spreads) == 1 else spreads
+
+
+def _way(module: Module | None, failure: str) -> str:
+    """What would say more, where no run shows what rounding does."""
+    if failure:
+        return f"the module does not run on these inputs ({failure}): give --atol"
+    return f"give {'--module and --inputs' if module is None else '--inputs'}, or --atol"
 
 
 def _require_kinds(

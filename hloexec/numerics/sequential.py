@@ -35,13 +35,13 @@ from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.sampling.student import student_quantile, student_tail
 from hloexec.values import Array
 
-__all__ = ["is_open", "settled", "severity_beside"]
+__all__ = ["MOST_BESIDE", "is_open", "settled", "severity_beside"]
 
 _CHANCE = 0.01
 """Of rounding alone being further off in some element of a leaf than what is left open."""
 _MOST_SEVERITY = 2.0
 """What is further off, in units of its tolerance, is a fault whatever samples say."""
-_MOST_BESIDE = 1.5
+MOST_BESIDE = 1.5
 """By how many of their scales the others in a row may be off in the mean: two results that are rounded to nearest
 differ by a standard deviation of one at most, 0.8 in the mean; a fault of three of them moves the mean to three."""
 _GROWN = 0.1
@@ -105,7 +105,7 @@ def _may_be_chance(leaf: LeafComparison) -> bool:
     reach = student_quantile(degrees, _CHANCE / leaf.count) / tolerance.factor
     if leaf.mismatches > most or leaf.worst[0].severity > min(reach, _MOST_SEVERITY):
         return False
-    if leaf.severity_beside * tolerance.factor > _MOST_BESIDE:
+    if leaf.severity_beside * tolerance.factor > MOST_BESIDE:
         return False
     rows = {element.index[:-1] for element in leaf.first}
     return leaf.mismatches <= _FEW or len(rows) > 1 or leaf.count == error_map.columns

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any
 
 import attrs
+import numpy as np
 
 from hloexec.dataflow.decisions import decided_leaves
 from hloexec.dtypes import element_type_of
@@ -18,6 +20,7 @@ from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling.samples import Samples
 from hloexec.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.numerics.selections import ModuleValue, Watcher
+from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.structs import define, frozen
 from hloexec.values import Array, Value, label_of
@@ -45,6 +48,8 @@ class Sampled:
     """Of the places that were watched and met once."""
     failure: str = ""
     """Why the module does not run, in a line; empty where it does."""
+    kept: dict[str, Array] = attrs.field(factory=dict)
+    """Of elements that were asked for, by the label of their leaf: f64, one row for each run."""
 
 
 def sampled(
@@ -73,11 +78,13 @@ def sampled_in_stages(
     stages: Sequence[int] = STAGES,
     has_means: bool = True,
     first_only: bool = False,
+    kept: Mapping[str, Array] = MappingProxyType({}),
     **options: Any,
 ) -> Iterator[Sampled]:
     """The same, also of values at `places` in the module, after as many runs in all as each of `stages` says.
 
-    With `first_only`, only the result of the first device is looked at.
+    With `first_only`, only the result of the first device is looked at. Of leaves in `kept`, the samples of elements at
+    these flat places are kept.
 
     Runs take place when what they show is asked for. Each stage goes on from the one before, whose means change with
     it: what is found is to be used before the next is asked for. It ends early where a later run fails.
@@ -88,6 +95,7 @@ def sampled_in_stages(
     leaves: dict[str, Samples] = {}
     keys: dict[ModuleValue, Samples] = {}
     whole: dict[ModuleValue, Array] = {}
+    rows: dict[str, list[Array]] = {label: [] for label in kept}
     for before, count in pairwise((0, *stages)):
         try:
             for seed in range(before, count):
@@ -96,9 +104,11 @@ def sampled_in_stages(
                 results = run_devices(
                     module, inputs, numerics=at_random(numerics, seed), observers=observers, **options
                 )
-                _take_leaves(leaves, results[:1] if first_only else results, seed, decisions)
+                looked_at = results[:1] if first_only else results
+                _take_leaves(leaves, looked_at, seed, decisions)
+                _keep(rows, kept, looked_at)
                 # The next run shall not find them in memory.
-                del results
+                del results, looked_at
                 for place, found in watcher.found.items():
                     if found is not None and element_type_of(found.dtype).is_integral:
                         whole[place] = found
@@ -111,7 +121,9 @@ def sampled_in_stages(
             return
         found_keys = {place: Key(array, None) for place, array in whole.items()}
         found_keys |= {place: Key(entry.means(), entry.spread()) for place, entry in keys.items()}
-        yield Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)
+        spreads = {label: entry.spread(has_means=has_means) for label, entry in leaves.items()}
+        whole_rows = {label: np.stack(found) for label, found in rows.items() if len(found) == count}
+        yield Sampled(spreads, found_keys, kept=whole_rows)
 
 
 def at_random(numerics: str | NumericsPolicy, seed: int) -> NumericsPolicy:
@@ -143,6 +155,16 @@ class _Decisions:
     @cached_property
     def _labels(self) -> frozenset[str]:
         return frozenset(label_of(index) for index in decided_leaves(self._module))
+
+
+def _keep(rows: Mapping[str, list[Array]], kept: Mapping[str, Array], results: Sequence[Value]) -> None:
+    """Add the elements that are kept of one run."""
+    leaves = dict(leaves_of(results[0] if len(results) == 1 else tuple(results), "sampled")) if kept else {}
+    for label, places in kept.items():
+        # A lone leaf may be labelled in either way.
+        array = leaves.get(label) if len(leaves) > 1 else next(iter(leaves.values()), None)
+        if array is not None and places.max(initial=-1) < array.size:
+            rows[label].append(wide(array.reshape(-1)[places]).astype(np.float64))
 
 
 def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int, decisions: _Decisions) -> None:

@@ -29,21 +29,23 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 
+import attrs
 import numpy as np
 
 from hloexec.numerics.sampling.student import digamma, inverse_trigamma, trigamma
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["SAMPLES", "STAGES", "Spread", "moderated", "without_jumps"]
+__all__ = ["FEW", "ROUNDINGS", "SAMPLES", "STAGES", "Spread", "few_move", "moderated"]
 
 SAMPLES = 6
 """Runs that a comparison takes."""
 STAGES = (SAMPLES, 24, 64)
 """How many it takes in all, where those before leave it open whether chance explains what is off
 (`hloexec.numerics.sequential`)."""
-_FEW = 16
+FEW = 16
 """Fewer elements than this tell nothing of one another."""
 _SIZES_PER_BINADE = 4
 _SWEEPS = 3
@@ -52,6 +54,10 @@ _MOST_PRIOR = 4.0
 much as its fit says is then held to no less than half of its scale."""
 _FAR = 3.0
 """An element is an outlier if it is this many interquartile ranges away from the middle half."""
+_JUMPING = 64.0
+"""An element whose samples vary so many times more than the others make of it jumps."""
+ROUNDINGS = 4.0
+"""What jumps varies by so many roundings of the element, too."""
 _UNLIKELY = 4.0
 """An element whose samples vary so many times more than the others make of it is held to what they show: of six samples
 of the others' scale, that happens to one in a thousand."""
@@ -72,16 +78,21 @@ class Spread:
     means: Callable[[Array], Array] | None = None
     """What gives the means of the samples of elements, by their places in the flat leaf. Where they are known, both
     sides are compared with them, too (`hloexec.numerics.severities`)."""
+    jumping: Array = attrs.field(factory=partial(np.zeros, 0, np.intp))
+    """The flat places of elements that vary by far more than the others: a decision may be behind them."""
+    ends: Callable[[Array], Array] | None = None
+    """What gives the two values that elements at such places have, NaN where they have more."""
 
 
-def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
-    """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
+def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float, Array]:
+    """The scales, each drawn towards what the others say of it; their degrees of freedom; and which are of elements
+    that vary by far more than the others make of them, or by more than a few others can tell."""
     has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(scales)
     known = has_size & (scales > 0)
-    if np.count_nonzero(known) < _FEW:
+    if np.count_nonzero(known) < FEW:
         # Too few to fit: those that no sample has moved get the relative scale that the others have in the median.
         relative = np.median(scales[known] / magnitudes[known]) if known.any() else 0.0
-        return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees)
+        return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees), known
     # Squares need not be numbers where scales are: all that follows is done with logarithms.
     logs = 2 * np.log(scales)
     sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
@@ -102,21 +113,15 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     fit += centre + digamma(prior / 2) - math.log(prior / 2) + math.log(prior)
     drawn = np.logaddexp(fit, logs + math.log(degrees)) - math.log(prior + degrees)
     kept = ~has_size | (logs > drawn + math.log(_UNLIKELY))
+    is_far = known & (logs > fit + math.log(_JUMPING / prior))
     drawn = np.exp(drawn / 2)
     drawn[kept] = scales[kept]
-    return drawn, prior + degrees
+    return drawn, prior + degrees, is_far
 
 
-def without_jumps(scales: Array, own: Array, roundings: Array, is_decided: Callable[[], bool]) -> Array:
-    """The scales, those of elements that no sample has moved no larger than a rounding of the element, where decisions
-    are behind the leaf and move fewer elements than stay: how far a floor at a tie jumps says nothing of the others.
-
-    `own` are the scales that the elements' own samples show.
-    """
-    stays = own == 0
-    too_large = stays & (scales > roundings)
-    is_pooled = too_large.any() and 2 * np.count_nonzero(stays) >= own.size and is_decided()
-    return np.where(too_large, roundings, scales) if is_pooled else scales
+def few_move(own: Array) -> bool:
+    """Whether at least as many elements stay as they are in all samples, as `own` scales say, as do not."""
+    return bool(2 * np.count_nonzero(own == 0) >= own.size)
 
 
 def _usual(residuals: Array, variance: float) -> Array:
@@ -153,7 +158,7 @@ def _effects(dimensions: tuple[int, ...]) -> list[tuple[int, ...]]:
         return []
     found = [tuple(other for other in range(len(dimensions)) if other != axis) for axis in axes]
     if len(axes) > 2:
-        found += [(axis,) for axis in axes if dimensions[axis] >= _FEW]
+        found += [(axis,) for axis in axes if dimensions[axis] >= FEW]
     return found
 
 
@@ -165,11 +170,11 @@ def _bins(sizes: Array, known: Array) -> list[Array]:
     edges: list[int] = []
     count = 0
     for size, many in zip(found.tolist(), counts.tolist(), strict=True):
-        if not edges or count >= _FEW:
+        if not edges or count >= FEW:
             edges.append(size)
             count = 0
         count += many
-    if len(edges) > 1 and count < _FEW:
+    if len(edges) > 1 and count < FEW:
         edges.pop()
     groups = np.searchsorted(edges[1:], flat, side="right")
     order = np.argsort(groups, kind="stable")
