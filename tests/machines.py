@@ -77,7 +77,7 @@ class Machine:
 @cache
 def _multiplies(core: str) -> bool:
     """Whether OpenBLAS multiplies matrices as on a processor: 0.3.34 ends the process on some that it is not made for."""
-    program = "import numpy as np; np.zeros((64, 1024)) @ np.zeros((1024, 64))"
+    program = "import numpy as np; [np.zeros((64, 1024), t) @ np.zeros((1024, 64), t) for t in 'fdFD']"
     environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
     return not subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode
 
