@@ -241,3 +241,29 @@ ENTRY main {
     before, after = hloexec.parse(text), hloexec.parse(text.replace("[2]<=[2]", "[2]1,0"))
     assert not text_changes(before, before)
     assert [change.after for change in text_changes(before, after)] == [("main", "whole")]
+
+
+@pytest.mark.parametrize("is_bitcast", [False, True])
+def test_what_reads_numbers_in_the_order_of_memory_is_to_blame_for_a_layout(is_bitcast: bool) -> None:
+    """A copy that puts numbers into another order is left out: its operand holds the same numbers, the bitcast reads
+    others."""
+    copied = """  c = f32[1,3,5]{2,1,0} copy(t)
+  b = f32[1,15]{1,0} bitcast(c)
+"""
+    text = f"""HloModule m
+ENTRY main {{
+  p = f32[5,1,3]{{2,1,0}} parameter(0)
+  n = f32[5,1,3]{{2,1,0}} negate(p)
+  t = f32[1,3,5]{{1,0,2}} transpose(n), dimensions={{1,2,0}}
+{copied}  r = f32[1,15]{{0,1}} copy(b)
+  ROOT e = f32[1,15]{{0,1}} exponential(r)
+}}
+"""
+    after = text.replace(copied, "  b = f32[1,15]{1,0} bitcast(t)\n")
+    if is_bitcast:
+        after = after.replace("transpose(n), dimensions={1,2,0}", "bitcast(n)")
+    found = hloexec.diff(hloexec.parse(text), hloexec.parse(after))
+    finding = found.findings[0]
+    assert (finding.after.instruction, finding.is_certain) == ("b", True)
+    order = "its operand %t lies in another order in memory than %c of the module before"
+    assert finding.reason == (order if is_bitcast else "it uses %t, where the module before uses %c")

@@ -8,7 +8,7 @@ from hloexec.diffing.findings import Finding
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.localization.blaming import Blamed
 from hloexec.diffing.texts.changes import TextChange, scalar_constants
-from hloexec.ir import Module
+from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.ulps import same_bits
 
 __all__ = ["blamed_by_texts", "notes_on_texts"]
@@ -30,10 +30,32 @@ def blamed_by_texts(changes: Sequence[TextChange], ours: Graph, theirs: Graph) -
     if not pairs:
         return None
     different = next((pair for pair in pairs if not _is_equal(*pair)), None)
-    node, counterpart = different or pairs[0]
+    if different is None and _lie_otherwise(*pairs[0]):
+        return _reader(*pairs[0], ours, theirs)
+    return _blamed(*(different or pairs[0]), change.reason, is_different=different is not None)
+
+
+def _blamed(node: Node, counterpart: Node, reason: str, *, is_different: bool) -> Blamed:
     is_alike = (node.shape, node.dtype) == (counterpart.shape, counterpart.dtype)
-    value = counterpart.value if different and is_alike else None
-    return Blamed(node, counterpart, value, node.value, None, frozenset(), change.reason)
+    value = counterpart.value if is_different and is_alike else None
+    return Blamed(node, counterpart, value, node.value, None, frozenset(), reason)
+
+
+def _lie_otherwise(node: Node, counterpart: Node) -> bool:
+    """Whether two arrays of the same numbers have other layouts."""
+    shapes = (entry.instance.instruction.shape for entry in (node, counterpart))
+    return len({shape.stated_layout for shape in shapes if isinstance(shape, ArrayShape)}) > 1
+
+
+def _reader(node: Node, counterpart: Node, ours: Graph, theirs: Graph) -> Blamed | None:
+    """What reads the numbers in the order in which they lie, and so gives others; None where nothing does."""
+    for user, other in zip(ours.users()[node.number], theirs.users()[counterpart.number], strict=False):
+        for pair in zip(user.results, other.results, strict=False):
+            if user.opcode == other.opcode and not _is_equal(*pair):
+                names = (f"%{entry.instance.instruction.name}" for entry in (node, counterpart))
+                reason = "its operand {} lies in another order in memory than {} of the module before".format(*names)
+                return _blamed(*pair, reason, is_different=True)
+    return None
 
 
 def notes_on_texts(
