@@ -32,8 +32,11 @@ def with_missing_sums(found: Search, ours: Graph, *, is_partitioned: bool) -> Se
 
 
 def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
-    """The devices whose values add up to what the instruction should have given; empty where none do."""
+    """The devices whose values add up to what the instruction should have given, or to what takes it and is right with
+    it: a multiple of the sum. Empty where none do."""
     node, right = blamed.node, blamed.value
+    if right is None and blamed.compared is not None:
+        node, right = blamed.compared.ours, blamed.compared.theirs.value
     if right is None or right.shape != node.shape or is_near(node.value, right):
         return ()
     parts = _on_devices(node, ours)

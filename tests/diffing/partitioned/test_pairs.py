@@ -248,3 +248,34 @@ ENTRY main_spmd {{
     assert (
         first.reason == f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
     )
+
+
+def test_parts_of_a_sum_are_told_behind_steps_that_a_sum_passes_through() -> None:
+    """What takes a part in the place of the sum may be named instead of what gives it, but not for another reason."""
+    steps = """  t = f32[12,8] transpose({sum}), dimensions={{1,0}}
+  half = f32[] constant(0.5)
+  halves = f32[12,8] broadcast(half), dimensions={{}}
+  m = f32[12,8] multiply(t, halves)
+  ROOT r = f32[12,8] subtract(v, m){sharding}
+}}"""
+    before = """HloModule whole, num_partitions=4
+ENTRY main {
+  x = f32[8,16] parameter(0), sharding={devices=[1,4]<=[4]}
+  w = f32[16,12] parameter(1), sharding={devices=[4,1]<=[4]}
+  v = f32[12,8] parameter(2), sharding={replicated}
+  g = f32[8,12] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={replicated}
+""" + steps.format(sum="g", sharding=", sharding={replicated}")
+    after = """HloModule parts_spmd, num_partitions=4
+ENTRY main_spmd {
+  x = f32[8,4] parameter(0)
+  w = f32[4,12] parameter(1)
+  v = f32[12,8] parameter(2)
+  d = f32[8,12] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[8,12] copy(d)
+""" + steps.format(sum="c", sharding="")
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    first = found.findings[0]
+    assert first.after.instruction in ("d", "c", "t")
+    assert first.reason == (
+        "devices 0, 1, 2, 3 have parts of a sum that nothing adds up: an all-reduce over them is missing"
+    )
