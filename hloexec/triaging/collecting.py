@@ -106,6 +106,8 @@ def _searched(folder: Path) -> _Found:
             dumped = dumped_modules(place)
             found.dumps[relative] = dumped
             taken = {stage.path for module in dumped for stage in module.stages}
+            # jaxlib puts what a module was compiled from into a folder of its name.
+            folders[:] = [each for each in folders if each not in {str(module) for module in dumped}]
         for name in sorted(each for each in files if not each.startswith(".")):
             path = place / name
             if path not in taken and (_BESIDE.search(name) or _SUFFIX.search(name)):

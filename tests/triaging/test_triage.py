@@ -256,6 +256,15 @@ def test_a_dump_is_judged_by_its_stages_and_two_folders_by_names(tmp_path: Path)
     assert (other.kind, other.outcome) == ("pair", "differ")
 
 
+def test_what_jaxlib_puts_beside_a_dumped_module_is_no_case(tmp_path: Path) -> None:
+    for stage in ("before_optimizations", "cpu_after_optimizations"):
+        (tmp_path / f"module_0001.jit_f.{stage}.txt").write_text(BEFORE)
+    for name in ("module_0001.jit_f", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.mlir").write_text("module @jit_f {}\n")
+    assert [case.name for case in cases_of(tmp_path, None, [])] == ["module_0001.jit_f", "other/module"]
+
+
 @pytest.mark.usefixtures("here")
 def test_recorded_inputs_decide_whether_a_pair_differs(tmp_path: Path) -> None:
     text = "HloModule m\nENTRY e { x = f32[9] parameter(0)\n ROOT r = f32[9] %s }\n"
