@@ -9,6 +9,7 @@ __all__ = [
     "braced",
     "byte_text",
     "counted",
+    "first_line",
     "listing",
     "natural_number",
     "number_runs",
@@ -62,6 +63,12 @@ def number_runs(numbers: Iterable[int], most: int = 8) -> str:
         else:
             runs.append([number])
     return listing((str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs), most)
+
+
+def first_line(message: str) -> str:
+    """The first line of a message, with the first item of a list that it announces."""
+    line, _, rest = message.partition("\n")
+    return f"{line} {rest.partition(chr(10))[0].strip()}" if line.endswith(":") and rest else line
 
 
 def on_devices(devices: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.wording import byte_text, listing, natural_number, on_devices, quoted, suggestion, truncated
+from hloexec.wording import byte_text, first_line, listing, natural_number, on_devices, quoted, suggestion, truncated
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,9 @@ def test_what_is_long_is_cut_and_shows_it() -> None:
 
 def test_lists_have_their_first_items_and_show_that_there_are_more() -> None:
     assert [listing([], 2), listing("ab", 2), listing(iter("abc"), 2)] == ["", "a, b", "a, b, …"]
+
+
+def test_the_first_line_of_a_message_has_the_first_item_of_its_list() -> None:
+    assert first_line("it is so\nbecause") == "it is so"
+    assert first_line("m needs:\n  custom call f\n  custom call g\nOr else.") == "m needs: custom call f"
+    assert first_line("it ends with a colon:") == "it ends with a colon:"

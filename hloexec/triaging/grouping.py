@@ -15,6 +15,7 @@ from typing import TypeAlias
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.triaging.explaining import policy_words, without_names
 from hloexec.triaging.findings import OUTCOMES, CauseGroup, TriagedModule
+from hloexec.wording import first_line
 
 __all__ = ["groups_of", "representative_of"]
 
@@ -79,8 +80,7 @@ def _types(module: TriagedModule) -> tuple[str, ...]:
 
 def _without_names(reason: str) -> str:
     """A reason without what is of one module only."""
-    line = reason.partition("\n")[0]
-    return " ".join(_NAMES.sub("…", line).split())[:_MOST_REASON]
+    return " ".join(_NAMES.sub("…", first_line(reason)).split())[:_MOST_REASON]
 
 
 def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
@@ -121,5 +121,5 @@ def _cause(members: Sequence[TriagedModule]) -> str:
 
 def _common(reasons: Sequence[str]) -> str:
     """What reasons have in common that are the same but for names."""
-    lines = {reason.partition("\n")[0] for reason in reasons}
+    lines = {first_line(reason) for reason in reasons}
     return lines.pop() if len(lines) == 1 else _without_names(reasons[0])

@@ -13,7 +13,7 @@ from rich.text import Text
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.units import number_text, plural
 from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, OutputDifference, PolicyFound, Triage, TriagedModule
-from hloexec.wording import listing
+from hloexec.wording import first_line, listing
 
 __all__ = ["triage_page_view", "triage_record", "triage_view"]
 
@@ -150,7 +150,7 @@ def _to_blame(module: TriagedModule) -> str:
 def _because(module: TriagedModule) -> str:
     if module.explained is not None:
         return module.explained.words if module.explained.is_whole else f"{module.explained.words}, at this instruction"
-    return module.reason.partition("\n")[0]
+    return first_line(module.reason)
 
 
 def _commands(found: Triage) -> list[str]:
