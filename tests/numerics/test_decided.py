@@ -70,15 +70,6 @@ def test_only_leaves_behind_which_a_decision_is_are_decided() -> None:
     assert decided_leaves(hloexec.parse(text)) == frozenset({(1,)})
 
 
-@pytest.mark.parametrize("ties", [1, 20])
-@pytest.mark.parametrize("change", [1, -2, -0.5, 9])
-def test_a_floor_at_a_tie_is_no_third_value(change: float, ties: int) -> None:
-    """Its spread would allow for twice as much as it can jump."""
-    found = tie(change, 0, ties)
-    assert found.verdict is Verdict.DIFFERENT, str(found)
-    assert [element.index for element in found.leaves[0].first] == [(0,)]
-
-
 def rare(change: float, *, also: int | None = None) -> Comparison:
     """A floor that is below the tie in one run of twenty."""
     found = tie(0, 0)

@@ -7,16 +7,13 @@ they lie in one, its spread is that group's. If its samples are no groups but va
 its spread is that of all of them. All other elements, and the leaves' rows, are judged as ever, with the spreads of the
 first runs: those of 64 runs hold the other groups, too.
 
-The other way round, what an element of two groups varies by does not let it have a third value: where a side is neither
-of the two that the first samples show, more samples tell whether there are others.
-
 A value that rounding yields with the probability p is not among N samples with (1 − p)ᴺ: one with p = 5 % is missed by
 64 samples four times in a hundred, and one with 1 % half of the time. What no sample shows remains *different*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import TypeAlias
 
@@ -52,8 +49,6 @@ _FEW_ROWS = 8
 _MOST_PLACES = 1 << 16
 _GROWN = 3.0
 """All samples of an element vary so many times more than the first ones where they are its spread."""
-_NEAR = 1 / 16
-"""How far from one of two values the first samples let a side be, in units of their distance."""
 _FIRST = 4
 _BLOCK = 1 << 16
 
@@ -69,24 +64,16 @@ def with_groups(
     judge: _Judge,
     module: Module,
 ) -> Comparison:
-    """A comparison, with elements between whose values rounding chooses *not decided*, and those that have a value of
-    no group *different*.
+    """A comparison, with elements between whose values rounding chooses *not decided*.
 
     `sample` takes samples in stages, as `sampled_in_stages` of the `module` does; `judge` compares leaves with spreads.
     """
     arrays = {label: (actual, expected) for label, actual, expected in pairs}
     labels = _Labels(module)
-    beyond = _beyond(found, arrays, spreads, labels)
-    doubted = {} if found.different and not beyond else dict(_doubted(found, arrays, spreads))
-    if not beyond and not doubted:
-        return found
-    doubted = {label: places for label, places in doubted.items() if labels.chooses(label)}
-    places = {label: np.union1d(beyond.get(label, _NONE), doubted.get(label, _NONE)) for label in {**beyond, **doubted}}
+    places = _beyond(found, arrays, spreads, labels)
     count = sum(each.size for each in places.values())
     if not 0 < count <= _MOST_PLACES:
         return found
-
-    off = {label: frozenset(beyond.get(label, _NONE).tolist()) for label in places}
 
     def looks_of(runs: Sampled) -> dict[str, _Look]:
         leaves = (leaf for leaf in found.leaves if leaf.label in places)
@@ -95,18 +82,14 @@ def with_groups(
                 leaf,
                 arrays[leaf.label],
                 places[leaf.label],
-                off[leaf.label],
                 runs.kept[leaf.label],
                 labels.is_steep(leaf.label),
             )
             for leaf in leaves
         }
 
-    looks = _looks(sample(stages=STAGES, kept=places), places.keys(), looks_of, is_sure=bool(beyond))
+    looks = _looks(sample(stages=STAGES, kept=places), places.keys(), looks_of)
     return _judged(pairs, spreads, looks, judge) if looks else found
-
-
-_NONE = np.zeros(0, np.intp)
 
 
 @define(slots=False, eq=False)
@@ -204,48 +187,18 @@ def _severities(leaf: LeafComparison, sides: tuple[Array | None, Array | None], 
     return found.reshape(actual.shape)
 
 
-def _doubted(
-    found: Comparison, arrays: Mapping[str, tuple[Array | None, Array | None]], spreads: Mapping[str, Spread]
-) -> Iterator[tuple[str, Array]]:
-    """Elements that agree only with what they vary by, but have neither of the two values that they have in samples."""
-    for leaf in found.leaves:
-        spread = spreads.get(leaf.label)
-        actual, expected = arrays[leaf.label]
-        if spread is None or spread.ends is None or not leaf.unequal or not spread.jumping.size:
-            continue
-        if actual is None or expected is None or spread.scales.shape != actual.shape:
-            continue
-        x, y = _f64(actual, spread.jumping), _f64(expected, spread.jumping)
-        # What is equal on both sides is not in doubt.
-        differs = np.flatnonzero(x != y)
-        if differs.size:
-            x, y, places = x[differs], y[differs], spread.jumping[differs]
-            ends = spread.ends(places)
-            most = _NEAR * np.abs(ends[:, 1] - ends[:, 0]) + leaf.tolerance.rtol * np.abs(ends).max(-1)
-            distances = [np.abs(side[:, None] - ends).min(-1) for side in (x, y)]
-            is_other = (distances[0] > most) | (distances[1] > most)
-            if is_other.any():
-                yield leaf.label, places[is_other]
-
-
 def _looks(
-    stages: Iterator[Sampled], labels: Set[str], looks_of: Callable[[Sampled], dict[str, _Look]], *, is_sure: bool
+    stages: Iterator[Sampled], labels: Set[str], looks_of: Callable[[Sampled], dict[str, _Look]]
 ) -> dict[str, _Look]:
-    """What all runs show; nothing where that changes no verdict.
-
-    Where elements are only doubted, the first runs tell whether they have groups at all. Where many are off, a third of
-    the runs does.
-    """
+    """What all runs show; nothing where that changes no verdict. Where many are off, a third of the runs tells."""
     looks: dict[str, _Look] = {}
     for count, runs in zip(STAGES, stages, strict=False):
         if runs.failure or runs.kept.keys() != labels:
             return {}
-        if is_sure and count == SAMPLES:
+        if count == SAMPLES:
             continue
         looks = looks_of(runs)
-        if count == SAMPLES and not any(look.has_groups for look in looks.values()):
-            return {}
-        if SAMPLES < count < STAGES[-1] and any(look.are_many_failing for look in looks.values()):
+        if count < STAGES[-1] and any(look.are_many_failing for look in looks.values()):
             return {}
     return looks
 
@@ -264,7 +217,6 @@ class _Look:
     """The standard deviations of those that have none."""
     failing: int
     """How many are in no group."""
-    has_groups: bool
     samples: int
 
     @property
@@ -277,11 +229,10 @@ class _Look:
         leaf: LeafComparison,
         sides: tuple[Array | None, Array | None],
         places: Array,
-        beyond: Container[int],
         kept: Array,
         is_steep: bool,
     ) -> _Look:
-        """`kept` has a row of samples for each run; the places in `beyond` are beyond their tolerance."""
+        """`kept` has a row of samples for each run."""
         actual, expected = sides
         assert actual is not None
         assert expected is not None
@@ -289,7 +240,7 @@ class _Look:
         chosen: dict[int, tuple[Group, ...]] = {}
         scales: dict[int, float] = {}
         grown: dict[int, float] = {}
-        failing, has_groups = 0, False
+        failing = 0
         for place, x, y, own in zip(places.tolist(), _f64(actual, places), _f64(expected, places), kept.T, strict=True):
             last = leaf.tolerance.atol + leaf.tolerance.rtol * float(np.abs(own).max(initial=0.0))
             groups = groups_of(own, last)
@@ -298,12 +249,9 @@ class _Look:
                     grown[place] = float(np.std(own, ddof=1))
                 failing += not abs(x - y) <= reach_of(grown.get(place, 0.0), len(own) - 1, last, chance)
                 continue
-            has_groups = True
             where = membership(float(x), float(y), groups, last, chance, is_steep=is_steep)
             if where is Membership.OTHER:
-                # What is within its tolerance needs no decision.
-                if place in beyond:
-                    chosen[place] = groups
+                chosen[place] = groups
                 continue
             failing += where is not Membership.SAME
             if where is Membership.BETWEEN and is_steep:
@@ -312,7 +260,7 @@ class _Look:
             is_within = where is Membership.SAME and leaf.tolerance.factor
             # The mean of all samples, which errors are measured from, too, is not that of the group.
             scales[place] = max(scale, abs(float(x - y)) / leaf.tolerance.factor) if is_within else scale
-        return cls(leaf, places, chosen, scales, grown, failing, has_groups, len(kept))
+        return cls(leaf, places, chosen, scales, grown, failing, len(kept))
 
     def spread(self, before: Spread) -> Spread:
         """The spread of the leaf with that of its groups."""

@@ -15,12 +15,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from hloexec.numerics.sampling.spread import ROUNDINGS
 from hloexec.numerics.sampling.student import student_quantile
 from hloexec.structs import frozen
 from hloexec.values import Array
 
 __all__ = ["Group", "Membership", "groups_of", "membership", "reach_of"]
+
+_ROUNDINGS = 4.0
+"""So many roundings of an element are none of a choice between two values."""
 
 _MOST_GROUPS = 4
 _GAP = 2.0
@@ -65,7 +67,7 @@ def groups_of(samples: Array, last: float) -> tuple[Group, ...]:
         cuts = np.sort(order[:count])
         smallest = float(gaps[cuts].min())
         within = float(found[-1] - found[0] - gaps[cuts].sum())
-        if smallest > ROUNDINGS * last and smallest > _GAP * within:
+        if smallest > _ROUNDINGS * last and smallest > _GAP * within:
             edges = [0, *(cuts + 1).tolist(), found.size]
             return _groups([found[i:j] for i, j in pairwise(edges)])
     return ()

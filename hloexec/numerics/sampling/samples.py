@@ -11,8 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import DType, element_type_of
-from hloexec.numerics.sampling.groups import groups_of
-from hloexec.numerics.sampling.spread import FEW, ROUNDINGS, SAMPLES, Spread, few_move, moderated
+from hloexec.numerics.sampling.spread import FEW, Spread, moderated
 from hloexec.numerics.sampling.student import student_quantile
 from hloexec.precision import unit_roundoff
 from hloexec.structs import frozen
@@ -28,10 +27,6 @@ _MOST_FACTOR_BY_MEANS = 5.5
 """The same where both sides are compared with the samples' mean, too."""
 _PART = 1 << 17
 """Number of elements processed together: their samples are one fit, and only the results are kept in memory."""
-_WHOLE = 1024
-"""Of leaves of so many elements or fewer, the first samples are kept as they are."""
-_NEAR = 0.2
-"""How far eight bits let a number of samples be off."""
 _FULL = 127
 """A share of 1, in eight bits."""
 
@@ -47,7 +42,6 @@ class Samples:
         leaf (`hloexec.dataflow.decisions`)."""
         self.count = 1
         self._moments = _Moments.of(first)
-        self._whole = [first] if first.size <= _WHOLE else []
         self._is_decided = is_decided
 
     def fits(self, sample: Array) -> bool:
@@ -62,42 +56,23 @@ class Samples:
     def add(self, sample: Array) -> None:
         """Take one more sample into account."""
         self.count += 1
-        if self._whole and self.count <= SAMPLES:
-            self._whole.append(sample)
         for where in _parts(sample.shape):
             self._moments.part(where).add(sample[where], self.count)
 
     def spread(self, *, has_means: bool = False) -> Spread:
         """The scales of the elements, and their means if asked for; at least two samples must have been given."""
         scales = np.empty(self._moments.first.shape, self._moments.real)
-        found, jumping, start = [], [], 0
+        found = []
         parts = [*_parts(scales.shape)]
         for where in parts:
-            scales[where], degrees, jumps = self._moments.part(where).scales(self.count, self._is_decided)
+            scales[where], degrees = self._moments.part(where).scales(self.count, self._is_decided)
             found.append(degrees)
-            jumping.append(np.flatnonzero(jumps) + start)
-            start += jumps.size
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
         most = _MOST_FACTOR_BY_MEANS if has_means else _MOST_FACTOR
         factors = [min(most, student_quantile(degrees, chance)) for degrees in found]
         for where, factor in zip(parts, factors, strict=True):
             scales[where] *= factor / max(factors)
-        means = self.means if has_means else None
-        return Spread(scales, self.count, min(found), max(factors), means, np.concatenate(jumping), self.ends)
-
-    def ends(self, places: Array) -> Array:
-        """The two values that the first samples of elements at places of the flat leaf have, in the last dimension: NaN
-        where they have others. Of large leaves, the moments alone tell, and only of six samples."""
-        if not self._whole:
-            return self._moments.at(places).ends(self.count)
-        last = 2 * unit_roundoff(element_type_of(self._moments.first.dtype))
-        found = np.full((places.size, 2), np.nan)
-        samples = np.stack([sample.reshape(-1)[places].astype(np.float64) for sample in self._whole])
-        for number, own in enumerate(samples.T):
-            groups = groups_of(own, last * float(np.abs(own).max()))
-            if len(groups) == 2:
-                found[number] = [group.centre for group in groups]
-        return found
+        return Spread(scales, self.count, min(found), max(factors), self.means if has_means else None)
 
 
 @frozen(eq=False)
@@ -153,18 +128,8 @@ class _Moments:
         means = self._sums(count) / count
         return np.asarray(np.where(np.isnan(self.norms), 0, means) + self._widened(self.first))
 
-    def ends(self, count: int) -> Array:
-        """Where k of N samples are d from the first and the others as it is, (Σd)² = k Σd² and d = Σd²/Σd."""
-        with np.errstate(all="ignore"):
-            squares, sums = np.square(self.norms.astype(np.float64)), self._sums(count).astype(np.float64)
-            times = np.square(sums) / squares
-            is_either = (np.abs(times - np.rint(times)) < _NEAR) & (times > 0.5) & (count <= SAMPLES)
-            first = self._widened(self.first).astype(np.float64)
-            found = np.stack([first, first + squares / sums], -1)
-        return np.where(is_either[..., None], found, np.nan)
-
-    def scales(self, count: int, is_decided: Callable[[], bool] | None) -> tuple[Array, float, Array]:
-        """The elements' scales, their degrees of freedom, and which elements jump.
+    def scales(self, count: int, is_decided: Callable[[], bool] | None) -> tuple[Array, float]:
+        """The elements' scales, and their degrees of freedom.
 
         Where decisions are behind a leaf, and move a few elements only, how far these move says nothing of the others,
         as of a floor at a tie: what no sample has moved is held to a rounding of its own.
@@ -180,17 +145,13 @@ class _Moments:
             scales /= self.real.type(math.sqrt(count - 1))
             means += self._widened(self.first)
             own, roundings = np.asarray(scales), np.abs(means)
-            scales, degrees, is_far = moderated(own, roundings, count - 1)
-            roundings *= unit_roundoff(element_type_of(self.first.dtype))
-            jumps = own > ROUNDINGS * roundings
-            if few_move(own):
+            scales, degrees = moderated(own, roundings, count - 1)
+            if 2 * np.count_nonzero(own == 0) >= own.size and np.count_nonzero(own) < FEW:
+                roundings *= unit_roundoff(element_type_of(self.first.dtype))
                 too_large = (own == 0) & (scales > roundings)
-                is_pooled = np.count_nonzero(own) < FEW and too_large.any()
-                if is_pooled and is_decided is not None and is_decided():
+                if too_large.any() and is_decided is not None and is_decided():
                     scales = np.where(too_large, roundings, scales)
-            else:
-                jumps &= is_far
-            return np.where(is_parted, np.inf, scales), degrees, jumps & ~is_parted & (self.compute == self.real)
+            return np.where(is_parted, np.inf, scales), degrees
 
     def _widened(self, values: Array) -> Array:
         return values.astype(self.compute, copy=False)

@@ -29,16 +29,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from functools import partial
 
-import attrs
 import numpy as np
 
 from hloexec.numerics.sampling.student import digamma, inverse_trigamma, trigamma
 from hloexec.structs import frozen
 from hloexec.values import Array
 
-__all__ = ["FEW", "ROUNDINGS", "SAMPLES", "STAGES", "Spread", "few_move", "moderated"]
+__all__ = ["FEW", "SAMPLES", "STAGES", "Spread", "moderated"]
 
 SAMPLES = 6
 """Runs that a comparison takes."""
@@ -54,10 +52,6 @@ _MOST_PRIOR = 4.0
 much as its fit says is then held to no less than half of its scale."""
 _FAR = 3.0
 """An element is an outlier if it is this many interquartile ranges away from the middle half."""
-_JUMPING = 64.0
-"""An element whose samples vary so many times more than the others make of it jumps."""
-ROUNDINGS = 4.0
-"""What jumps varies by so many roundings of the element, too."""
 _UNLIKELY = 4.0
 """An element whose samples vary so many times more than the others make of it is held to what they show: of six samples
 of the others' scale, that happens to one in a thousand."""
@@ -78,21 +72,16 @@ class Spread:
     means: Callable[[Array], Array] | None = None
     """What gives the means of the samples of elements, by their places in the flat leaf. Where they are known, both
     sides are compared with them, too (`hloexec.numerics.severities`)."""
-    jumping: Array = attrs.field(factory=partial(np.zeros, 0, np.intp))
-    """The flat places of elements that vary by far more than the others: a decision may be behind them."""
-    ends: Callable[[Array], Array] | None = None
-    """What gives the two values that elements at such places have, NaN where they have more."""
 
 
-def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float, Array]:
-    """The scales, each drawn towards what the others say of it; their degrees of freedom; and which are of elements
-    that vary by far more than the others make of them, or by more than a few others can tell."""
+def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
+    """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
     has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(scales)
     known = has_size & (scales > 0)
     if np.count_nonzero(known) < FEW:
         # Too few to fit: those that no sample has moved get the relative scale that the others have in the median.
         relative = np.median(scales[known] / magnitudes[known]) if known.any() else 0.0
-        return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees), known
+        return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees)
     # Squares need not be numbers where scales are: all that follows is done with logarithms.
     logs = 2 * np.log(scales)
     sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
@@ -113,15 +102,9 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     fit += centre + digamma(prior / 2) - math.log(prior / 2) + math.log(prior)
     drawn = np.logaddexp(fit, logs + math.log(degrees)) - math.log(prior + degrees)
     kept = ~has_size | (logs > drawn + math.log(_UNLIKELY))
-    is_far = known & (logs > fit + math.log(_JUMPING / prior))
     drawn = np.exp(drawn / 2)
     drawn[kept] = scales[kept]
-    return drawn, prior + degrees, is_far
-
-
-def few_move(own: Array) -> bool:
-    """Whether at least as many elements stay as they are in all samples, as `own` scales say, as do not."""
-    return bool(2 * np.count_nonzero(own == 0) >= own.size)
+    return drawn, prior + degrees
 
 
 def _usual(residuals: Array, variance: float) -> Array:
