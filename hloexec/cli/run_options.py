@@ -12,7 +12,7 @@ import click
 from hloexec.cli.options import ByteCount, KeyValue, named_policy
 from hloexec.structs import frozen
 
-__all__ = ["RunOptions", "custom_call_option", "register_custom_calls", "run_options"]
+__all__ = ["RunOptions", "register_custom_calls", "run_option", "run_options"]
 
 
 def _option(name: str, *, default: object = None, **settings: object) -> Any:
@@ -167,12 +167,10 @@ def register_custom_calls(calls: Iterable[tuple[str, str]]) -> None:
             register_custom_call(target, imported_function(where))
 
 
-def custom_call_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --custom-call alone, whose values the command receives as `custom_calls`."""
-    field = attrs.fields(RunOptions).custom_calls
-    option = click.option(field.metadata["name"], field.name, **field.metadata["settings"])
-    command: Callable[..., Any] = option(function)
-    return command
+def run_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add one of these options alone, whose value the command receives under the name of the field."""
+    field = getattr(attrs.fields(RunOptions), name)
+    return click.option(field.metadata["name"], field.name, **field.metadata["settings"])
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,6 +184,5 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(given=given, **values)
 
     for field in reversed(fields):
-        option = click.option(field.metadata["name"], field.name, **field.metadata["settings"])
-        command = option(command)
+        command = run_option(field.name)(command)
     return command

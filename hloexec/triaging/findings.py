@@ -221,6 +221,8 @@ class Triage(Described):
     seconds: float
     is_complete: bool
     """Whether all were looked at, and a representative of each group minified."""
+    distribution: str = "normal"
+    """What random inputs are like."""
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())

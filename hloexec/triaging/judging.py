@@ -89,7 +89,11 @@ def inputs_of(case: Case, module: Module, settings: Settings, snapshot: Snapshot
         return [[row[number] for number in range(len(parameters))] for row in rows]
     if snapshot is not None and snapshot.inputs_per_device:
         return [list(row) for row in snapshot.inputs_per_device]
-    return [random_inputs(module, settings.seed)]
+    return [_random(module, settings)]
+
+
+def _random(module: Module, settings: Settings) -> list[Value]:
+    return random_inputs(module, settings.seed, settings.distribution)
 
 
 def _judged_pair(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
@@ -126,8 +130,7 @@ def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[
     assert case.dump is not None
     (module,) = (each for each in dumped_modules(case.dump) if each.stages[0].path == case.files[0])
     options = {"numerics": settings.numerics, "budget": settings.search_seconds, **settings.run_options}
-    inputs = None if not case.inputs else (lambda first: inputs_of(case, first, settings))
-    steps = diff_stages(module.stages, inputs, lambda _: None, options)
+    steps = diff_stages(module.stages, lambda first: inputs_of(case, first, settings), lambda _: None, options)
     outcomes = [step.outcome for step in steps]
     worst = next(
         (each for each in ("differ", "not compared", "not decided", "rounding only") if each in outcomes), "agree"
@@ -141,7 +144,7 @@ def _judged_stages(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     notes = tuple(step.reason for step in steps if step.outcome == "not compared")
     if blamed is not None and blamed.diff is not None:
         blank = attrs.evolve(blank, step=str(blamed), notes=notes)
-        return _judged_diff(blank, blamed.diff, [random_inputs(blamed.diff.before, settings.seed)], settings, tell)
+        return _judged_diff(blank, blamed.diff, [_random(blamed.diff.before, settings)], settings, tell)
     count = next((step.diff.after.instruction_count for step in reversed(steps) if step.diff is not None), 0)
     reason = notes[0] if outcome == "not compared" else ""
     return attrs.evolve(blank, outcome=outcome, reason=reason, notes=notes, instruction_count=count)

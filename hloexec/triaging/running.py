@@ -30,6 +30,7 @@ from hloexec.arguments import (
 )
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.exec.observers import Attached, Observer, Stages
+from hloexec.inputs import DISTRIBUTIONS
 from hloexec.minifying.oracles import XLA, policy_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.triaging.collecting import Case, cases_of
@@ -59,6 +60,7 @@ def triage(
     memory: int | str = "4G",
     numerics: str | NumericsPolicy = "reference",
     seed: int = 0,
+    distribution: str = "normal",
     elided: str = "zeros",
     unknown: str = "error",
     observers: Sequence[Observer] = (),
@@ -73,7 +75,8 @@ def triage(
       which runs it through jaxlib, or another numerics policy.
 
     Files end in `.hlo`, `.txt`, `.pb` or `.mlir`, and may be gzipped. Inputs are those in `NAME.inputs.npz` (or
-    `NAME.inputs.0.npz`, … for each device) or in a snapshot, else random. `select` are patterns of names.
+    `NAME.inputs.0.npz`, … for each device) or in a snapshot, else random: `seed` and `distribution` are those of
+    `random_inputs`. `select` are patterns of names.
 
     Each module is judged in a process of its own, `jobs` of them at once, in at most `timeout` seconds and `memory`
     bytes. Crashes and what takes too long or too much are outcomes like others. For what differs, `diff` or `find_nan`
@@ -84,11 +87,12 @@ def triage(
     options goes on where one was stopped, by Ctrl-C, too: that gives what is known, and `is_complete` is False. Without
     it, nothing is kept. The result is the same for any number of jobs, as far as no search ends for want of time.
 
-    Raises InputError where there is no module, or nothing to compare one with; where a partner is missing; and where
-    `output` lies in a folder of modules, or has something else or results of other options.
+    Raises InputError where there is no module, or nothing to compare one with; where a partner is missing; where a
+    `distribution` is given, but each module has its inputs; and where `output` lies in a folder of modules, or has
+    something else or results of other options.
     """
     start = time.perf_counter()
-    settings = _settings(against, numerics, seed, elided, unknown, timeout, memory)
+    settings = _settings(against, numerics, seed, distribution, elided, unknown, timeout, memory)
     require_flags(minify=minify)
     require_integer("jobs", jobs, 1)
     patterns = texts("select", select)
@@ -100,6 +104,8 @@ def triage(
         _require_outside(output, folders)
     cases = cases_of(folders[0], folders[1] if len(folders) > 1 else None, patterns)
     _require_comparable(cases, settings)
+    if distribution != "normal" and all(case.inputs for case in cases):
+        raise InputError(f"distribution is {distribution}, but each module has its inputs beside it; leave it out")
     warn_of_unlimited_memory(settings.memory)
     with _store(output, settings) as store:
         keys = {case.name: store.key(case) for case in cases}
@@ -120,6 +126,7 @@ def triage(
         case_count=len(cases),
         seconds=time.perf_counter() - start,
         is_complete=search.is_complete,
+        distribution=distribution,
     )
 
 
@@ -127,6 +134,7 @@ def _settings(
     against: str | NumericsPolicy | None,
     numerics: str | NumericsPolicy,
     seed: int,
+    distribution: str,
     elided: str,
     unknown: str,
     timeout: float,
@@ -135,6 +143,7 @@ def _settings(
     """The options of `triage`, checked."""
     other = _other_side(against)
     require_seed(seed)
+    require_choice("distribution", distribution, DISTRIBUTIONS)
     require_choice("elided", elided, ("zeros", "random", "error"))
     require_choice("unknown", unknown, ("error", "zeros", "random"))
     require_number("timeout", timeout)
@@ -145,7 +154,7 @@ def _settings(
     policy = numerics_policy(numerics)
     if other == f"policy:{policy.name}":
         raise InputError(f"against is {policy.name}, the policy that modules run under: nothing could differ")
-    return Settings(other, policy.name, int(seed), elided, unknown, float(timeout), size)
+    return Settings(other, policy.name, int(seed), elided, unknown, float(timeout), size, distribution)
 
 
 def _other_side(against: str | NumericsPolicy | None) -> str | None:

@@ -31,6 +31,8 @@ class Settings:
     """Seconds that a module may take."""
     memory: int
     """Bytes that a module may take."""
+    distribution: str = "normal"
+    """What random inputs are like."""
 
     @property
     def is_against_xla(self) -> bool:

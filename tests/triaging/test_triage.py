@@ -274,6 +274,35 @@ def test_recorded_inputs_decide_whether_a_pair_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_what_differs_on_large_numbers_only_is_found_on_those(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The square of a number above 1.9e19 is infinite in f32."""
+    from tests.records import read_record
+
+    text = "HloModule m\nENTRY e { x = f32[99] parameter(0)\n t = f32[99] %s\n ROOT r = f32[99] %s }\n"
+    before, after = text % ("multiply(x, x)", "sqrt(t)"), text % ("abs(x)", "copy(t)")
+    _pair(tmp_path / "modules", "a", before, after)
+    for stage, each in (("before_optimizations", before), ("cpu_after_optimizations", after)):
+        (tmp_path / f"modules/module_0001.jit_f.{stage}.txt").write_text(each)
+    words = ["triage", str(tmp_path / "modules"), "--no-minify", "--json"]
+    assert main(words) == 0
+    record = read_record(capsys.readouterr().out)
+    assert record["distribution"] == "normal" and "differ" not in record["outcome_counts"]
+    assert main([*words, "--distribution", "large"]) == 1
+    record = read_record(capsys.readouterr().out)
+    assert (record["distribution"], record["outcome_counts"]) == ("large", {"differ": 2})
+    found = hloexec.triage(tmp_path / "modules", distribution="large", select=["a"], minify=False)
+    assert [module.difference for module in found.modules] == ["NaN or infinities"]
+    with pytest.raises(hloexec.InputError, match="distribution must be one of normal"):
+        hloexec.triage(tmp_path / "modules", distribution="odd")
+    console = Console(width=500)
+    with console.capture() as capture:
+        console.print(triage_view(found, 5))
+    assert "a.after.hlo --distribution large" in capture.get()
+
+
+@pytest.mark.usefixtures("here")
 def test_recorded_results_of_other_shapes_are_one_cause(tmp_path: Path) -> None:
     """A leaf too few, one of another size, and one too many."""
     for name, sizes in {"few": [16], "large": [17], "many": [16, 16]}.items():
@@ -302,6 +331,7 @@ def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path)
     assert keys[0] == keys[1] != keys[2]
     first = cases_of(tmp_path / "modules", None, ())[0]
     assert Store(tmp_path, attrs.evolve(settings, seed=1)).key(first) != keys[0]
+    assert Store(tmp_path, attrs.evolve(settings, distribution="large")).key(first) != keys[0]
     assert Store(tmp_path, attrs.evolve(settings, timeout=99.0)).key(first) == keys[0]
 
 

@@ -42,10 +42,12 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("packed/a.txt.gz").write_bytes(b"\x1f\x8bnonsense")
     _write("orphans", "a.before.hlo", "a.after.hlo")
     np.savez("orphans/b.expected.npz", np.ones(4, np.float32))
+    _write("recorded", "a.before.hlo", "a.after.hlo")
+    np.savez("recorded/a.inputs.npz", np.ones(4, np.float32))
     Path("used").mkdir()
     Path("used/letter.txt").write_text("mine")
     settings = {
-        "against": None, "elided": "zeros", "memory": 1 << 32, "numerics": "reference", "seed": 0, "timeout": 120.0,
+        "against": None, "distribution": "normal", "elided": "zeros", "memory": 1 << 32, "numerics": "reference", "seed": 0, "timeout": 120.0,
         "unknown": "error",
     }  # fmt: skip
     known = {"schema": "hloexec.triage-folder", "hloexec": hloexec.__version__, "settings": settings}
@@ -90,6 +92,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pairs --timeout 0", "0 is not in the range"),
         ("pairs --memory much", "'much' is not a number of bytes"),
         ("pairs --seed -1", "-1 is not in the range"),
+        ("pairs --distribution odd", "'odd' is not one of 'normal', 'uniform'"),
+        ("recorded --distribution special", "each module has its inputs beside it"),
+        ("pairs -o kept --distribution large", "results of other options: distribution was 'normal'"),
         ("pairs -o pairs", "lies in 'pairs'"),
         ("pairs -o pairs/found", "lies in 'pairs'"),
         ("pairs -o ''", "is empty"),

@@ -57,7 +57,7 @@ RECORDS: Mapping[str, str] = {
     "minified_device_count trial_count accepted_count check_outcomes total_seconds is_complete is_confirmed hlo_text "
     "failing_command",
     "graph": "file module computation around? distance? instruction_count edge_count files coloured_by? coloured dot?",
-    "triage": "folder other_folder? output_folder? case_count outcome_counts cause_groups triaged_modules "
+    "triage": "folder other_folder? output_folder? distribution case_count outcome_counts cause_groups triaged_modules "
     "total_seconds is_complete",
     "ops": "opcodes",
     "error": "error",

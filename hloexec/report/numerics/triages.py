@@ -165,7 +165,8 @@ def _commands(found: Triage) -> list[str]:
             continue
         first = next(each for each in group.members if each.name == group.representative)
         if first.kind == "pair":
-            commands.append(shlex.join(["hloexec", "diff", *first.files]))
+            drawn = [] if found.distribution == "normal" else ["--distribution", found.distribution]
+            commands.append(shlex.join(["hloexec", "diff", *first.files, *drawn]))
     return commands
 
 
@@ -175,6 +176,7 @@ def triage_record(found: Triage) -> dict[str, object]:
         "folder": found.folder,
         "other_folder": found.other,
         "output_folder": found.output,
+        "distribution": found.distribution,
         "case_count": found.case_count,
         "outcome_counts": found.counts,
         "cause_groups": list(map(_group_record, found.groups)),

@@ -10,6 +10,7 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.options import ByteCount, html_option, json_option
 from hloexec.cli.reports import show_report, write_command_page
+from hloexec.cli.run_options import run_option
 
 __all__ = ["command"]
 
@@ -56,6 +57,7 @@ __all__ = ["command"]
     "--numerics", metavar="POLICY", default="reference", show_default=True, help="Numerics policy of the runs."
 )
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Seed of random inputs.")
+@run_option("distribution")
 @click.option(
     "--elided",
     type=click.Choice(("zeros", "random", "error")),
@@ -106,6 +108,7 @@ def command(
             "other folder": other,
             "against": settings["against"],
             "policy": settings["numerics"],
+            "distribution": settings["distribution"],
         }
         told = tuple((name, value) for name, value in facts.items() if value is not None)
         write_command_page(html, found, None, partial(triage_page_view, found), told)

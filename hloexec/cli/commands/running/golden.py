@@ -15,7 +15,7 @@ from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option
 from hloexec.cli.problems import as_options, commands_at_hand
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, custom_call_option, register_custom_calls, run_options
+from hloexec.cli.run_options import RunOptions, register_custom_calls, run_option, run_options
 
 if TYPE_CHECKING:
     from hloexec.golden import GoldenCheck
@@ -129,7 +129,7 @@ def record(
     help="Check this result, computed elsewhere, instead of running a module.",
 )
 @click.option("--update", is_flag=True, help="If the result has changed, record it as the expected result.")
-@custom_call_option
+@run_option("custom_calls")
 @click.option(
     "--top", type=click.IntRange(min=0), default=3, help="Number of failures to show in detail, 0 for all (default 3)."
 )

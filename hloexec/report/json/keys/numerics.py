@@ -236,6 +236,7 @@ NUMERICS: Mapping[str, tuple[str, str]] = {
     # Triage.
     "other_folder": ("text", "The second folder, where there are two."),
     "output_folder": ("text", "The folder in which results are kept."),
+    "distribution": ("normal|uniform|ones|zeros|iota|special|large|edges", "What random inputs are like."),
     "case_count": ("integer", "How many modules, pairs and chains of stages there are."),
     "outcome_counts": ("{integer}", "How many modules have each outcome."),
     "cause_groups": ("[cause_group]", "Modules with the same cause, those that differ first, the largest group first."),
