@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import re
 import subprocess
@@ -477,6 +479,10 @@ def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         (b"HloModule \xff", "not UTF-8"),
         (b"HloModule m\x00", "zero byte"),
         ("plain prose".encode("utf-16"), "found 'prose'"),
+        ("plain prose".encode("utf-16-be"), "found 'prose'"),
+        (lzma.compress(b"HloModule m" * 9), "file is compressed with xz: unpack it first"),
+        (gzip.compress(bz2.compress(b"HloModule m" * 9), mtime=0), "file is compressed with bzip2: unpack it first"),
+        (b"\x28\xb5\x2f\xfd\x04\x00" + b"HloModule m", "file is compressed with zstd: unpack it first"),
     ],
 )
 def test_what_is_no_module_is_refused_with_a_reason(data: bytes, message: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hloexec.errors import HloError, InputError, warn
-from hloexec.interop.content import Format, decoded, detect, unpacked
+from hloexec.interop.content import Format, decoded, detect, require_unpacked, unpacked
 from hloexec.ir import Module, TupleShape
 from hloexec.structs import frozen
 from hloexec.text import format as format_module
@@ -62,6 +62,7 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     if form in _OTHERS:
         raise InputError(f"{filename} is not a module: it holds {form.value}, which {_OTHERS[form]}")
     if form is Format.PROTO:
+        require_unpacked(data, filename)
         from hloexec.interop.protos import module_file
 
         return _module(module_file(data, filename), filename, strict)
@@ -89,6 +90,7 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
     """
     data = unpacked(data, filename)
     if data.strip() and detect(data) is Format.PROTO:
+        require_unpacked(data, filename)
         from hloexec.interop.protos import module_file
 
         file = module_file(data, filename, with_values=True)

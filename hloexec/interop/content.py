@@ -17,15 +17,19 @@ from hloexec.wording import byte_text
 if TYPE_CHECKING:
     from gzip import GzipFile
 
-__all__ = ["Format", "decoded", "detect", "read_limited", "require_unpackable", "unpacked"]
+__all__ = ["Format", "decoded", "detect", "read_limited", "require_unpackable", "require_unpacked", "unpacked"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_OTHERS_PACKED = {b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+"""What files begin with that other programs have compressed."""
 _ARRAYS_MAGIC = (b"PK\x03\x04", b"\x93NUMPY")
 _BUFFER_ASSIGNMENT_START = re.compile(
     rb"BufferAssignment:|Used values:\s|HloLiveRange \(max |Memory Space: |Total bytes(?: used)?: \d"
 )
 _MLIR_BYTECODE_MAGIC = b"ML\xefR"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF_16_BE = re.compile(rb"(?:\0[\t\n\r -~]){8}")
+"""How a text in UTF-16 begins that has no mark; no protocol buffer begins with a zero."""
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|\xef\xbb\xbf)*")
 _MLIR_START = re.compile(
     rb'module\b|"?builtin\.module"?|"?func\.func"?|"?(?:stablehlo|vhlo|mhlo)\.|#[\w.]+ ?=|![\w.]+ ?='
@@ -80,6 +84,13 @@ def require_unpackable(filename: str, packed: int, size: int) -> None:
         raise InputError(f"{filename} holds more than {byte_text(most)}, {_MOST_RATIO} times what it holds packed")
 
 
+def require_unpacked(data: bytes, filename: str) -> None:
+    """InputError, with the name of the program, where another than gzip has compressed what is no text."""
+    for magic, program in _OTHERS_PACKED.items():
+        if data.startswith(magic):
+            raise InputError(f"{filename} is compressed with {program}: unpack it first")
+
+
 def unpacked(data: bytes, filename: str) -> bytes:
     """The bytes under any layers of gzip; a text in UTF-16, as PowerShell writes the output of commands, in UTF-8."""
     most = min(_MOST_BYTES, max(_MOST_RATIO * len(data), _ALWAYS_UNPACKED))
@@ -90,9 +101,10 @@ def unpacked(data: bytes, filename: str) -> bytes:
             data = read_limited(GzipFile(fileobj=io.BytesIO(data)), filename, most)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"cannot unpack {filename}, which starts like a gzip file: {error}") from error
-    if data.startswith(_UTF_16_MARKS):
+    encoding = "utf-16-be" if _UTF_16_BE.match(data) else "utf-16" if data.startswith(_UTF_16_MARKS) else None
+    if encoding is not None:
         with suppress(UnicodeDecodeError):
-            return data.decode("utf-16").encode()
+            return data.decode(encoding).encode()
     return data
 
 
