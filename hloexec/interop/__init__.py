@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hloexec.errors import HloError, InputError, warn
-from hloexec.interop.content import Format, decoded, detect, require_unpacked, unpacked
+from hloexec.interop.content import Format, decoded, detect, mentions_mlir, require_unpacked, unpacked
 from hloexec.ir import Module, TupleShape
 from hloexec.structs import frozen
 from hloexec.text import format as format_module
@@ -67,7 +67,9 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
 
         return _module(module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
-        return parse(decoded(data, filename), filename=filename, strict=strict)
+        hlo = decoded(data, filename)
+        module = None if strict or not mentions_mlir(data) else _embedded(hlo, filename)
+        return parse(hlo, filename=filename, strict=strict) if module is None else module
     from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir
 
     what = f"{filename} ({form.value})"
@@ -77,8 +79,28 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
         export = read_export(data, filename)
         return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
     is_bytecode = form is Format.MLIR_BYTECODE
-    text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
+    try:
+        text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
+    except InputError:
+        module = None if strict or is_bytecode else _embedded(decoded(data, filename), filename)
+        if module is None:
+            raise
+        return module
     return parse(text, filename=f"{filename} as HLO text", strict=strict)
+
+
+def _embedded(text: str, filename: str) -> Module | None:
+    """The only module of MLIR in a text that holds more; None where there is none."""
+    from hloexec.interop.embedded import embedded_mlir
+    from hloexec.interop.through_jaxlib import text_of_mlir
+
+    found = embedded_mlir(text, filename)
+    if found is None:
+        return None
+    hlo = text_of_mlir(found[0], f"{filename} ({Format.MLIR_TEXT.value})")
+    for removed in found[1]:
+        warn(f"{filename}: {removed}")
+    return parse(hlo, filename=f"{filename} as HLO text")
 
 
 def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:

@@ -17,7 +17,16 @@ from hloexec.wording import byte_text
 if TYPE_CHECKING:
     from gzip import GzipFile
 
-__all__ = ["Format", "decoded", "detect", "read_limited", "require_unpackable", "require_unpacked", "unpacked"]
+__all__ = [
+    "Format",
+    "decoded",
+    "detect",
+    "mentions_mlir",
+    "read_limited",
+    "require_unpackable",
+    "require_unpacked",
+    "unpacked",
+]
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _OTHERS_PACKED = {b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -75,6 +84,11 @@ def detect(data: bytes) -> Format:
     if _MLIR_START.match(data, first) and _MLIR_WORD.search(data):
         return Format.MLIR_TEXT
     return Format.HLO_TEXT
+
+
+def mentions_mlir(data: bytes) -> bool:
+    """Whether a text that is no MLIR as a whole may have some in it, and no module of HLO."""
+    return b"HloModule" not in data and _MLIR_WORD.search(data) is not None
 
 
 def require_unpackable(filename: str, packed: int, size: int) -> None:

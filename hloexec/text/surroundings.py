@@ -202,7 +202,7 @@ def advice(text: str) -> str | None:
     if text.lstrip().startswith("{ lambda"):
         return "the text is a jaxpr: jax.jit(f).lower(…).as_text('hlo') gives HLO"
     if not headers and _MLIR.search(text[:20_000]):
-        return "the text is MLIR: hloexec.load reads files that hold StableHLO and nothing else"
+        return "the text is MLIR: give the whole StableHLO module in a file"
     hunks = _HUNK.findall(_by_file(text)[1]) if "@@ -" in text else []
     if len(hunks) > 1 or (hunks and int(hunks[0]) > 1):
         return (
