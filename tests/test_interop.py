@@ -477,6 +477,7 @@ def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         (field(1, field(1, field(1, b"x"))) + b"\x00\x00", "number 0"),
         (b"\x07\x00", "wire type"),
         (b"HloModule \xff", "not UTF-8"),
+        (b"HloModule m\n// na\xefve\n", "the byte 0xef at offset 17, on line 2, is not UTF-8"),
         (b"HloModule m\x00", "zero byte"),
         ("plain prose".encode("utf-16"), "found 'prose'"),
         ("plain prose".encode("utf-16-be"), "found 'prose'"),

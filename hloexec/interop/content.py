@@ -142,9 +142,9 @@ def decoded(data: bytes, filename: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        byte = data[error.start]
+        byte, line = data[error.start], data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{filename} is not text: the byte 0x{byte:02x} at offset {error.start} is not UTF-8"
+            f"{filename} is not text: the byte 0x{byte:02x} at offset {error.start}, on line {line}, is not UTF-8"
         ) from error
     if "\0" in text:
         raise InputError(f"{filename} is not text: there is a zero byte at offset {data.index(0)}")
