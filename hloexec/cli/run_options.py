@@ -183,6 +183,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         register_custom_calls(given.custom_calls)
         return function(given=given, **values)
 
+    wrapped: Callable[..., Any] = command
     for field in reversed(fields):
-        command = run_option(field.name)(command)
-    return command
+        wrapped = run_option(field.name)(wrapped)
+    return wrapped
