@@ -18,6 +18,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
+from hloexec.parameter_names import ParameterNames
 from hloexec.wording import listing, natural_number, quoted, suggestion
 
 __all__ = [
@@ -89,17 +90,28 @@ def jax_advice(value: object) -> str:
 
 
 def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[int]:
-    """The numbers of the parameters that keys are for, each a name or a number; InputError for one that is neither."""
-    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
+    """The numbers of the parameters that keys are for, each a number, a name, or the path that a name stands for.
+
+    InputError for a key that is none of them, or may mean several.
+    """
+    numbers = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
+    names: ParameterNames | None = None
     found = []
     for key in keys:
-        number = names.get(key.removeprefix("%"), key) if isinstance(key, str) else key
-        if isinstance(number, str):
-            number = natural_number(number)
-        if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(names):
-            listed = f", numbered from 0 and named {listing(names, 20)}" if names else ""
-            near = suggestion(key.removeprefix("%"), names) if isinstance(key, str) else ""
-            raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(names)}{listed}{near}")
+        number = key
+        near = ""
+        if isinstance(key, str):
+            name = key.removeprefix("%")
+            number = numbers[name] if name in numbers else natural_number(name)
+            if number is None:
+                names = ParameterNames(computation.parameters) if names is None else names
+                meant = names.whole(name)
+                if len(meant) > 1:
+                    raise InputError(f"{quoted(key)} may mean {names.listed(meant)}; give the number")
+                number, near = (meant[0], "") if meant else (None, names.near(name))
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(numbers):
+            listed = f", numbered from 0 and named {listing(numbers, 20)}" if numbers else ""
+            raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(numbers)}{listed}{near}")
         found.append(int(number))
     return found
 

@@ -256,7 +256,7 @@ def test_inputs_that_do_not_fit_are_refused_with_the_reason(
 def test_a_name_that_may_mean_two_parameters_is_refused(tmp_path: Path) -> None:
     parameters = [parameter(0, TupleShape((shape("f32"), shape("f32"))), "p"), parameter(1, shape("f32"), "p.1")]
     np.savez(tmp_path / "x.npz", **{"p.1": np.float32(0)})
-    with pytest.raises(LiteralError, match=r"key 'p.1' may mean parameter 0 or 1; key it by number"):
+    with pytest.raises(LiteralError, match=r"key 'p.1' may mean parameter 0 \(p\) or 1 \(p.1\); key it by number"):
         literals.load_inputs(tmp_path / "x.npz", parameters)
 
 

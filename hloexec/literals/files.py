@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, 
 from hloexec.literals.entries import entries
 from hloexec.literals.npz import Entry, Expected, encode, write_npz
 from hloexec.literals.pairing import are_numbered, pairings
+from hloexec.parameter_names import ParameterNames, Within
 from hloexec.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
 from hloexec.wording import listing, natural_number
 
@@ -25,7 +25,6 @@ __all__ = ["input_files", "load", "load_arrays", "load_inputs", "load_value", "r
 Path: TypeAlias = tuple[int, ...]
 Place: TypeAlias = tuple[int, Path, Expected]
 """A parameter's number, and the index and shape of a leaf of it."""
-_JAX_NAME = re.compile(r"(?P<whole>\w+?(?:__(?P<last>\w+?)__)?)\.\d+")
 _NOTHING = np.zeros(0, np.uint8)
 
 
@@ -131,7 +130,8 @@ def load_inputs(
     parameters: Sequence[Instruction],
     given: Iterable[int] = (),
 ) -> dict[int, Value]:
-    """The values of a computation's parameters by number, from a `.npz` file keyed by number or name.
+    """The values of a computation's parameters by number, from a `.npz` file keyed by number or name, or by the
+    path that a name stands for.
 
     Where the keys say neither (those of `numpy.savez` for all arguments of a function, some of which jit has dropped;
     names of a framework's), what the arrays hold decides, if there is but one way; a warning says what is taken for
@@ -140,18 +140,18 @@ def load_inputs(
     values that do not fit.
     """
     given = frozenset(given)
-    expected = _expected_inputs(parameters)
-    chosen = _inputs_by_content(path, parameters, expected)
+    keys = _Keys(parameters)
+    chosen, is_all = _inputs_by_content(path, parameters, keys, given)
     leaves: dict[int, dict[Path, Value]] = {number: {} for number in range(len(parameters)) if number not in given}
     for entry in entries(path):
         if not parameters and entry.stem == WHOLE:
             entry.read(TupleShape())
             continue
-        places = _places_of(entry, expected) if chosen is None else chosen.get(entry.key, [])
-        if chosen is not None and not places:
+        places = [chosen[entry.key]] if entry.key in chosen else [] if is_all else keys.places(entry)
+        if is_all and not places:
             continue
         if len(places) != 1:
-            raise LiteralError(f"{entry.where} {_stray(entry.stem, places, parameters)}")
+            raise LiteralError(f"{entry.where} {_stray(entry.stem, places, parameters, keys.names)}")
         ((number, index, shape),) = places
         if number in given:
             continue
@@ -173,61 +173,78 @@ def load_inputs(
     return values
 
 
-def _places_of(entry: Entry, expected: Mapping[str, list[Place]]) -> list[Place]:
-    """The leaves that the key of an entry may mean."""
-    return expected.get(entry.stem) or expected.get(entry.number, [])
+class _Keys:
+    """What the keys of a file of parameters mean: numbers, names, and the paths that names stand for."""
+
+    def __init__(self, parameters: Sequence[Instruction]) -> None:
+        self.names = ParameterNames(parameters)
+        self._expected = _expected_inputs(parameters)
+        self._leaves = {number: leaf for number, index, leaf in _array_leaves(parameters) if not index}
+
+    def places(self, entry: Entry) -> list[Place]:
+        """The leaves that the key of an entry may mean."""
+        found = self._expected.get(entry.stem) or self._expected.get(entry.number, [])
+        if found or index_of(entry.stem) is not None:
+            return found
+        return [(number, (), self._leaves[number]) for number in self.names.whole(entry.stem) if number in self._leaves]
+
+    def within(self, found: Iterable[Entry]) -> dict[str, tuple[Place, Within]]:
+        """The leaf for each key that is the path of one without the argument's name, where no other one has that path.
+
+        What begins with a number may have that of an argument there, but all or none of the keys.
+        """
+        meant: dict[str, tuple[Place, Within]] = {}
+        for entry in found:
+            each = [within for within in self.names.within(entry.stem) if within.number in self._leaves]
+            if len({within.number for within in each}) == 1:
+                meant[entry.key] = (each[0].number, (), self._leaves[each[0].number]), each[0]
+        numbered = {(within.position, within.argument) for _, within in meant.values() if within.position is not None}
+        is_sure = len(numbered) == len(dict(numbered)) == len({argument for _, argument in numbered})
+        return {key: each for key, each in meant.items() if is_sure or each[1].position is None}
 
 
-def _inputs_by_content(
-    path: str | os.PathLike[str], parameters: Sequence[Instruction], expected: Mapping[str, list[Place]]
-) -> dict[str, list[Place]] | None:
-    """The leaf for each key of a file whose keys are not those of the parameters; none for what belongs to no leaf.
-
-    None where the keys speak for themselves, or what the file holds does not say more.
-    """
-    found = list(entries(path))
-    named = {entry.key: places[0] for entry in found if len(places := _places_of(entry, expected)) == 1}
-    if not parameters or len(named) == len(found):
-        return None
-    leaves = [
+def _array_leaves(parameters: Sequence[Instruction]) -> list[Place]:
+    return [
         (number, index, leaf)
         for number, parameter in enumerate(parameters)
         for index, leaf in _leaves_of(parameter.shape)
         if isinstance(leaf, ArrayShape) and leaf.is_array
     ]
+
+
+def _inputs_by_content(
+    path: str | os.PathLike[str], parameters: Sequence[Instruction], keys: _Keys, given: Collection[int]
+) -> tuple[dict[str, Place], bool]:
+    """The leaf for each key of a file whose keys are not those of the parameters, and whether what has other keys
+    belongs to no leaf. Nothing where the keys speak for themselves, or what the file holds does not say more.
+    """
+    found = list(entries(path))
+    meant = {entry.key: keys.places(entry) for entry in found}
+    named = {key: places[0] for key, places in meant.items() if len(places) == 1}
+    if not parameters or len(named) == len(found) or any(len(places) > 1 for places in meant.values()):
+        return {}, False
+    leaves = _array_leaves(parameters)
     if are_numbered([entry.stem for entry in found]):
         named = {}
     elif any(index_of(entry.stem) is not None for entry in found if entry.key not in named):
-        return None
-    names = _named_by_jax(found, parameters, leaves)
-    if names is None:
+        return {}, False
+    within = keys.within(entry for entry in found if entry.key not in named)
+    named |= {key: place for key, (place, _) in within.items()}
+    said: Iterable[str] = ()
+    names: dict[str, Place] | None = named
+    if not {number for number, *_ in leaves} - set(given) <= {number for number, *_ in named.values()}:
         names = _named_by_shape(path, named, [leaf for leaf in leaves if leaf not in named.values()])
         if names is None:
-            return None
-        taken = (f"{key} is {_key(index, parameters[number].name)}" for key, (number, index, _) in names.items())
+            return named, False
+        said = names
+    elif len({each.argument for _, each in within.values() if each.position is None}) > 1:
+        said = within  # one of the arguments may have had the other's leaf
+    if taken := [f"{key} is {_key(names[key][1], parameters[names[key][0]].name)}" for key in said]:
         warn(f"{os.fspath(path)!r} is not keyed by parameter: {listing(taken, 20)}")
     if dropped := [entry.key for entry in found if entry.key not in names]:
         none = f"belong{'s' if len(dropped) == 1 else ''} to no parameter"
         warn(f"{os.fspath(path)!r}: {listing(dropped, 8)} {none}, as arguments that jit drops since nothing uses them")
-    return {key: [place] for key, place in names.items()}
-
-
-def _named_by_jax(
-    found: Sequence[Entry], parameters: Sequence[Instruction], leaves: Sequence[Place]
-) -> dict[str, Place] | None:
-    """The leaf for each key, where all leaves have keys that are the names of a function's arguments.
-
-    JAX names a parameter after its argument, as in `x.1`, or `params__w__.1` for `params['w']`.
-    """
-    by_name: dict[str, list[Place]] = {}
-    for place in leaves:
-        name = _JAX_NAME.fullmatch(parameters[place[0]].name)
-        if place[1] or name is None:
-            return None
-        for each in {name["whole"], name["last"] or name["whole"]}:
-            by_name.setdefault(each, []).append(place)
-    names = {entry.key: by_name[entry.stem][0] for entry in found if len(by_name.get(entry.stem, [])) == 1}
-    return names if len({place[0] for place in names.values()}) == len(leaves) == len(names) else None
+    return names, True
 
 
 def _named_by_shape(
@@ -271,13 +288,10 @@ def _expected_inputs(parameters: Sequence[Instruction]) -> dict[str, list[Place]
     return expected
 
 
-def _stray(
-    stem: str,
-    places: Sequence[tuple[int, Path, Any]],
-    parameters: Sequence[Instruction],
-) -> str:
-    if places:
-        return f"may mean parameter {' or '.join(str(place[0]) for place in places)}; key it by number"
+def _stray(stem: str, places: Sequence[Place], parameters: Sequence[Instruction], names: ParameterNames) -> str:
+    meant = sorted({place[0] for place in places} or {within.number for within in names.within(stem)})
+    if len(meant) > 1:
+        return f"may mean {names.listed(meant)}; key it by number"
     head, _, rest = stem.partition(".")
     number = natural_number(head)
     if number is not None and number < len(parameters):
@@ -288,7 +302,7 @@ def _stray(
         return "belongs to no parameter: the module has none"
     return (
         f"belongs to no parameter: they are keyed by number, 0 to {len(parameters) - 1}, or by name, such as "
-        f"{parameters[0].name}"
+        f"{parameters[0].name}{names.near(stem)}"
     )
 
 

@@ -18,6 +18,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.literals.pairing import pairings
+from hloexec.parameter_names import mangled, path_of, stem_of
 from hloexec.pytrees import is_branch, tree_leaves
 from hloexec.structs import frozen
 from hloexec.wording import counted, listing
@@ -26,7 +27,6 @@ __all__ = ["values_of_tree"]
 
 _ROOT = re.compile(r"\w+(\[\d+\])?|kwargs\['\w+'\]")
 """What stands for an argument in a path; `args[0]` is one of many."""
-_PATH = re.compile(r"[A-Za-z_]\w*([\[.].*)?")
 _NUMBERED = re.compile(r"(arg|args|p|param|params|parameter|input|inputs)?_?\d*", re.IGNORECASE)
 
 
@@ -48,7 +48,7 @@ class _Name:
 
     def root(self, path: str) -> str | None:
         """What names the argument of which a leaf has this path; None where it has another one."""
-        end = path if self.is_exact else _mangled(path)
+        end = path if self.is_exact else mangled(path)
         if not self.text.endswith(end):
             return None
         root = self.text[: len(self.text) - len(end)]
@@ -56,7 +56,7 @@ class _Name:
 
     def is_of(self, path: str) -> bool:
         """Whether this is the whole path, with the argument's name."""
-        return self.text == (path if self.is_exact else _mangled(path))
+        return self.text == (path if self.is_exact else mangled(path))
 
 
 def values_of_tree(computation: Computation, given: Sequence[Any] | Mapping[Any, Any]) -> list[Any] | None:
@@ -207,18 +207,13 @@ def _names(parameters: Sequence[Instruction]) -> list[_Name | None]:
     """The paths that parameters are named after; None for one that has only a number, or shares its name."""
     found: list[_Name | None] = []
     for parameter in parameters:
-        path = None if parameter.metadata is None else parameter.metadata.op_name
-        stem = parameter.name.partition(".")[0]
-        if path and _PATH.fullmatch(path) and not _NUMBERED.fullmatch(path):
+        path, stem = path_of(parameter), stem_of(parameter)
+        if path is not None and not _NUMBERED.fullmatch(path):
             found.append(_Name(path, True))
         else:
             found.append(None if _NUMBERED.fullmatch(stem) else _Name(stem, False))
     times = Counter(found)
     return [None if times[name] > 1 else name for name in found]
-
-
-def _mangled(path: str) -> str:
-    return re.sub(r"\W", "_", path)
 
 
 def _shapes(computation: Computation) -> list[ArrayShape]:
