@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.values import Array, rebuilt
 
-__all__ = ["as_array", "as_value", "exact_integers", "is_foreign", "may_become"]
+__all__ = ["as_array", "as_value", "exact_integers", "is_foreign", "may_become", "without_key_type"]
 
 _OWN = (np.ndarray, np.memmap)
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -58,6 +59,16 @@ def is_foreign(value: object) -> bool:
     """Whether it is an array of another library, or of a subclass of NumPy's."""
     kind = type(value)
     return kind not in _OWN and (hasattr(kind, "__array__") or hasattr(kind, "__dlpack__"))
+
+
+def without_key_type(value: Any) -> Any:
+    """The integers of a typed key of JAX's random numbers, which are what a module takes; anything else as it is."""
+    key_type = getattr(sys.modules.get("jax.dtypes"), "prng_key", None)
+    dtype = getattr(value, "dtype", None)
+    if key_type is None or dtype is None or isinstance(dtype, np.dtype) or not is_foreign(value):
+        return value
+    jax = sys.modules["jax"]
+    return jax.random.key_data(value) if jax.dtypes.issubdtype(dtype, key_type) else value
 
 
 def as_array(value: Any) -> Array:
@@ -111,6 +122,7 @@ def exact_integers(array: Array, element_type: ElementType, what: str) -> Array:
 
 
 def _converted(value: Any) -> Array:
+    value = without_key_type(value)
     if hasattr(value, "requires_grad"):
         # PyTorch's tensors may be part of a graph of gradients, and lie on a device.
         value = value.detach().cpu()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,12 +49,13 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
     return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), numerics=numerics)
 
 
-def expectation(against: str, module: Module, options: dict[str, Any], *, is_divided: bool) -> Expectation:
+def expectation(against: str, module: Module, options: dict[str, Any], *, file: str, is_divided: bool) -> Expectation:
     """What gives the expected result, and its tolerances, for the inputs of each device.
 
     `against` is XLA:CPU, a policy, a module, a golden, or a file; files are read at once, before anything runs.
-    `options` are the keyword arguments of `hloexec.run_devices` that give the result, `is_divided` whether its inputs
-    are whole arrays. Raises what keeps the result from being compared, as far as that shows before anything runs.
+    `options` are the keyword arguments of `hloexec.run_devices` that give the result, `file` holds the module, and
+    `is_divided` says whether its inputs are whole arrays. Raises what keeps the result from being compared, as far as
+    that shows before anything runs.
     """
     import hloexec
     from hloexec import literals
@@ -96,7 +98,20 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, is_div
     other = hloexec.load(against)
     # Constants that both texts elide are the same for both.
     known = {"elided": None} if elides_constants(other) and constants == options["elided"] else {}
-    return lambda values: (_run(other, values, {**options, "elided": constants}), known)
+    diff = shlex.join(["hloexec", "diff", file, against])
+
+    def result_of_other(values: list[list[Value]]) -> tuple[Value, dict[str, Any]]:
+        try:
+            return _run(other, values, {**options, "elided": constants}), known
+        except InputError as error:
+            if other.entry.parameter_shapes == module.entry.parameter_shapes:
+                raise
+            raise InputError(
+                f"{against!r} does not take the same inputs: {error.message}; if one of the modules is a part of the "
+                f"other for each device, {diff} compares them"
+            ) from error
+
+    return result_of_other
 
 
 def _require_one_device(against: str, module: Module, *, is_divided: bool) -> None:

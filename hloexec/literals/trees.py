@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.arrays import without_key_type
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape, Computation, Instruction
@@ -222,6 +223,7 @@ def _shapes(computation: Computation) -> list[ArrayShape]:
 
 def _may_be(value: Any, shape: ArrayShape) -> bool:
     """Whether a leaf may be of a shape, as far as its own shape and type say."""
+    value = without_key_type(value)
     try:
         sizes = tuple(getattr(value, "shape", ()))
     except TypeError:

@@ -176,7 +176,7 @@ def _unreadable() -> dict[str, tuple[Any, str]]:
     deleted = of_jax(X) + 1
     deleted.delete()
     return {
-        "key": (jax.random.key(0), "PRNGKeyArray cannot be read as an array: .*jax.random.key_data"),
+        "key": (jax.random.key(0), r"must be f32\[4\], .* but u32\[2\] was given"),
         "deleted": (deleted, "cannot be read as an array: Array has been deleted"),
         "masked": (np.ma.masked_array(X, X > 1), r"masked elements; .filled\(…\) fills them"),
         "int4": (WithDlpack(of_jax(X).astype("int4")), "cannot be read as an array: .*no DLPack equivalent"),

@@ -185,6 +185,9 @@ def test_a_file_is_read_before_anything_runs(
         (["--against", "empty.golden"], "golden.json"),
         (["--against", "bad.hlo"], "bad.hlo:1:8"),
         (["--against", "short.hlo"], "takes 1 inputs"),
+        (["--against", "part.hlo"], "part.hlo' does not take the same inputs: parameter 0 (x) must be f32[4,64]"),
+        (["--against", "part.hlo"], "; if one of the modules is a part of the other for each device, hloexec diff "),
+        (["--against", "part.hlo"], "for each device, hloexec diff dot.hlo part.hlo compares them\n"),
         (["--against", "bad.npz"], "neither a .npz nor a .npy file"),
         (["--against", "exact", "--infeed", "x.npz"], "--against compares results only"),
     ],
@@ -195,6 +198,7 @@ def test_wrong_uses_are_named_and_no_verdict(
     Path("bad.hlo").write_text("nothing")
     Path("bad.npz").write_text("nothing")
     Path("empty.golden").mkdir()
+    Path("part.hlo").write_text(DOT.replace("[8,", "[4,"))
     Path("short.hlo").write_text(op("f32[2] negate(x)", x="f32[2]"))
     assert main(["run", "dot.hlo", *words]) == 2
     assert message in capsys.readouterr().err

@@ -223,3 +223,31 @@ alone = hloexec.from_jax(lambda state: state.w + 1, state)
 assert np.array_equal(hloexec.run(alone, state), state.w + 1)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+def test_typed_keys_of_random_numbers_are_their_integers() -> None:
+    pytest.importorskip("jax")
+    code = """
+import jax, numpy as np, hloexec
+@jax.jit
+def f(state, keys, unused):
+    noise = jax.random.bits(state["key"], (3,))
+    return {"bits": noise + jax.vmap(lambda key: jax.random.bits(key, (3,)))(keys).sum(0), "next": state["key"]}
+for implementation in ("threefry2x32", "rbg"):
+    key = jax.random.key(3, impl=implementation)
+    state, keys, unused = {"key": key, "unused": 1.0}, jax.random.split(key, 4), jax.random.key(5)
+    expected = jax.device_get(f(state, keys, unused)["bits"]), jax.random.key_data(key)
+    module = hloexec.from_jax(f.lower(state, keys, unused))
+    words = jax.random.key_data(key), jax.random.key_data(keys)
+    for given in ((state, keys, unused), words, (key, keys), {0: key, 1: keys}):
+        result = hloexec.run(module, *(given if isinstance(given, tuple) else [given]))
+        assert all(map(np.array_equal, result, expected)), (implementation, given)
+    assert hloexec.diff(module, module, [key, keys]).agrees
+    assert hloexec.compare(result, [expected[0], key]).agrees
+    try:
+        hloexec.run(module, keys, key)
+        raise SystemExit("the wrong shape was taken")
+    except hloexec.InputError as error:
+        assert "must be u32[" in str(error), error
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)

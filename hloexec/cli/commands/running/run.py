@@ -135,7 +135,9 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     said.has_verdict |= run.recorded_result is not None
     is_divided = own.global_inputs is not None
     expected_for = (
-        None if own.against is None else expectation(own.against, module, loaded.options, is_divided=is_divided)
+        None
+        if own.against is None
+        else expectation(own.against, module, loaded.options, file=file, is_divided=is_divided)
     )
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
