@@ -98,7 +98,9 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, file: 
     other = hloexec.load(against)
     # Constants that both texts elide are the same for both.
     known = {"elided": None} if elides_constants(other) and constants == options["elided"] else {}
-    diff = shlex.join(["hloexec", "diff", file, against])
+    # The whole comes before its parts.
+    files = [against, file] if other.num_partitions < module.num_partitions else [file, against]
+    diff = shlex.join(["hloexec", "diff", *files])
 
     def result_of_other(values: list[list[Value]]) -> tuple[Value, dict[str, Any]]:
         try:
