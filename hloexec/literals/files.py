@@ -231,12 +231,12 @@ def _inputs_by_content(
     within = keys.within(entry for entry in found if entry.key not in named)
     named |= {key: place for key, (place, _) in within.items()}
     said: Iterable[str] = ()
-    names: dict[str, Place] | None = named
+    names = named
     if not {number for number, *_ in leaves} - set(given) <= {number for number, *_ in named.values()}:
-        names = _named_by_shape(path, named, [leaf for leaf in leaves if leaf not in named.values()])
-        if names is None:
+        by_shape = _named_by_shape(path, named, [leaf for leaf in leaves if leaf not in named.values()])
+        if by_shape is None:
             return named, False
-        said = names
+        said = names = by_shape
     elif len({each.argument for _, each in within.values() if each.position is None}) > 1:
         said = within  # one of the arguments may have had the other's leaf
     if taken := [f"{key} is {_key(names[key][1], parameters[names[key][0]].name)}" for key in said]:
