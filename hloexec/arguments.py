@@ -18,7 +18,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Module
-from hloexec.parameter_names import ParameterNames
+from hloexec.ir.parameter_names import ParameterNames
 from hloexec.wording import listing, natural_number, quoted, suggestion
 
 __all__ = [

@@ -13,10 +13,10 @@ from hloexec.arguments import require_path
 from hloexec.dtypes import element_type_of
 from hloexec.errors import LiteralError, warn
 from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
+from hloexec.ir.parameter_names import ParameterNames, Within
 from hloexec.literals.entries import entries
 from hloexec.literals.npz import Entry, Expected, encode, write_npz
 from hloexec.literals.pairing import are_numbered, pairings
-from hloexec.parameter_names import ParameterNames, Within
 from hloexec.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
 from hloexec.wording import listing, natural_number
 

@@ -18,8 +18,8 @@ from hloexec.arrays import without_key_type
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.ir.parameter_names import mangled, path_of, stem_of
 from hloexec.literals.pairing import pairings
-from hloexec.parameter_names import mangled, path_of, stem_of
 from hloexec.pytrees import is_branch, tree_leaves
 from hloexec.structs import frozen
 from hloexec.wording import counted, listing
