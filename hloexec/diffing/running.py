@@ -205,12 +205,13 @@ def diff(
     pair = _Pair(sides, theirs, pairing, evaluators, tiles, sampled, work, stages)
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
-    judge = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
+    is_right = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
+    judge = is_right if tiles is None else None  # Where results are parts of `before`'s, what is handed on stays.
     blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
     changes = text_changes(before, after) if tiles is None and _are_alike(*policies) else []
     known = blamed_by_texts(changes, run.graph, theirs)
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
-    found = with_missing_sums(searched, run.graph, is_partitioned=tiles is not None)
+    found = with_missing_sums(searched, run.graph, theirs, lambda module: not work.is_over() and is_right(module))
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
@@ -245,11 +246,8 @@ def _judge(
     options: dict[str, Any],
     work: Work,
     decided: Decided,
-) -> Callable[[Module], bool] | None:
-    """What says whether a module, run in place of `after`, gives the results of `before`; its loops may never end. None
-    where results are parts of `before`'s."""
-    if isinstance(pairing, Partitioning):
-        return None
+) -> Callable[[Module], bool]:
+    """What says whether a module, run in place of `after`, gives the results of `before`; its loops may never end."""
     most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
     limited = {"verify": False, "max_iterations": min(most, options["max_iterations"] or most)}
     limited |= {"observers": [decided]} if decided.notes else {}

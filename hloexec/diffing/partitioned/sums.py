@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import is_near
 from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blamed
+from hloexec.diffing.partitioned.adding import with_sum
+from hloexec.diffing.partitioned.steps import contents_of
 from hloexec.diffing.searching import Search
+from hloexec.dtypes import element_type_of
+from hloexec.ir import Module
+from hloexec.operations import exchanges
 from hloexec.ops.common import wide
 from hloexec.values import Array
 from hloexec.wording import listing
@@ -18,17 +24,52 @@ from hloexec.wording import listing
 __all__ = ["with_missing_sums"]
 
 
-def with_missing_sums(found: Search, ours: Graph, *, is_partitioned: bool) -> Search:
-    """The same search; if what its first finding gives on several devices adds up to the right value, that is said."""
-    if not is_partitioned or found.first is None or not found.findings:
+def with_missing_sums(found: Search, ours: Graph, theirs: Graph, is_right: Callable[[Module], bool]) -> Search:
+    """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
+
+    So it is if all results are right once that, or what it is computed from, is added up. `is_right` runs a module in
+    place of `after`, and says whether its results are right.
+    """
+    if found.first is None or not found.findings or len(ours.outputs) < 2:
         return found
-    group = _group(found.first, ours)
-    if not group:
-        return found
-    names = listing(map(str, group), 16)
-    reason = f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
     first, *others = found.findings
-    return attrs.evolve(found, findings=(attrs.evolve(first, reason=reason), *others))
+    group = _group(found.first, ours)
+    if group:
+        return attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
+    if first.is_certain and not first.reason:
+        return found
+    for node, groups in _candidates(found.first, ours, theirs):
+        edited = with_sum(ours.module, node, groups)
+        if edited is not None and is_right(edited):
+            return _blaming(found, node, next(group for group in groups if node.device in group))
+    return found
+
+
+def _reason(group: Sequence[int]) -> str:
+    names = listing(map(str, group), 16)
+    return f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
+
+
+def _blaming(found: Search, node: Node, group: Sequence[int]) -> Search:
+    """The search with what gives parts of a sum as the only finding."""
+    first, *_ = found.findings
+    assert found.first is not None
+    if node.instance.static == found.first.node.instance.static and found.first.place is None:
+        finding = attrs.evolve(first, is_certain=True, reason=_reason(group), region=(), graph=())
+        blamed = attrs.evolve(found.first, is_certain=True, is_proven=True, region=(), reason=finding.reason)
+    else:
+        finding = attrs.evolve(
+            first,
+            after=node.place,
+            before=None,
+            comparison=None,
+            is_certain=True,
+            reason=_reason(group),
+            region=(),
+            graph=(),
+        )
+        blamed = Blamed(node, None, None, node.value, None, found.first.wrong, finding.reason)
+    return attrs.evolve(found, blamed=[blamed], findings=(finding,), first=blamed)
 
 
 def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
@@ -40,11 +81,55 @@ def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
     if right is None or right.shape != node.shape or is_near(node.value, right):
         return ()
     parts = _on_devices(node, ours)
-    for group in _groups(sorted(parts), node.device):
-        total = sum((wide(parts[device]) for device in group[1:]), wide(parts[group[0]]))
-        if is_near(np.asarray(total).astype(right.dtype), right):
+    for groups in _groupings(sorted(parts)):
+        group = next(group for group in groups if node.device in group)
+        if _are_parts(parts, group) and is_near(_total(parts, group), right):
             return group
     return ()
+
+
+def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[Node, Sequence[Sequence[int]]]]:
+    """What may give parts of a sum, and how devices add up to something that `before` has."""
+    for node in _behind(blamed.node):
+        if exchanges(node.instance.instruction) or not element_type_of(node.dtype).is_inexact:
+            continue
+        parts = _on_devices(node, ours)
+        if len(parts) != len(ours.outputs):
+            continue
+        for groups in _groupings(sorted(parts)):
+            if not all(_are_parts(parts, group) for group in groups):
+                continue
+            group = next(group for group in groups if node.device in group)
+            if _has(theirs, _total(parts, group), node):
+                yield node, groups
+
+
+def _behind(node: Node) -> Iterator[Node]:
+    """A node, and what it is computed from on its device, the nearest first; the first ones."""
+    pending = {node.number: node}
+    seen: set[int] = set()
+    while pending and len(seen) < LIMITS.steps_to_sums:
+        current = pending.pop(next(iter(pending)))
+        seen.add(current.number)
+        yield current
+        if not exchanges(current.instance.instruction):
+            pending |= {entry.number: entry for entry in current.instance.inputs if entry.number not in seen}
+
+
+def _has(graph: Graph, value: Array, like: Node) -> bool:
+    """Whether a graph has about the numbers of a value on a device, in whatever order."""
+    wanted = contents_of(value)
+    arrays = graph.arrays
+    count, family = like.digest.count, like.digest.family
+    seen: set[int] = set()
+    for number, array in enumerate(graph.columns.array):
+        if array in seen or graph.device_of(number) != like.device:
+            continue
+        seen.add(array)
+        digest = arrays.digest(array)
+        if digest.count == count and digest.family == family and wanted.are_in(contents_of(arrays[array])):
+            return True
+    return False
 
 
 def _on_devices(node: Node, ours: Graph) -> dict[int, Array]:
@@ -54,10 +139,22 @@ def _on_devices(node: Node, ours: Graph) -> dict[int, Array]:
     return {entry.device: entry.results[node.leaf].value for entry in alike}
 
 
-def _groups(devices: Sequence[int], device: int) -> Iterator[Sequence[int]]:
-    """Groups of a device, as the axes of a mesh have them: neighbours, or those at equal distances."""
+def _total(parts: dict[int, Array], group: Sequence[int]) -> Array:
+    total = sum((wide(parts[device]) for device in group[1:]), wide(parts[group[0]]))
+    return np.asarray(total).astype(parts[group[0]].dtype)
+
+
+def _are_parts(parts: dict[int, Array], group: Sequence[int]) -> bool:
+    """Whether values may be parts of a sum: where they are all the same, the sum is but a multiple of them."""
+    first, *others = (parts[device] for device in group)
+    return any(other.shape == first.shape and not is_near(other, first) for other in others)
+
+
+def _groupings(devices: Sequence[int]) -> Iterator[Sequence[Sequence[int]]]:
+    """How devices may be divided into groups, as the axes of a mesh divide them: neighbours, or those at equal
+    distances."""
     count = len(devices)
-    place = devices.index(device)
     for size in (size for size in range(count, 1, -1) if count % size == 0):
-        yield devices[place // size * size :][:size]
-        yield devices[place % (count // size) :: count // size]
+        yield [devices[start : start + size] for start in range(0, count, size)]
+        if size < count:
+            yield [devices[start :: count // size] for start in range(count // size)]
