@@ -107,11 +107,15 @@ class _Pair:
 
     def replayed(self, graph: Graph, decisions: Decisions) -> _Run:
         """A run, from what was recorded of it."""
-        judge = partial(_outputs, graph, self.theirs, self.pairing, self.sides[0].policy, self.tiles)
-        comparison = settled(self.sampled(), judge)
+        comparison = self.compared(_arrays(graph))
         replay = _replay(self.sides, (self.theirs, graph), self.evaluators, self.tiles)
         self.stages.begin("replay", len(graph.instances))
         return _Run(graph, decisions, comparison, replay, replay.start(self.work.is_over))
+
+    def compared(self, actual: Sequence[Sequence[Array]]) -> Comparison:
+        """The results of each device, compared with what rounding does to those of `before`."""
+        judge = partial(_outputs, actual, self.theirs, self.pairing, self.sides[0].policy, self.tiles)
+        return settled(self.sampled(), judge)
 
     def decided(self, run: _Run, again: Callable[[Decided], tuple[Graph, Decisions]]) -> tuple[_Run, Decided]:
         """A run, repeated with decisions of `before` where rounding lets them go either way, and which these are; the
@@ -205,13 +209,14 @@ def diff(
     pair = _Pair(sides, theirs, pairing, evaluators, tiles, sampled, work, stages)
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
-    is_right = _judge(sides, theirs, pairing, (their_decisions, run.decisions), again | limits, work, decided)
-    judge = is_right if tiles is None else None  # Where results are parts of `before`'s, what is handed on stays.
+    runner = _runner(pair, (their_decisions, run.decisions), again | limits, decided)
+    # Where results are parts of `before`'s, what hands values on is not changed.
+    judge = partial(_comes_right, pair, runner) if tiles is None else None
     blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
     changes = text_changes(before, after) if tiles is None and _are_alike(*policies) else []
     known = blamed_by_texts(changes, run.graph, theirs)
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
-    found = with_missing_sums(searched, run.graph, theirs, lambda module: not work.is_over() and is_right(module))
+    found = with_missing_sums(searched, run.graph, theirs, partial(_is_rounded, pair, run, runner))
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
@@ -238,40 +243,45 @@ def _are_alike(before: NumericsPolicy, after: NumericsPolicy) -> bool:
     return before == after and not before.overrides and before.rounding_seed is None
 
 
-def _judge(
-    sides: Sequence[_Side],
-    theirs: Graph,
-    pairing: Correspondence,
-    decisions: Sequence[Decisions],
-    options: dict[str, Any],
-    work: Work,
-    decided: Decided,
-) -> Callable[[Module], bool]:
-    """What says whether a module, run in place of `after`, gives the results of `before`; its loops may never end."""
+def _runner(
+    pair: _Pair, decisions: Sequence[Decisions], options: dict[str, Any], decided: Decided
+) -> Callable[[Module], list[list[Array]] | None]:
+    """What runs a module in place of `after`, and gives the results of each device; None where it fails. Its loops may
+    never end."""
     most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
     limited = {"verify": False, "max_iterations": min(most, options["max_iterations"] or most)}
     limited |= {"observers": [decided]} if decided.notes else {}
-    return partial(_comes_right, sides, theirs, pairing, options | limited, work)
+    return partial(_results, pair, options | limited)
 
 
-def _comes_right(
-    sides: Sequence[_Side], theirs: Graph, pairing: Correspondence, options: dict[str, Any], work: Work, module: Module
-) -> bool:
-    """Whether a module, run in place of `after`, gives the results of `before`."""
+def _results(pair: _Pair, options: dict[str, Any], module: Module) -> list[list[Array]] | None:
     # It does about what `before` does.
-    work.add(len(theirs.instances) + theirs.arrays.byte_size / BYTES)
+    pair.work.add(len(pair.theirs.instances) + pair.theirs.arrays.byte_size / BYTES)
+    side = pair.sides[1]
     try:
-        results = run_devices(module, sides[1].inputs, **sides[1].options, **options)
+        return list(map(arrays_of, run_devices(module, side.inputs, **side.options, **options)))
     except HloError:
-        return False
-    actual = list(map(arrays_of, results))
-    expected = _arrays(theirs)
-    are_near = (
+        return None
+
+
+def _comes_right(pair: _Pair, runner: Callable[[Module], list[list[Array]] | None], module: Module) -> bool:
+    """Whether a module, run in place of `after`, gives the results of `before`."""
+    actual, expected = runner(module), _arrays(pair.theirs)
+    are_near = actual is not None and all(
         is_near(array, value)
         for arrays, values in zip(actual, expected, strict=True)
         for array, value in zip(arrays, values, strict=True)
     )
-    return all(are_near) and _compared(actual, expected, pairing, sides[0].policy, None).agrees
+    return are_near and _compared(actual or [], expected, pair.pairing, pair.sides[0].policy, None).agrees
+
+
+def _is_rounded(pair: _Pair, run: _Run, runner: Callable[[Module], list[list[Array]] | None], module: Module) -> bool:
+    """Whether a module, run in place of `after`, gives results that rounding explains, where those of `after` are not
+    such."""
+    if run.comparison.agrees or pair.work.is_over():
+        return False
+    actual = runner(module)
+    return actual is not None and pair.compared(actual).agrees
 
 
 def _paired(
@@ -357,12 +367,17 @@ def _different(run: _Run, theirs: Graph, pairing: Correspondence) -> frozenset[t
 
 
 def _outputs(
-    ours: Graph, theirs: Graph, pairing: Correspondence, policy: NumericsPolicy, tiles: Tiles | None, runs: Sampled
+    actual: Sequence[Sequence[Array]],
+    theirs: Graph,
+    pairing: Correspondence,
+    policy: NumericsPolicy,
+    tiles: Tiles | None,
+    runs: Sampled,
 ) -> Comparison:
     """The results, nested as `before` has them, compared with what rounding does to those of `before`, or to tiles of
     them."""
     spreads = runs.spreads if tiles is None else tiles.spreads_of(runs.spreads)
-    return _compared(_arrays(ours), _arrays(theirs), pairing, policy, spreads)
+    return _compared(actual, _arrays(theirs), pairing, policy, spreads)
 
 
 def _arrays(graph: Graph) -> list[list[Array]]:

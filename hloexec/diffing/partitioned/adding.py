@@ -23,7 +23,7 @@ _TEMPLATE = """HloModule sums, replica_count={replicas}, num_partitions={partiti
 }}
 ENTRY main {{
   value = {shape} parameter(0)
-  ROOT {name} = {shape} all-reduce(value), channel_id={channel}, replica_groups={groups}, use_global_device_ids=true, to_apply={adder}
+  ROOT {name} = {shape} all-reduce(value), {how}, use_global_device_ids=true, to_apply={adder}
 }}
 """
 
@@ -39,6 +39,8 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
     shape = source.shape
     if not isinstance(shape, ArrayShape):
         return None
+    channel = 1 + max(_channels(module), default=0)
+    listed = ",".join("{" + ",".join(map(str, group)) + "}" for group in groups)
     made = parse(
         _TEMPLATE.format(
             replicas=module.replica_count,
@@ -47,8 +49,7 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
             name=_unused("added", names),
             number=ArrayShape(shape.element_type, ()),
             shape=ArrayShape(shape.element_type, shape.dimensions),
-            channel=1 + max(_channels(module), default=0),
-            groups="{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}",
+            how=f"channel_id={channel}, replica_groups={{{listed}}}",
         )
     )
     added = attrs.evolve(made.entry.root, shape=shape, operands=(source.name,))

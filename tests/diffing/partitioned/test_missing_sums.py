@@ -1,0 +1,137 @@
+"""Parts of a sum that nothing adds up are told as such, whatever takes them next; and nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+
+_HEAD = """HloModule {name}, num_partitions=4
+sum {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}}
+"""
+
+_WHOLE = (
+    _HEAD.format(name="whole")
+    + """ENTRY main {
+  x = f32[8,16] parameter(0), sharding={devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  w = f32[16,12] parameter(1), sharding={devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  v = f32[8,12] parameter(2), sharding={replicated}
+  g = f32[8,12] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[8,12] subtract(v, g), sharding={replicated}
+}
+"""
+)
+
+_DOT = "f32[8,12] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+_SUM = "all-reduce(d), channel_id=1, replica_groups={{0,1},{2,3}}, use_global_device_ids=true, to_apply=sum"
+_PARAMETERS = """
+  x = f32[8,8] parameter(0)
+  w = f32[8,12] parameter(1)
+  v = f32[8,12] parameter(2)"""
+_ENTRY = f"""ENTRY main_spmd {{{_PARAMETERS}
+  d = {_DOT}
+  g = f32[8,12] {_SUM}
+  ROOT r = f32[8,12] subtract(v, g)
+}}
+"""
+_PARTS = _HEAD.format(name="parts_spmd") + _ENTRY
+
+_LOOP = (
+    _HEAD.format(name="loop_spmd")
+    + f"""body {{
+  state = (s32[], f32[8,12]) parameter(0)
+  n = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(n, one)
+  c = f32[8,12] get-tuple-element(state), index=1
+  t = f32[8,12] tanh(c)
+  m = f32[8,12] subtract(t, c)
+  ROOT both = (s32[], f32[8,12]) tuple(next, m)
+}}
+condition {{
+  state.1 = (s32[], f32[8,12]) parameter(0)
+  n.1 = s32[] get-tuple-element(state.1), index=0
+  last = s32[] constant(3)
+  ROOT less = pred[] compare(n.1, last), direction=LT
+}}
+ENTRY main_spmd {{{_PARAMETERS}
+  d = {_DOT}
+  g = f32[8,12] {_SUM}
+  zero = s32[] constant(0)
+  start = (s32[], f32[8,12]) tuple(zero, g)
+  end = (s32[], f32[8,12]) while(start), condition=condition, body=body
+  e = f32[8,12] get-tuple-element(end), index=1
+  ROOT r = f32[8,12] subtract(v, e)
+}}
+"""
+)
+
+
+def _missing(devices: str) -> str:
+    return f"devices {devices} have parts of a sum that nothing adds up: an all-reduce over them is missing"
+
+
+def _inputs() -> list[list[hloexec.Value]]:
+    """Of each device its own, but for the last one."""
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(8, 12)).astype(np.float32)
+    sizes = ((8, 8), (8, 12))
+    return [[*(random.normal(size=size).astype(np.float32) for size in sizes), shared] for _ in range(4)]
+
+
+def _dropped(module: str) -> hloexec.Module:
+    assert _SUM in module
+    return hloexec.parse(module.replace(_SUM, "copy(d)"))
+
+
+@pytest.mark.parametrize("as_it_is", [False, True], ids=["whole", "partitioned"])
+def test_a_missing_sum_is_told_where_what_takes_it_passes_on_no_sum(as_it_is: bool) -> None:
+    before = hloexec.parse(_PARTS if as_it_is else _WHOLE)
+    found = hloexec.diff(before, _dropped(_PARTS), _inputs() if as_it_is else None)
+    first = found.findings[0]
+    assert first.after.instruction in ("d", "g")
+    assert first.is_certain
+    assert first.reason == _missing("0, 1")
+
+
+def test_a_missing_sum_is_told_before_a_loop_that_takes_the_parts() -> None:
+    found = hloexec.diff(hloexec.parse(_LOOP), _dropped(_LOOP), _inputs())
+    first = found.findings[0]
+    assert first.after.instruction in ("d", "g")
+    assert first.reason == _missing("0, 1")
+
+
+def test_a_missing_sum_in_a_loop_is_told() -> None:
+    how = _SUM.replace("all-reduce(d), channel_id=1", "all-reduce(d.1), channel_id=2")
+    inside = _LOOP.replace("t = f32[8,12] tanh(c)", f"d.1 = f32[8,12] tanh(c)\n  t = f32[8,12] {how}")
+    inside = inside.replace("tuple(zero, g)", "tuple(zero, d)")
+    after = inside.replace(how, "copy(d.1)")
+    assert after != inside
+    found = hloexec.diff(hloexec.parse(inside), hloexec.parse(after), _inputs())
+    first = found.findings[0]
+    assert first.after.instruction in ("d.1", "t")
+    assert first.reason == _missing("0, 1")
+
+
+def test_a_multiple_of_what_all_devices_have_is_no_sum() -> None:
+    """Two times a value is the sum of two equal ones, but nothing was to be added up."""
+    two = "two = f32[] constant(2)\n  twos = f32[8,12] broadcast(two), dimensions={}\n  "
+    before = _PARTS.replace("ROOT r", f"{two}y = f32[8,12] sine(v)\n  m = f32[8,12] multiply(y, twos)\n  ROOT r")
+    before = before.replace("subtract(v, g)", "subtract(m, g)")
+    after = before.replace("multiply(y, twos)", "copy(y)")
+    assert after != before
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), _inputs())
+    assert found.verdict == "differ"
+    assert not any("parts of a sum" in finding.reason for finding in found.findings)
+
+
+def test_another_fault_of_a_value_on_several_devices_is_no_missing_sum() -> None:
+    after = _PARTS.replace("subtract(v, g)", "subtract(g, v)")
+    found = hloexec.diff(hloexec.parse(_PARTS), hloexec.parse(after), _inputs())
+    assert found.findings[0].after.instruction == "r"
+    assert "parts of a sum" not in found.findings[0].reason
