@@ -23,9 +23,9 @@ from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
+from hloexec.diffing.partitioned.collectives import with_exchanges
 from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
 from hloexec.diffing.partitioned.pairing import TiledIndex
-from hloexec.diffing.partitioned.sums import with_missing_sums
 from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.pairs import Pairs
@@ -216,7 +216,7 @@ def diff(
     changes = text_changes(before, after) if tiles is None and _are_alike(*policies) else []
     known = blamed_by_texts(changes, run.graph, theirs)
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
-    found = with_missing_sums(searched, run.graph, theirs, partial(_is_rounded, pair, run, runner))
+    found = with_exchanges(searched, run.graph, theirs, partial(_is_rounded, pair, run, runner))
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)

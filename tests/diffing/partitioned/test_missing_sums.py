@@ -135,3 +135,29 @@ def test_another_fault_of_a_value_on_several_devices_is_no_missing_sum() -> None
     found = hloexec.diff(hloexec.parse(_PARTS), hloexec.parse(after), _inputs())
     assert found.findings[0].after.instruction == "r"
     assert "parts of a sum" not in found.findings[0].reason
+
+
+def test_a_collective_in_several_steps_is_named_if_it_exchanges_with_the_wrong_devices() -> None:
+    """XLA makes one all-to-all of slices, and puts together what each device has sent."""
+    head = "HloModule {name}, num_partitions=4\nENTRY main {{\n  x = f32[4,8] parameter(0)\n  s = f32[4,8] sine(x)\n"
+    groups = "channel_id=1, replica_groups={{0,1},{2,3}}"
+    end = "  t = f32[4,8] exponential(e)\n  ROOT r = f32[4,8] add(t, s)\n}\n"
+    before = head.format(name="one") + f"  e = f32[4,8] all-to-all(s), {groups}, dimensions={{0}}\n" + end
+    after = (
+        head.format(name="several")
+        + f"""  a = f32[2,8] slice(s), slice={{[0:2], [0:8]}}
+  b = f32[2,8] slice(s), slice={{[2:4], [0:8]}}
+  both = (f32[2,8], f32[2,8]) all-to-all(a, b), {groups}
+  first = f32[2,8] get-tuple-element(both), index=0
+  second = f32[2,8] get-tuple-element(both), index=1
+  e = f32[4,8] concatenate(first, second), dimensions={{0}}
+"""
+        + end
+    )
+    random = np.random.default_rng(0)
+    inputs = [[random.normal(size=(4, 8)).astype(np.float32)] for _ in range(4)]
+    assert hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).agrees
+    wrong = after.replace(groups, "channel_id=1, replica_groups={{0,2},{1,3}}")
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(wrong), inputs)
+    assert found.findings[0].after.instruction == "both"
+    assert "replica_groups={{0,1},{2,3}}" in found.findings[0].reason or found.findings[0].is_certain

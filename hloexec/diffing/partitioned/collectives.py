@@ -1,8 +1,13 @@
-"""Parts of a sum that no instruction adds up: the all-reduce that a partitioner has left out."""
+"""What devices exchange otherwise than they should: parts of a sum that nothing adds up, as an all-reduce was left out,
+and collectives between the wrong devices.
+
+All results have to come right once the module is changed in one place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import attrs
 import numpy as np
@@ -11,6 +16,7 @@ from hloexec.diffing.agreement import is_near
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.blaming import Blamed
+from hloexec.diffing.localization.edits import Edit, moved_otherwise
 from hloexec.diffing.partitioned.adding import with_sum
 from hloexec.diffing.partitioned.steps import contents_of
 from hloexec.diffing.searching import Search
@@ -21,14 +27,15 @@ from hloexec.ops.common import wide
 from hloexec.values import Array
 from hloexec.wording import listing
 
-__all__ = ["with_missing_sums"]
+__all__ = ["with_exchanges"]
 
 
-def with_missing_sums(found: Search, ours: Graph, theirs: Graph, is_right: Callable[[Module], bool]) -> Search:
+def with_exchanges(found: Search, ours: Graph, theirs: Graph, is_right: Callable[[Module], bool]) -> Search:
     """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
 
-    So it is if all results are right once that, or what it is computed from, is added up. `is_right` runs a module in
-    place of `after`, and says whether its results are right.
+    So it is if all results are right once that, or what it is computed from, is added up; or, where the finding is not
+    certain, once a collective before it exchanges otherwise. `is_right` runs a module in place of `after`, and says
+    whether its results are right.
     """
     if found.first is None or not found.findings or len(ours.outputs) < 2:
         return found
@@ -41,8 +48,30 @@ def with_missing_sums(found: Search, ours: Graph, theirs: Graph, is_right: Calla
     for node, groups in _candidates(found.first, ours, theirs):
         edited = with_sum(ours.module, node, groups)
         if edited is not None and is_right(edited):
-            return _blaming(found, node, next(group for group in groups if node.device in group))
-    return found
+            return _blaming(found, node, _reason(next(group for group in groups if node.device in group)))
+    return found if first.is_certain else _exchanging(found, found.first, ours.module, is_right)
+
+
+def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callable[[Module], bool]) -> Search:
+    """The search with a collective as its only finding, if it is the only one of those before the first finding that,
+    exchanging otherwise, puts all results right; that it is to blame is then not certain."""
+    right: dict[tuple[str, str], tuple[Node, str]] = {}
+    for node, edit in islice(_other_exchanges(blamed.node, module), LIMITS.rewirings):
+        if node.instance.static not in right and is_right(edit.module):
+            right[node.instance.static] = node, f"the results are right if it is {edit.text}"
+    if len(right) != 1:
+        return found
+    ((node, reason),) = right.values()
+    return _blaming(found, node, reason, is_certain=False)
+
+
+def _other_exchanges(blamed: Node, module: Module) -> Iterator[tuple[Node, Edit]]:
+    for node in _behind(blamed):
+        instance = node.instance
+        if exchanges(instance.instruction):
+            computation = module.by_name[instance.computation.name]
+            for edit in moved_otherwise(module, computation, instance.instruction.name):
+                yield node, edit
 
 
 def _reason(group: Sequence[int]) -> str:
@@ -50,25 +79,25 @@ def _reason(group: Sequence[int]) -> str:
     return f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
 
 
-def _blaming(found: Search, node: Node, group: Sequence[int]) -> Search:
-    """The search with what gives parts of a sum as the only finding."""
+def _blaming(found: Search, node: Node, reason: str, is_certain: bool = True) -> Search:
+    """The search with an instruction as its only finding."""
     first, *_ = found.findings
     assert found.first is not None
     if node.instance.static == found.first.node.instance.static and found.first.place is None:
-        finding = attrs.evolve(first, is_certain=True, reason=_reason(group), region=(), graph=())
-        blamed = attrs.evolve(found.first, is_certain=True, is_proven=True, region=(), reason=finding.reason)
+        finding = attrs.evolve(first, is_certain=is_certain, reason=reason, region=(), graph=())
+        blamed = attrs.evolve(found.first, is_certain=is_certain, region=(), reason=reason)
     else:
         finding = attrs.evolve(
             first,
             after=node.place,
             before=None,
             comparison=None,
-            is_certain=True,
-            reason=_reason(group),
+            is_certain=is_certain,
+            reason=reason,
             region=(),
             graph=(),
         )
-        blamed = Blamed(node, None, None, node.value, None, found.first.wrong, finding.reason)
+        blamed = Blamed(node, None, None, node.value, None, found.first.wrong, reason, is_certain=is_certain)
     return attrs.evolve(found, blamed=[blamed], findings=(finding,), first=blamed)
 
 
