@@ -22,7 +22,7 @@ from hloexec.diffing.partitioned.steps import contents_of
 from hloexec.diffing.searching import Search
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Module
-from hloexec.operations import exchanges
+from hloexec.operations import exchanges, traits_of
 from hloexec.ops.common import wide
 from hloexec.values import Array
 from hloexec.wording import listing
@@ -41,14 +41,21 @@ def with_exchanges(found: Search, ours: Graph, theirs: Graph, is_right: Callable
         return found
     first, *others = found.findings
     group = _group(found.first, ours)
-    if group:
+    if group and first.is_certain:
         return attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     if first.is_certain and not first.reason:
         return found
+    right: dict[int, tuple[Node, Sequence[int]]] = {}
     for node, groups in _candidates(found.first, ours, theirs):
-        edited = with_sum(ours.module, node, groups)
+        edited = None if node.number in right else with_sum(ours.module, node, groups)
         if edited is not None and is_right(edited):
-            return _blaming(found, node, _reason(next(group for group in groups if node.device in group)))
+            right[node.number] = node, next(group for group in groups if node.device in group)
+    if right:
+        # What takes parts in the place of their sum may give parts, too.
+        node, own = right[min(right)]
+        return _blaming(found, node, _reason(own))
+    if group:
+        return attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     return found if first.is_certain else _exchanging(found, found.first, ours.module, is_right)
 
 
@@ -134,15 +141,19 @@ def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[No
 
 
 def _behind(node: Node) -> Iterator[Node]:
-    """A node, and what it is computed from on its device, the nearest first; the first ones."""
-    pending = {node.number: node}
-    seen: set[int] = set()
+    """A node, and what it is computed from, the nearest first and each instruction once; the first ones. What exchanges
+    values is passed if it does not add them up."""
+    pending = {node.instance.name: node}
+    seen: set[str] = set()
     while pending and len(seen) < LIMITS.steps_to_sums:
-        current = pending.pop(next(iter(pending)))
-        seen.add(current.number)
+        name = next(iter(pending))
+        current = pending.pop(name)
+        seen.add(name)
         yield current
-        if not exchanges(current.instance.instruction):
-            pending |= {entry.number: entry for entry in current.instance.inputs if entry.number not in seen}
+        instance = current.instance
+        if not exchanges(instance.instruction) or traits_of(instance.instruction).moves is not None:
+            inputs = [entry for part in instance.operands for entry in part]
+            pending |= {entry.instance.name: entry for entry in inputs if entry.instance.name not in seen}
 
 
 def _has(graph: Graph, value: Array, like: Node) -> bool:
