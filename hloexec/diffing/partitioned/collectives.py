@@ -55,8 +55,8 @@ def with_exchanges(found: Search, ours: Graph, theirs: Graph, is_right: Callable
         node, own = right[min(right)]
         return _blaming(found, node, _reason(own))
     if group:
-        return attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
-    return found if first.is_certain else _exchanging(found, found.first, ours.module, is_right)
+        found = attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
+    return found if first.is_certain or found.first is None else _exchanging(found, found.first, ours.module, is_right)
 
 
 def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callable[[Module], bool]) -> Search:
@@ -127,7 +127,7 @@ def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
 def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[Node, Sequence[Sequence[int]]]]:
     """What may give parts of a sum, and how devices add up to something that `before` has."""
     for node in _behind(blamed.node):
-        if exchanges(node.instance.instruction) or not element_type_of(node.dtype).is_inexact:
+        if not element_type_of(node.dtype).is_inexact:
             continue
         parts = _on_devices(node, ours)
         if len(parts) != len(ours.outputs):
