@@ -69,6 +69,8 @@ def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callabl
     if len(right) != 1:
         return found
     ((node, reason),) = right.values()
+    if node.instance.static == blamed.node.instance.static:
+        return found
     return _blaming(found, node, reason, is_certain=False)
 
 
