@@ -24,6 +24,7 @@ from hloexec.ir import Module, leaf_shapes
 from hloexec.loading import load
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, Verdict
+from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.results import labelled_arrays
 from hloexec.sharding import shard_inputs, shards_of_result
@@ -97,6 +98,8 @@ def check_golden(
         require_module(module)
         if actual is not None:
             raise InputError("module says what to run, and actual is a result; give one of them")
+    if actual is not None:
+        actual = dict(leaves_of(actual, "actual"))
     return _timed(Path(folder), module, actual)[0]
 
 

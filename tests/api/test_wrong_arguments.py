@@ -165,6 +165,7 @@ RIGHT: dict[str, str] = {
 }
 """Which of these are right after all, by the name of the parameter, which means the same in all functions."""
 MORE = {
+    "check_golden-actual": "None",
     "check_golden-module": "None",
     "compare-elided": "None",
     "compare-expected": "True 5 -1 2.5 nan numbers mapping empty array nested",

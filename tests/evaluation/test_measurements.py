@@ -16,7 +16,10 @@ from evaluation.processes import ENVIRONMENT, measure_apart
 COMMANDS = {
     "diff --half table --only 00": ("1 of 1 (100.0%) right by the first", "0 false alarms in 1 pairs"),
     "partitioned --only mlp --limit 1": ("1 of 1 (100.0%) are different", "1 of 1 (100.0%) right"),
-    "edits --only k_means --limit 1": ("4 edits", "2 of 2 (100.0%) right by the first finding; 0 wrong and certain"),
+    "edits --only layer_norm --limit 1": (
+        "3 of 3 (100.0%) right by the first finding; 0 wrong and certain",
+        "1 of 1 (100.0%) noted",
+    ),
     "explain --only three_layers/two": ("policies: 1 of 1 (100.0%) right",),
     "shadow --only one_minus_cosine": ("one_minus_cosine: right; cancellation", "measured: 1 of 1 (100.0%)"),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 import attrs
 import numpy as np
 
+from hloexec.diffing.agreement import says_much
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
@@ -293,20 +294,23 @@ class Blame:
         The value alone says little: where both modules divide by a sum of exponentials, these may be of other numbers.
         """
 
-        def is_beyond(pair: NodePair, value: Array) -> bool:
-            return self._is_explained(state, pair, value, LIMITS.proof, LIMITS.chain_steps) is False
+        def is_explained(pair: NodePair, value: Array) -> bool | None:
+            return self._is_explained(state, pair, value, LIMITS.proof, LIMITS.chain_steps)
 
-        results = (pair for pair in wrong if patch.after.changed[pair.ours.number])
-        return is_beyond(patch.pair, patch.value) and any(is_beyond(pair, pair.theirs.value) for pair in results)
+        if is_explained(patch.pair, patch.value) is not False:
+            return False
+        # Of a result so far behind that its bound says nothing, the value alone says what there is to say.
+        results = [pair for pair in wrong if patch.after.changed[pair.ours.number]]
+        return any(is_explained(pair, pair.theirs.value) is not True for pair in results)
 
     def _is_explained(self, state: State, pair: NodePair, expected: Array, times: float, most: int) -> bool | None:
         """Whether a value is at most so many times as far off what is expected as rounding may put it; None where it
-        takes more than so many steps to say."""
+        takes more than so many steps to say, or a bound that says nothing."""
         raw, value = wide(state.raw[pair.ours.number]), wide(expected)
         allowed = self._replay.allowed_from_common(state, pair.ours, pair.theirs, expected, most)
         if allowed is None or not value.shape == allowed.shape == raw.shape:
             return False
-        if np.isinf(allowed).all():
+        if np.isinf(allowed).all() or not says_much(allowed, value):
             return None
         with np.errstate(all="ignore"):
             is_same = (raw == value) | (np.isnan(raw) & np.isnan(value))
