@@ -185,8 +185,7 @@ def diff(
     and whatever `run_devices` raises.
     """
     _require_arguments(before, after, top, runs, budget, seed)
-    policies = _policies(numerics)
-    watchers = listed("observers", observers, "observers")
+    policies, watchers = _policies(numerics), listed("observers", observers, "observers")
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     pairing, topologies = _paired(before, after, replicas, partitions)
     values = [random_inputs(before, seed)] if inputs is None else inputs_by_device(before.entry, inputs)
@@ -198,8 +197,7 @@ def diff(
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
     record = partial(_recorded, Arrays(), room, watchers, options | limits, again, stages)
-    theirs, their_decisions = record("before", sides[0])
-    ours, our_decisions = record("after", sides[1])
+    (theirs, their_decisions), (ours, our_decisions) = record("before", sides[0]), record("after", sides[1])
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     work = Work(runs, budget, stages.tick)
     evaluators = _evaluators(sides, {**again, "memory_limit": room}, work)

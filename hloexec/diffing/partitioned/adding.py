@@ -78,7 +78,7 @@ def _place(module: Module, node: Node) -> tuple[Computation, Instruction] | None
         (outer, each)
         for outer in module
         for each in outer
-        if each.opcode == "fusion" and computation.name in computation_names(each.attributes)
+        if hasattr(each.attributes, "kind") and computation.name in computation_names(each.attributes)
     ]
     if not fusions:
         return computation, source
