@@ -184,6 +184,7 @@ def test_what_the_other_module_goes_without_is_kept_in_front_of_a_parameter() ->
     assert found.other is not None and "add" not in _computing(found.other)
 
 
+@needs_scipy
 def test_diff_is_asked_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -21,12 +21,11 @@ from hloexec.values import Array
 
 __all__ = ["Group", "Membership", "groups_of", "membership", "reach_of"]
 
-_ROUNDINGS = 4.0
-"""So many roundings of an element are none of a choice between two values."""
-
 _MOST_GROUPS = 4
+_ROUNDINGS = 4.0
+"""How many times wider than what the last roundings take each gap between groups is."""
 _GAP = 2.0
-"""How many times wider than all groups together each gap between them is."""
+"""And how many times wider than all groups together."""
 _TAIL = 1 / 64
 """How much of the gap to the next group the tail of a group takes, beside a pole."""
 _PRIOR = 4.0

@@ -32,6 +32,7 @@ from hloexec.shadowing.outputs import LeafError
 from hloexec.shadowing.places import Place
 from hloexec.structs import frozen
 from hloexec.values import Inputs, Value
+from hloexec.wording import first_line
 
 __all__ = ["Shares", "estimated_shares", "measured_shares"]
 
@@ -100,7 +101,7 @@ def measured_shares(
     except Exception as error:
         if not isinstance(error, HloError):
             warn_of_failure("running instructions alone", error)
-        return estimated_shares(outputs, f"the module does not run in f64: {str(error).partition(chr(10))[0]}")
+        return estimated_shares(outputs, f"the module does not run in f64: {first_line(str(error))}")
 
 
 class _Measuring:
