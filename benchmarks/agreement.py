@@ -19,8 +19,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["Agreement", "agreement", "relative_roundings", "stirred"]
-
 _Arrays = Sequence[np.ndarray[Any, Any]]
 
 

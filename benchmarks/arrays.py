@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["read_arrays", "write_arrays"]
-
 
 def write_arrays(path: Path, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     with path.open("wb") as file:

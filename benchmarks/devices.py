@@ -8,8 +8,6 @@ import numpy as np
 
 from benchmarks.timing import side_by_side
 
-__all__ = ["rows"]
-
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 _PROGRAM = """\

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Contestant", "ContestantError"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 
 

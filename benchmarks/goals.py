@@ -10,8 +10,6 @@ import attrs
 
 from benchmarks.results import WAYS, Way, cold_ratio, geometric_mean, warm_ratio
 
-__all__ = ["rows"]
-
 _SMALL_BYTES = 1 << 20
 """A process grows by as much without arrays: stacks of threads, code that is loaded, pages that Linux counts late."""
 

@@ -17,8 +17,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["layered_module", "rows"]
-
 SIZES = (1.0, 3.0, 10.0, 30.0, 100.0)
 """Megabytes of text."""
 
@@ -143,7 +141,7 @@ def rows(sizes: Iterable[float] = SIZES) -> Iterator[dict[str, object]]:
 
 def _measure(size: float) -> dict[str, float]:
     import hloexec
-    from hloexec.exec.plans import plan_of
+    from hloexec.engine.exec.plans import plan_of
 
     text = layered_module(size)
     hloexec.verify(hloexec.parse(layered_module(0.01)))  # imports

@@ -11,8 +11,6 @@ from typing import Any
 
 from benchmarks.results import WAYS
 
-__all__ = ["measured_rates", "rows"]
-
 
 def measured_rates() -> dict[str, float]:
     """The `bytes_per_second` and `flops_per_second` of this machine."""

@@ -17,8 +17,6 @@ from benchmarks.arrays import read_arrays
 from benchmarks.driving import Contestant, ContestantError
 from benchmarks.subjects import Subject, subject
 
-__all__ = ["against_interpreter", "against_xla", "one_after_the_other"]
-
 _PATIENCE = 20.0
 """Seconds of warm runs after which no further turn starts, once there were three."""
 

@@ -17,8 +17,6 @@ import numpy as np
 from benchmarks.opcode_programs import Program, programs
 from benchmarks.timing import Timing, side_by_side
 
-__all__ = ["programs", "rows"]
-
 _SIDES = {"10⁴": 96, "10⁶": 1024, "10⁷": 3168}
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 
 from benchmarks.timing import side_by_side
 
-__all__ = ["rows"]
-
 
 def rows(paths: list[Path]) -> Iterator[dict[str, object]]:
     """One row per file: sizes, times and the ratio."""
     from conformance import xla
-    from hloexec.text import parse
+    from hloexec.language.text import parse
 
     for path in paths:
         text = path.read_text(encoding="utf-8")

@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.results import WAYS, Spread, Way, cold_ratio, geometric_mean, warm_ratio
 
-__all__ = ["draw"]
-
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """Write the plot to `path`, in the format that its suffix names; raises ImportError without matplotlib."""

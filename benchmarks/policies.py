@@ -7,8 +7,6 @@ from functools import partial
 
 from benchmarks.timing import side_by_side
 
-__all__ = ["POLICIES", "rows"]
-
 POLICIES = ("exact", "xla-cpu", "tf32", "bf16")
 
 

@@ -15,26 +15,6 @@ from typing import Any
 
 import attrs
 
-__all__ = [
-    "API",
-    "COMMAND_LINE",
-    "SCHEMA",
-    "WAYS",
-    "ResultsError",
-    "Spread",
-    "Way",
-    "cold_behind_jax_ratio",
-    "cold_beyond_jax_ratio",
-    "cold_ratio",
-    "compared",
-    "geometric_mean",
-    "interpreter_ratio",
-    "machine",
-    "not_compared",
-    "read_results",
-    "warm_ratio",
-]
-
 SCHEMA = 2
 _READABLE_SCHEMAS = (1, 2)
 """In schema 1, hloexec is measured as its command line runs it, and in no other way."""

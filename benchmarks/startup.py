@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-__all__ = ["rows"]
-
 _PROGRAMS = {
     "python": "pass",
     "import numpy": "import numpy",

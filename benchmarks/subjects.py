@@ -15,8 +15,6 @@ import numpy as np
 from benchmarks.agreement import stirred
 from benchmarks.arrays import write_arrays
 
-__all__ = ["DUMPS", "Subject", "dumps", "examples", "subject", "subject_names"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 
 DUMPS = {

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-__all__ = ["Timing", "side_by_side"]
-
 
 @attrs.frozen
 class Timing:

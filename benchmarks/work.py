@@ -23,13 +23,11 @@ from typing import Any
 import attrs
 
 import hloexec
-from hloexec.costs import contraction_of
-from hloexec.exec.plans import plan_of
-from hloexec.operations import traits_of
-from hloexec.plan.regions.region import RegionKernel
-from hloexec.plan.steps import Plan, Step, inner_plans
-
-__all__ = ["Work", "last_cache_bytes", "work_of"]
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.plan.regions.region import RegionKernel
+from hloexec.engine.plan.steps import Plan, Step, inner_plans
+from hloexec.ops.costs import contraction_of
+from hloexec.ops.operations import traits_of
 
 
 @attrs.define

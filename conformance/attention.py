@@ -13,8 +13,6 @@ from dataclasses import replace
 
 from conformance.hlo_text import Computation, Instruction, array_of, elements, zeros
 
-__all__ = ["COMBINERS", "attention", "attention_gradient"]
-
 _SUPPORTED = {
     "bias_type": (0,),
     "bottom_right_diagonal": (0,),

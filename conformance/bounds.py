@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 
 from conformance.cell import Array
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.precision import unit_roundoff
 from hloexec.ops.common import narrow
-from hloexec.precision import unit_roundoff
-
-__all__ = ["accumulation", "allowed_steps", "normwise", "rounded", "smallest_normal", "steps", "unit_roundoff"]
 
 
 def allowed_steps(entry: ElementType) -> float:

@@ -14,23 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-
-__all__ = [
-    "EXACT",
-    "TYPES",
-    "Accumulated",
-    "Array",
-    "Check",
-    "Correct",
-    "Equal",
-    "Example",
-    "Normwise",
-    "Within",
-    "module_text",
-    "shape_of",
-    "text_of",
-]
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 
 Array = np.ndarray[Any, Any]
 

@@ -10,9 +10,7 @@ import numpy as np
 
 from conformance import bounds
 from conformance.cell import Accumulated, Array, Correct, Equal, Example, Normwise, Within
-from hloexec.dtypes import ElementType, Kind, element_type_of
-
-__all__ = ["Outcome", "check_result", "same_bits"]
+from hloexec.core.dtypes import ElementType, Kind, element_type_of
 
 
 @attrs.frozen(eq=False)

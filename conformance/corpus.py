@@ -16,8 +16,6 @@ import numpy as np
 from conformance.cell import Array
 from conformance.worker import Worker, XlaRefused
 
-__all__ = ["FileReport", "causes", "examine", "files_of"]
-
 _SUFFIXES = (".hlo", ".txt", ".hlo.gz", ".txt.gz")
 
 
@@ -90,7 +88,7 @@ def _run_hloexec(text: str, name: str, seed: int) -> tuple[list[Array], list[Arr
 def _compare_hloexec(text: str, name: str, seed: int, theirs: list[Array]) -> tuple[int, int, float, float]:
     """XLA's result against hloexec's: elements that differ, and that differ too much; the worst distance and error."""
     import hloexec
-    from hloexec.numerics.leaves import leaves_of
+    from hloexec.analysis.numerics.leaves import leaves_of
 
     module = hloexec.parse(text, filename=name)
     inputs = hloexec.random_inputs(module, seed=seed)

@@ -22,8 +22,6 @@ from conformance.hlo_text import (
     without_header_fields,
 )
 
-__all__ = ["as_replicas", "device_counts", "with_result_extents"]
-
 Groups = list[list[int]]
 
 

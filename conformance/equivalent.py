@@ -27,8 +27,6 @@ from conformance.hlo_text import (
     zeros,
 )
 
-__all__ = ["equivalent"]
-
 
 def _physical_steps(array: Array) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """From the logical array to the order in memory: (opcode, dimensions after it, permutation or high padding)."""

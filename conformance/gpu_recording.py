@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["policy_of", "serve", "stored_values"]
-
 _MESSAGE = 400
 _PACKAGES = re.compile(r"jax|jaxlib|numpy|ml[-_]dtypes|nvidia[-_].*|jax[-_]cuda.*|jax[-_]rocm.*|triton")
 _STORED = {

@@ -10,21 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-__all__ = [
-    "Array",
-    "Computation",
-    "Instruction",
-    "Rule",
-    "array_of",
-    "elements",
-    "read_instruction",
-    "rewrite",
-    "split",
-    "without_header_fields",
-    "without_layouts",
-    "zeros",
-]
-
 
 @dataclass(frozen=True)
 class Instruction:

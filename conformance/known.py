@@ -10,9 +10,7 @@ import numpy as np
 from conformance import bounds
 from conformance.cell import Accumulated, Array, Correct, Example, Normwise
 from conformance.checking import Outcome
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
-
-__all__ = ["KNOWN", "Known", "known_difference"]
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 
 Where = Callable[[Example, Outcome, Sequence[Array], Sequence[Array] | None], bool]
 """Whether a difference is this one: every wrong element, and the whole message, is explained by it."""

@@ -23,8 +23,7 @@ from conformance.cells import GENERATORS
 from conformance.checking import Outcome, check_result
 from conformance.known import known_difference
 from conformance.worker import Worker, XlaRefused
-
-__all__ = ["Cell", "Finding", "Status", "examples_of", "run_matrix"]
+from hloexec.core.values import TOKEN
 
 _BATCH = 40
 """Examples per module."""
@@ -281,7 +280,7 @@ def _widened(example: Example) -> Example:
 
 
 def _in_double(operand: Array) -> Array:
-    from hloexec.dtypes import element_type_of
+    from hloexec.core.dtypes import element_type_of
 
     entry = element_type_of(operand.dtype)
     if entry.is_complex:
@@ -329,7 +328,7 @@ def _on_hloexec(example: Example) -> list[Array]:
     module = hloexec.parse(module_text([example]))
     inputs = [_restrided(value, position) for position, value in enumerate(example.operands)]
     before = [value.tobytes() for value in inputs]
-    placeholders = [hloexec.values.TOKEN for _ in example.placeholder_operands]
+    placeholders = [TOKEN for _ in example.placeholder_operands]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hloexec.HloWarning)
         stack, leaves = [hloexec.run(module, *inputs, *placeholders, verify=False, check=True)], []

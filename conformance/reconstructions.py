@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RECONSTRUCTIONS", "UNIQUE", "allowed"]
-
 Arrays = Sequence[np.ndarray[Any, Any]]
 
 _CONSTANT = 8.0

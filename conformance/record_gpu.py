@@ -21,9 +21,7 @@ from typing import Any
 
 from conformance.gpu_recording import policy_of, serve
 from conformance.worker import Worker, XlaRefused
-from hloexec.files import open_atomically
-
-__all__ = ["FORMAT", "INDEX", "main", "record"]
+from hloexec.core.files import open_atomically
 
 FORMAT = 1
 INDEX = "recording.json"

@@ -17,11 +17,9 @@ import numpy as np
 import hloexec
 from conformance.checking import same_bits
 from conformance.reconstructions import RECONSTRUCTIONS, UNIQUE, allowed
-from hloexec import literals
-from hloexec.ir import Module
-from hloexec.numerics.leaves import leaves_of
-
-__all__ = ["Recording", "RecordingError", "disagreements", "load_recordings"]
+from hloexec.analysis.numerics.leaves import leaves_of
+from hloexec.core.ir import Module
+from hloexec.language import literals
 
 Array = np.ndarray[Any, Any]
 

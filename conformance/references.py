@@ -15,8 +15,6 @@ import numpy as np
 
 from conformance.cell import Array
 
-__all__ = ["COMPLEX_BINARY", "COMPLEX_UNARY", "INTEGER", "REAL_BINARY", "REAL_UNARY", "reference"]
-
 MP = mpmath.MPContext()
 MP.prec = 160
 

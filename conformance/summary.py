@@ -16,9 +16,7 @@ from conformance.corpus import FileReport, causes
 from conformance.known import KNOWN
 from conformance.matrix import Cell, Status
 from conformance.xla import jaxlib_version
-from hloexec.dtypes import ELEMENT_TYPES
-
-__all__ = ["markdown", "show", "show_corpus"]
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 _COLOURS = {
     Status.PASS: "green",

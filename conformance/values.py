@@ -7,10 +7,8 @@ from itertools import product
 import numpy as np
 
 from conformance.cell import Array
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.ops.common import narrow
-
-__all__ = ["crossed", "numbers", "random_shape", "special", "whole_numbers"]
 
 _REALS = [
     0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.5, -1.5, 2.5, 3.0, -3.5, 7.25, 100.0, -100.0, 448.0, 1e-3, -1e-3,

@@ -26,17 +26,15 @@ import numpy as np
 
 import hloexec
 from conformance.cell import Array
-from hloexec.dtypes import element_type_of
-from hloexec.golden.spreads import RECORDED_SAMPLES
-from hloexec.numerics.error_budget import leaf_chains
-from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling.runs import Sampled, sampled
-from hloexec.numerics.sampling.spread import SAMPLES, STAGES
-from hloexec.numerics.sequential import settled
-from hloexec.numerics.ulps import wide
+from hloexec.analysis.numerics.error_budget import leaf_chains
+from hloexec.analysis.numerics.leaves import leaves_of
+from hloexec.analysis.numerics.sampling.runs import Sampled, sampled
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES
+from hloexec.analysis.numerics.sequential import settled
+from hloexec.analysis.numerics.ulps import wide
+from hloexec.core.dtypes import element_type_of
 from hloexec.ops.common import narrow
-
-__all__ = ["WAYS", "Case", "markdown", "studied", "studies"]
+from hloexec.tools.golden.spreads import RECORDED_SAMPLES
 
 SIZES = (3.0, 10.0, 30.0, 100.0)
 """Of faults, in units of what rounding really does to the element."""

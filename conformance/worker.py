@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conformance.cell import Array
 
-__all__ = ["Worker", "XlaRefused"]
-
 
 class XlaRefused(RuntimeError):  # noqa: N818 - a refusal is an answer
     """XLA did not parse, compile or run a module. `crashed` says whether its process died of it."""

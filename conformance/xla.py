@@ -28,25 +28,6 @@ from conformance.devices import as_replicas, device_counts, with_result_extents
 from conformance.equivalent import equivalent
 from conformance.hlo_text import without_header_fields
 
-__all__ = [
-    "COMPILED_SOONEST",
-    "LACKS_SYMBOLS",
-    "CompiledModule",
-    "XlaError",
-    "available",
-    "canonical_text",
-    "compile_hlo",
-    "compiles_f16",
-    "equivalent_module",
-    "fuses_multiply_add",
-    "jaxlib_version",
-    "knows_latest_opcodes",
-    "parse_hlo",
-    "run_hlo",
-    "run_hlo_devices",
-    "run_hlo_isolated",
-]
-
 _FLAGS = {
     "xla_allow_excess_precision": "false",
     "xla_force_host_platform_device_count": "8",
@@ -105,7 +86,7 @@ def available() -> bool:
 
 @cache
 def knows_latest_opcodes() -> bool:
-    """Whether the installed jaxlib reads the opcodes of `hloexec.ops.LATEST`."""
+    """Whether the installed jaxlib reads the opcodes of `ops.LATEST`."""
     return jaxlib_version() >= (0, 12)
 
 

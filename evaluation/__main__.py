@@ -22,8 +22,6 @@ from evaluation.processes import ENVIRONMENT
 from evaluation.shadowing.command import shadow
 from evaluation.triaging.command import triage
 
-__all__ = ["main"]
-
 MEASUREMENTS = (diff, partitioned, measure_edits, explain, shadow, minify, triage, precision, mutants, page)
 
 

@@ -12,8 +12,6 @@ import click
 
 from evaluation.processes import Record
 
-__all__ = ["JOBS", "JSON", "LIMIT", "ONLY", "half_option", "share", "spread", "taken"]
-
 _Case = TypeVar("_Case")
 
 ONLY = click.option("--only", default="", metavar="SUBSTRING", help="Cases whose name contains it.")

@@ -15,8 +15,6 @@ import click
 import hloexec
 from tests.report.html.conftest import FLAGS
 
-__all__ = ["page"]
-
 _PAIRS = ("add", "multiply", "subtract", "maximum", "minimum")
 _SINGLES = ("tanh", "negate", "abs", "cosine", "logistic")
 _FILTER = """

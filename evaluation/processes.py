@@ -14,8 +14,6 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import Any
 
-__all__ = ["ENVIRONMENT", "Record", "answer", "measure_apart"]
-
 ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 """What must be set before JAX is imported: some programs are for eight devices."""
 Record = dict[str, Any]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 
-from hloexec.errors import (
+from hloexec.core.errors import (
     DeadlockError,
     EvaluationError,
     HloError,
@@ -25,30 +25,14 @@ from hloexec.errors import (
     UnsupportedError,
     VerificationError,
 )
+from hloexec.core.version import __version__
 
 TYPE_CHECKING = False  # importing it from typing would take most of the time of `import hloexec`
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import (
-        buffers,
-        diffing,
-        explaining,
-        extraction,
-        golden,
-        graphing,
-        ir,
-        literals,
-        minifying,
-        nan_search,
-        narrowing,
-        shadowing,
-        shrinking,
-        stepping,
-        tracing,
-        triaging,
-    )
-    from hloexec.buffers import (
+    from hloexec.analysis import buffers
+    from hloexec.analysis.buffers import (
         BufferAssignment,
         MemoryComparison,
         MemoryUsage,
@@ -56,30 +40,15 @@ if TYPE_CHECKING:
         load_buffer_assignment,
         memory_usage,
     )
-    from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
-    from hloexec.diffing import Diff, FolderDiff, diff, diff_folders
-    from hloexec.exec import (
-        Controller,
-        Event,
-        Failure,
-        InstructionObserver,
-        Observer,
-        PathEntry,
-        Progress,
-        ProgressObserver,
-        run,
-        run_devices,
-    )
-    from hloexec.exec.host import Sink, Source
-    from hloexec.exec.options import RunOptions
-    from hloexec.exec.statistics import Statistics
-    from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, Untold, explain
-    from hloexec.extraction import Extraction, extract
-    from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
-    from hloexec.graphing import Graph, graph
-    from hloexec.inputs import random_inputs
-    from hloexec.interop.lowering import from_jax
-    from hloexec.ir import (
+    from hloexec.analysis.numerics.comparing import compare
+    from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
+    from hloexec.analysis.numerics.error_maps import ErrorMap
+    from hloexec.analysis.numerics.measuring import ElementDifference, Measured
+    from hloexec.analysis.numerics.sampling.spread import Spread
+    from hloexec.analysis.numerics.statistics import LeafStatistics
+    from hloexec.analysis.numerics.tolerances import Tolerance
+    from hloexec.core import ir
+    from hloexec.core.ir import (
         ArrayShape,
         BufferShape,
         Computation,
@@ -92,31 +61,63 @@ if TYPE_CHECKING:
         Sharding,
         TupleShape,
     )
-    from hloexec.loading import load
-    from hloexec.minifying import Minified, minify
-    from hloexec.nan_search import NanSearch, find_nan
-    from hloexec.narrowing import Narrowing, narrow
-    from hloexec.numerics.comparing import compare
-    from hloexec.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
-    from hloexec.numerics.error_maps import ErrorMap
-    from hloexec.numerics.measuring import ElementDifference, Measured
-    from hloexec.numerics.sampling.spread import Spread
-    from hloexec.numerics.statistics import LeafStatistics
-    from hloexec.numerics.tolerances import Tolerance
+    from hloexec.core.values import Array, Inputs, Token, Value
+    from hloexec.engine.exec import (
+        Controller,
+        Event,
+        Failure,
+        InstructionObserver,
+        Observer,
+        PathEntry,
+        Progress,
+        ProgressObserver,
+        run,
+        run_devices,
+    )
+    from hloexec.engine.exec.host import Sink, Source
+    from hloexec.engine.exec.options import RunOptions
+    from hloexec.engine.exec.statistics import Statistics
+    from hloexec.engine.inputs import random_inputs
+    from hloexec.engine.sharding import shard_inputs, unshard_outputs
+    from hloexec.language import literals
+    from hloexec.language.interop.lowering import from_jax
+    from hloexec.language.loading import load
+    from hloexec.language.origins import SourceLine
+    from hloexec.language.text import format, parse
+    from hloexec.language.text.dumps.buffer_assignment import parse_buffer_assignment
+    from hloexec.language.verifier import Note, verify
     from hloexec.ops.arena import release_memory
+    from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
     from hloexec.ops.policies.policy import NumericsPolicy
-    from hloexec.origins import SourceLine
     from hloexec.report.html import write_html
-    from hloexec.shadowing import ShadowRun, shadow
-    from hloexec.sharding import shard_inputs, unshard_outputs
-    from hloexec.shrinking import Shrinkage, shrink
-    from hloexec.stepping import Breakpoint, Stepper, Stop, step
-    from hloexec.text import format, parse
-    from hloexec.text.dumps.buffer_assignment import parse_buffer_assignment
-    from hloexec.tracing import Trace, TraceEvent, read_trace, trace
-    from hloexec.triaging import Triage, TriagedModule, triage
-    from hloexec.values import Array, Inputs, Token, Value
-    from hloexec.verifier import Note, verify
+    from hloexec.tools import (
+        diffing,
+        explaining,
+        extraction,
+        golden,
+        graphing,
+        minifying,
+        nan_search,
+        narrowing,
+        shadowing,
+        shrinking,
+        stepping,
+        tracing,
+        triaging,
+    )
+    from hloexec.tools.diffing import Diff, FolderDiff, diff, diff_folders
+    from hloexec.tools.explaining import Explained, Explanation, InstructionExplanation, Trial, Untold, explain
+    from hloexec.tools.extraction import Extraction, extract
+    from hloexec.tools.golden import Golden, GoldenCheck, check_golden, record_golden
+    from hloexec.tools.graphing import Graph, graph
+    from hloexec.tools.minifying import Minified, minify
+    from hloexec.tools.nan_search import NanSearch, find_nan
+    from hloexec.tools.narrowing import Narrowing, narrow
+    from hloexec.tools.shadowing import ShadowRun, shadow
+    from hloexec.tools.shrinking import Shrinkage, shrink
+    from hloexec.tools.stepping import Breakpoint, Stepper, Stop, step
+    from hloexec.tools.tracing import Trace, TraceEvent, read_trace, trace
+    from hloexec.tools.triaging import Triage, TriagedModule, triage
 
 __all__ = [
     "Array",
@@ -251,58 +252,64 @@ __all__ = [
     "write_html",
 ]
 
-__version__ = "0.1.0"
-
 _NAMES = {
-    "buffers": "BufferAssignment MemoryComparison MemoryUsage compare_memory load_buffer_assignment memory_usage",
-    "custom_calls.user_calls": "register_custom_call unregister_custom_call",
-    "diffing": "Diff FolderDiff diff diff_folders",
-    "exec": "Controller Event Failure InstructionObserver Observer PathEntry Progress ProgressObserver run run_devices",
-    "exec.host": "Sink Source",
-    "exec.options": "RunOptions",
-    "exec.statistics": "Statistics",
-    "explaining": "Explained Explanation InstructionExplanation Trial Untold explain",
-    "extraction": "Extraction extract",
-    "golden": "Golden GoldenCheck check_golden record_golden",
-    "graphing": "Graph graph",
-    "inputs": "random_inputs",
-    "interop.lowering": "from_jax",
-    "ir": "ArrayShape BufferShape Computation ElementType Instruction Layout Literal Module Shape Sharding TupleShape",
-    "loading": "load",
-    "minifying": "Minified minify",
-    "nan_search": "NanSearch find_nan",
-    "narrowing": "Narrowing narrow",
-    "numerics.comparing": "compare",
-    "numerics.comparison": "Comparison LeafComparison Undecided Verdict",
-    "numerics.error_maps": "ErrorMap",
-    "numerics.measuring": "ElementDifference Measured",
-    "numerics.sampling.spread": "Spread",
-    "numerics.statistics": "LeafStatistics",
-    "numerics.tolerances": "Tolerance",
+    "analysis.buffers": (
+        "BufferAssignment MemoryComparison MemoryUsage compare_memory load_buffer_assignment memory_usage"
+    ),
+    "analysis.numerics.comparing": "compare",
+    "analysis.numerics.comparison": "Comparison LeafComparison Undecided Verdict",
+    "analysis.numerics.error_maps": "ErrorMap",
+    "analysis.numerics.measuring": "ElementDifference Measured",
+    "analysis.numerics.sampling.spread": "Spread",
+    "analysis.numerics.statistics": "LeafStatistics",
+    "analysis.numerics.tolerances": "Tolerance",
+    "core.ir": (
+        "ArrayShape BufferShape Computation ElementType Instruction Layout Literal Module Shape Sharding TupleShape"
+    ),
+    "core.values": "Array Inputs Token Value",
+    "engine.exec": (
+        "Controller Event Failure InstructionObserver Observer PathEntry Progress ProgressObserver run run_devices"
+    ),
+    "engine.exec.host": "Sink Source",
+    "engine.exec.options": "RunOptions",
+    "engine.exec.statistics": "Statistics",
+    "engine.inputs": "random_inputs",
+    "engine.sharding": "shard_inputs unshard_outputs",
+    "language.interop.lowering": "from_jax",
+    "language.literals": "",
+    "language.loading": "load",
+    "language.origins": "SourceLine",
+    "language.text": "format parse",
+    "language.text.dumps.buffer_assignment": "parse_buffer_assignment",
+    "language.verifier": "Note verify",
     "ops.arena": "release_memory",
+    "ops.library_calls.user_calls": "register_custom_call unregister_custom_call",
     "ops.policies.policy": "NumericsPolicy",
-    "origins": "SourceLine",
     "report.html": "write_html",
-    "shadowing": "ShadowRun shadow",
-    "sharding": "shard_inputs unshard_outputs",
-    "shrinking": "Shrinkage shrink",
-    "stepping": "Breakpoint Stepper Stop step",
-    "text": "format parse",
-    "text.dumps.buffer_assignment": "parse_buffer_assignment",
-    "tracing": "Trace TraceEvent read_trace trace",
-    "triaging": "Triage TriagedModule triage",
-    "values": "Array Inputs Token Value",
-    "verifier": "Note verify",
+    "tools.diffing": "Diff FolderDiff diff diff_folders",
+    "tools.explaining": "Explained Explanation InstructionExplanation Trial Untold explain",
+    "tools.extraction": "Extraction extract",
+    "tools.golden": "Golden GoldenCheck check_golden record_golden",
+    "tools.graphing": "Graph graph",
+    "tools.minifying": "Minified minify",
+    "tools.nan_search": "NanSearch find_nan",
+    "tools.narrowing": "Narrowing narrow",
+    "tools.shadowing": "ShadowRun shadow",
+    "tools.shrinking": "Shrinkage shrink",
+    "tools.stepping": "Breakpoint Stepper Stop step",
+    "tools.tracing": "Trace TraceEvent read_trace trace",
+    "tools.triaging": "Triage TriagedModule triage",
 }
-"""Public names, by the module that has them. The others in `__all__` are packages, with the types of parts of arguments
-and results such as `hloexec.ir.Window`."""
+"""Public names, by the module that has them. The others in `__all__` are packages in the rooms, with the types of parts
+of arguments and results such as `hloexec.ir.Window`."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_PACKAGES = {module.rpartition(".")[2]: module for module in _NAMES if module.count(".") == 1}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'hloexec' has no attribute {name!r}")
-    home = importlib.import_module(f"hloexec.{_HOMES.get(name, name)}")
+    home = importlib.import_module(f"hloexec.{_HOMES.get(name) or _PACKAGES[name]}")
     value = globals()[name] = getattr(home, name) if name in _HOMES else home
     return value
 

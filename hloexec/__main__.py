@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Run the command line; until it can say something, Ctrl-C ends it in silence."""

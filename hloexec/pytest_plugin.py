@@ -19,9 +19,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hloexec.golden import Golden, GoldenCheck
-    from hloexec.ir import Module
-    from hloexec.values import Inputs
+    from hloexec.core.ir import Module
+    from hloexec.core.values import Inputs
+    from hloexec.tools.golden import Golden, GoldenCheck
 
 __all__ = ["GoldenFixture", "hlo_golden"]
 
@@ -71,8 +71,8 @@ class GoldenItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run it again, and compare."""
-        from hloexec.errors import HloError
-        from hloexec.golden import check_golden, update_golden
+        from hloexec.core.errors import HloError
+        from hloexec.tools.golden import check_golden, update_golden
 
         folder = self.path
         try:
@@ -146,8 +146,8 @@ class GoldenFixture:
         on `inputs` (see `hloexec.Inputs`), or on random ones by `seed`.
         """
         __tracebackhide__ = True
-        from hloexec.errors import HloError
-        from hloexec.golden import check_golden, record_golden
+        from hloexec.core.errors import HloError
+        from hloexec.tools.golden import check_golden, record_golden
 
         folder = self.folder(name)
         if folder in self._checked:
@@ -179,9 +179,9 @@ class GoldenFixture:
 
     def _failure_text(self, found: GoldenCheck, module: Module) -> str:
         """What a check says at length; if the module is another one than the golden's, it is kept, and compared."""
-        from hloexec.golden.checking import diff_with_recorded
-        from hloexec.golden.folder import module_text
         from hloexec.report.running.golden import change_lines
+        from hloexec.tools.golden.checking import diff_with_recorded
+        from hloexec.tools.golden.folder import module_text
 
         text, golden = _failure_text(found), found.golden
         if golden is None or found.comparison is None or _is_of(found.folder, module):
@@ -207,8 +207,8 @@ def hlo_golden(request: pytest.FixtureRequest) -> GoldenFixture:
 
 def _is_of(folder: Path, module: Module) -> bool:
     """Whether a golden holds the text of this module; not where it cannot be read."""
-    from hloexec.errors import HloError
-    from hloexec.golden.folder import module_text, read_golden, text_hash
+    from hloexec.core.errors import HloError
+    from hloexec.tools.golden.folder import module_text, read_golden, text_hash
 
     try:
         return text_hash(module_text(module)) == read_golden(folder).module_hash
@@ -218,8 +218,8 @@ def _is_of(folder: Path, module: Module) -> bool:
 
 def _is_own(folder: Path) -> bool:
     """Whether hloexec computed a golden's result, or cannot read whose it is."""
-    from hloexec.errors import HloError
-    from hloexec.golden.folder import OURS, read_golden
+    from hloexec.core.errors import HloError
+    from hloexec.tools.golden.folder import OURS, read_golden
 
     try:
         return read_golden(folder).expected_source == OURS
@@ -239,8 +239,8 @@ def _other_options(golden: Golden, given: dict[str, Any]) -> str:
 
 def _other_inputs(golden: Golden, module: Module, inputs: Inputs) -> str:
     """That a golden holds other inputs than a test gives, as a sentence; empty where it holds these."""
-    from hloexec.errors import HloError
-    from hloexec.golden.checking import holds_inputs
+    from hloexec.core.errors import HloError
+    from hloexec.tools.golden.checking import holds_inputs
 
     try:
         if holds_inputs(golden, module, inputs):
@@ -252,7 +252,7 @@ def _other_inputs(golden: Golden, module: Module, inputs: Inputs) -> str:
 
 def _failure_text(found: GoldenCheck) -> str:
     """What a golden's check says at length."""
-    from hloexec.report.numerics.comparison import comparison_text
+    from hloexec.report.judging.comparison import comparison_text
 
     parts = [f"{found.folder}: {found.message}"]
     if found.comparison is not None:

@@ -59,7 +59,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     they leave fits into memory.
     """
     # Imported here, as the variables above are set first.
-    from hloexec.collection import collection_paused
+    from hloexec.core.collection import collection_paused
 
     _draw_once()
     if session.config.option.markexpr == "not slow":
@@ -123,7 +123,7 @@ _NEEDED_FOR = {
 @contextmanager
 def _skipped_without_packages() -> Iterator[None]:
     """Skips what ends because a package is not installed, unless hloexec itself imports it without saying so."""
-    from hloexec.errors import UnsupportedError
+    from hloexec.core.errors import UnsupportedError
 
     try:
         yield

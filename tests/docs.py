@@ -44,23 +44,8 @@ import pytest
 
 from hloexec import pytest_plugin
 from hloexec.cli import main
-from hloexec.custom_calls.registry import USER_CALLS
+from hloexec.ops.library_calls.registry import USER_CALLS
 from tests.report.needs import require_report_packages
-
-__all__ = [
-    "PAGES",
-    "Command",
-    "Ran",
-    "commands_of",
-    "hloexec_words",
-    "require_as_written",
-    "requires_graphviz",
-    "run_command",
-    "run_here",
-    "run_page",
-    "run_pytest",
-    "start_page",
-]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

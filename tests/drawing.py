@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hypothesis
 
-__all__ = ["examples"]
-
 
 def examples(count: int) -> int:
     """`count` in a run of all tests, and a fifth of it, the first ones, where slow tests are left out.

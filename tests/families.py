@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
-
-__all__ = ["Family", "family_of", "of_each_family"]
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
 
 
 class Family(enum.Enum):

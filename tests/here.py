@@ -13,13 +13,11 @@ from threading import Event, Lock
 from unittest import mock
 
 from conformance.xla import compile_hlo
-from hloexec.interop import xla_cpu
-from hloexec.ir import Module
-from hloexec.minifying.processes import Ended
-from hloexec.triaging import working
-from hloexec.values import Array
-
-__all__ = ["triaging_here", "xla_here"]
+from hloexec.core.ir import Module
+from hloexec.core.values import Array
+from hloexec.language.interop import xla_cpu
+from hloexec.tools.minifying.processes import Ended
+from hloexec.tools.triaging import working
 
 
 @contextmanager

@@ -23,8 +23,6 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-__all__ = ["MACHINES", "Machine", "main"]
-
 _CPU: Mapping[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
 _DISPATCHED: Sequence[str] = np._core._multiarray_umath.__cpu_dispatch__  # type: ignore[attr-defined]
 

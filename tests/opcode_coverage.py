@@ -25,19 +25,17 @@ from conformance.cell import TYPES, module_text
 from conformance.cells import GENERATORS
 from conformance.matrix import examples_of
 from hloexec import cli
-from hloexec.custom_calls.registry import CUSTOM_CALLS
-from hloexec.dtypes import ElementType
-from hloexec.element_types import accepted_element_types
-from hloexec.exec import running
-from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.engine.exec import running
+from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import OPCODES, Role
 from tests.docs import PAGES, ROOT, commands_of
 from tests.families import Family, family_of
 from tests.ops import evaluation
-
-__all__ = ["accepted", "missing", "own_types"]
 
 OPCODE, CALL, COMMAND, PAGE = "opcode", "library call", "command", "page"
 

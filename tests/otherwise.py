@@ -16,24 +16,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hloexec.ir import Module
+from hloexec.core.ir import Module
 from tests.docs import Ran, run_here
 from tests.records import read_record
-
-__all__ = ["otherwise", "problems"]
 
 _STYLE = re.compile(r"\x1b\[([\d;]*)m")
 _SECONDS = re.compile(r"\b[\d.]+ (?:µs|ms|s)\b")
 _WITHOUT_JSON = ("fmt", "schema")
 _SEARCHES = (
-    ("hloexec.diffing", "diff"),
-    ("hloexec.diffing.folders", "diff_folders"),
-    ("hloexec.explaining", "explain"),
-    ("hloexec.minifying", "minify"),
-    ("hloexec.nan_search", "find_nan"),
+    ("hloexec.tools.diffing", "diff"),
+    ("hloexec.tools.diffing.folders", "diff_folders"),
+    ("hloexec.tools.explaining", "explain"),
+    ("hloexec.tools.minifying", "minify"),
+    ("hloexec.tools.nan_search", "find_nan"),
     ("hloexec", "narrow"),
-    ("hloexec.shadowing", "shadow"),
-    ("hloexec.triaging", "triage"),
+    ("hloexec.tools.shadowing", "shadow"),
+    ("hloexec.tools.triaging", "triage"),
 )
 """The functions that commands call to search, where they import them from."""
 

@@ -10,8 +10,6 @@ from jsonschema import Draft202012Validator
 
 from hloexec.report.json.schemas import json_schema
 
-__all__ = ["read_record"]
-
 
 @cache
 def _validator(name: str) -> Draft202012Validator:

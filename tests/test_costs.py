@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
-from hloexec.costs import contraction_of
-from hloexec.devices.topology import device_counts
-from hloexec.ir import Module
-from hloexec.summary import summarize, summarize_computations
-from hloexec.text import parse
+from hloexec.core.ir import Module
+from hloexec.engine.devices.topology import device_counts
+from hloexec.language.text import parse
+from hloexec.ops.costs import contraction_of
+from hloexec.tools.summary import summarize, summarize_computations
 from tests.text.building import ADD, module, op
 
 

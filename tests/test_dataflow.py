@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.dataflow import Fact, ForwardAnalysis
-from hloexec.ir import Computation, Instruction
+from hloexec.analysis.dataflow import Fact, ForwardAnalysis
+from hloexec.core.ir import Computation, Instruction
+from hloexec.core.structs import frozen
 from hloexec.ops.relations import Place
-from hloexec.structs import frozen
 
 
 @frozen

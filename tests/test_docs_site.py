@@ -11,8 +11,8 @@ from docs.hooks.known_differences import known_differences
 from docs.hooks.prose import as_markdown, escaped, summary
 from docs.hooks.records import record_tables
 from docs.hooks.type_names import in_words
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.element_types import accepted_element_types
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes

@@ -8,7 +8,7 @@ import hloexec
 import hloexec.ops
 from conformance.cell import TYPES, module_text
 from conformance.matrix import examples_of
-from hloexec.element_types import accepted_element_types
+from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.registry import OPCODES
 
 

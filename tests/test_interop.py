@@ -21,11 +21,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.errors import HloError, InputError, UnsupportedError
-from hloexec.interop import load_bytes, load_recorded
-from hloexec.interop.literals import literal_value
-from hloexec.interop.lowering import from_jax
-from hloexec.interop.wire import read
+from hloexec.core.errors import HloError, InputError, UnsupportedError
+from hloexec.core.values import TOKEN
+from hloexec.language.interop import load_bytes, load_recorded
+from hloexec.language.interop.literals import literal_value
+from hloexec.language.interop.lowering import from_jax
+from hloexec.language.interop.wire import read
 from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")
@@ -345,7 +346,7 @@ def test_tuples_of_literals_nest() -> None:
     tuple_shape = field(1, field(2, 13))
     inner = tuple_shape + field(10, scalar) + field(10, field(1, field(2, 17)))
     value = literal_value(tuple_shape + field(10, inner) + field(10, tuple_shape))
-    assert value == ((np.float32(1), hloexec.values.TOKEN), ())
+    assert value == ((np.float32(1), TOKEN), ())
 
 
 # Profiles
@@ -526,7 +527,7 @@ def test_a_damaged_proto_is_refused_or_read_but_nothing_else(proto: bytes, data:
 
 
 def test_bytecode_that_crashes_its_reader_is_refused(lowered: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloexec.interop.through_jaxlib._READ_BYTECODE", "import os; os.abort()")
+    monkeypatch.setattr("hloexec.language.interop.through_jaxlib._READ_BYTECODE", "import os; os.abort()")
     with pytest.raises(InputError, match="crashed"):
         load_bytes(b"ML\xefR")
 
@@ -554,7 +555,7 @@ def test_tuples_that_nest_too_deep_are_refused() -> None:
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloexec.interop.content._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("hloexec.language.interop.content._MOST_BYTES", 1 << 20)
     with pytest.raises(InputError, match="more than"):
         load_bytes(gzip.compress(bytes(1 << 23), mtime=0), "bomb.gz")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import HloWarning, InputError, ParseError
-from hloexec.interop import load_bytes
+from hloexec.core.errors import HloWarning, InputError, ParseError
+from hloexec.language.interop import load_bytes
 
 jax = pytest.importorskip("jax")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.devices.topology import device_counts
-from hloexec.interop import load_bytes
+from hloexec.engine.devices.topology import device_counts
+from hloexec.language.interop import load_bytes
 from tests.test_interop_jax import file_of
 
 xla = pytest.importorskip("conformance.xla")

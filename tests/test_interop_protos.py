@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.errors import HloError, HloWarning, InputError
-from hloexec.interop import load_bytes, load_recorded
+from hloexec.core.errors import HloError, HloWarning, InputError
+from hloexec.language.interop import load_bytes, load_recorded
 from tests.drawing import examples
 from tests.test_interop import field, shape, varint
 from tests.text import corpus
@@ -33,7 +33,7 @@ def proto_of(text: str) -> tuple[bytes, str]:
     """XLA's message of a text, and its own print of the same module."""
     from jaxlib import _hlo
 
-    from hloexec.interop.through_jaxlib import text_of_module
+    from hloexec.language.interop.through_jaxlib import text_of_module
 
     module = _hlo.hlo_module_from_text(text)
     return module.as_serialized_hlo_module_proto(), text_of_module(module)

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec import literals, testing
-from hloexec.dtypes import ELEMENT_TYPES, element_type
-from hloexec.errors import LiteralError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.values import TOKEN, Value
+from hloexec import testing
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type
+from hloexec.core.errors import LiteralError
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.values import TOKEN, Value
+from hloexec.language import literals
 from tests.drawing import examples
 
 ARRAY_TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]

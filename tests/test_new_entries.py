@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls import registry as library_calls
-from hloexec.element_types import accepted_element_types
-from hloexec.exec import plan_of
-from hloexec.inputs.bounds import frame_of
-from hloexec.ir import ArrayShape, Instruction, Shape
-from hloexec.numerics.error_budget import leaf_chains
+from hloexec.analysis.numerics.error_budget import leaf_chains
+from hloexec.core.ir import ArrayShape, Instruction, Shape
+from hloexec.core.values import Array
+from hloexec.engine.exec import plan_of
+from hloexec.engine.inputs.bounds import frame_of
+from hloexec.engine.plan.regions.region import RegionKernel
+from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.contraction.dot import product_size
 from hloexec.ops.elementwise.declaration import FLOAT, elementwise
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
+from hloexec.ops.library_calls import registry as library_calls
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import OPCODES, MemoryOrder, opcode
 from hloexec.ops.traits import ContractionSize, Pole
-from hloexec.plan.regions.region import RegionKernel
-from hloexec.values import Array
 
 N = 300_000
 

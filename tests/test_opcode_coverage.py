@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec import cli
-from hloexec.exec import running
+from hloexec.engine.exec import running
 from hloexec.ops.registry import OPCODES
 from tests.docs import PAGES, ROOT, commands_of
 from tests.families import Family, family_of

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from hloexec import structs
+from hloexec.core import structs
 
 
 def _shown(frozen: Callable[..., Any], define: Callable[..., Any]) -> list[str]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.wording import byte_text, first_line, listing, natural_number, on_devices, quoted, suggestion, truncated
+from hloexec.core.wording import (
+    byte_text,
+    first_line,
+    listing,
+    natural_number,
+    on_devices,
+    quoted,
+    suggestion,
+    truncated,
+)
 
 
 @pytest.mark.parametrize(

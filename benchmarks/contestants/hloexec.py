@@ -12,8 +12,6 @@ from typing import Any
 
 from benchmarks.contestants.serving import Answers, Stages, peak_growth, per_device, serve, timed_runs
 
-__all__ = ["first_output"]
-
 
 def main(module_path: str, inputs_path: str, devices: int) -> None:
     from hloexec.cli.allocator import keep_freed_memory
@@ -42,7 +40,7 @@ def first_output(stages: Stages, module_path: str, inputs_path: str, devices: in
     module = hloexec.load(module_path)
     stages.done("parse")
 
-    from hloexec.exec.plans import plan_of
+    from hloexec.engine.exec.plans import plan_of
 
     plan_of(module)
     stages.done("plan")
@@ -56,7 +54,7 @@ def first_output(stages: Stages, module_path: str, inputs_path: str, devices: in
     stages.done("first run")
 
     def memory() -> dict[str, Any]:
-        from hloexec.exec.statistics import Statistics
+        from hloexec.engine.exec.statistics import Statistics
 
         statistics = Statistics()
         run(statistics=statistics)

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Answers", "Stages", "peak_growth", "per_device", "serve", "timed_runs"]
-
 _ENOUGH_SECONDS = 0.05
 
 Answers = dict[str, Callable[..., dict[str, Any]]]

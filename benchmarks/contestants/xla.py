@@ -14,8 +14,6 @@ from typing import Any
 
 from benchmarks.contestants.serving import Stages, peak_growth, per_device, serve, timed_runs
 
-__all__ = ["import_jax", "prepared"]
-
 
 def main(module_path: str, inputs_path: str, devices: int) -> None:
     stages = Stages()

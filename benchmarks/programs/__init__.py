@@ -27,7 +27,7 @@ from benchmarks.programs import (
     transformer,
 )
 from benchmarks.programs.sizes import Program
-from hloexec.interop.through_jaxlib import text_of_module
+from hloexec.language.interop.through_jaxlib import text_of_module
 
 __all__ = ["PROGRAMS", "hlo_text", "stablehlo_text"]
 

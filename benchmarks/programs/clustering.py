@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["k_means"]
-
 
 def k_means(scale: float) -> Program:
     """10 iterations on 32768 points of 32 numbers with 64 centres: centres, how many points each has, the inertia.

@@ -12,8 +12,6 @@ import numpy as np
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["mobilenet_train_step", "resnet_forward"]
-
 _MOBILENET = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
 """Expansion, channels, blocks, stride of the first: table 2 of Sandler et al., MobileNetV2 (2018)."""
 

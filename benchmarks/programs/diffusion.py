@@ -15,8 +15,6 @@ import jax.numpy as jnp
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["unet_train_step"]
-
 _GROUPS = 4
 _MULTIPLES = (1, 2, 2)
 """Channels at each resolution, as multiples of those at the first."""

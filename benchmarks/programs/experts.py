@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["top_2_layer"]
-
 
 def top_2_layer(scale: float) -> Program:
     """Width 512, hidden width 1024, room for 1.25 times an expert's fair share of tokens."""

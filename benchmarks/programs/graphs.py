@@ -13,8 +13,6 @@ import numpy as np
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["graph_network_train_step"]
-
 
 def graph_network_train_step(scale: float) -> Program:
     """2 rounds over 4096 nodes and 16384 edges of width 64; the squared error of one number per node, with momentum."""

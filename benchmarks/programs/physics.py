@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["pinn_train_step"]
-
 _VISCOSITY = 0.01 / jnp.pi
 
 

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["ray_march"]
-
 _FAR = 12.0
 _NEAR_ENOUGH = 1e-3
 

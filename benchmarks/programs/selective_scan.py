@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["mamba_train_step"]
-
 _TAPS = 4
 """Of the causal convolution before the scan."""
 

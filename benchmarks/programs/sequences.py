@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["gru_train_step", "lstm_gradient", "newton"]
-
 
 def lstm_gradient(scale: float) -> Program:
     """256 steps, batch 16, width 128: the loss and its gradient, two `while` loops."""

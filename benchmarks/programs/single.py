@@ -10,19 +10,6 @@ import numpy as np
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = [
-    "bf16_mlp",
-    "cumulative_sum",
-    "depthwise_convolution",
-    "elementwise_chain",
-    "embedding_gradient",
-    "fourier",
-    "layer_norm_softmax",
-    "max_pool_gradient",
-    "sort_pairs",
-    "threefry_normal",
-]
-
 
 def sort_pairs(scale: float) -> Program:
     """64 rows of 16384 pairs, by the f32 keys; the s32 values follow."""

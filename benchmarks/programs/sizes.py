@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Program", "array", "sized"]
-
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function, and the shapes of its arguments (pytrees of jax.ShapeDtypeStruct)."""
 

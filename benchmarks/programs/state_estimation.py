@@ -10,8 +10,6 @@ import jax.scipy.linalg as linalg
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["kalman_smoother"]
-
 
 def kalman_smoother(scale: float) -> Program:
     """256 series of 100 steps, states of 12 numbers seen through 6: log-likelihood, smoothed means and variances.

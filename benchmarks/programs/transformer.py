@@ -13,8 +13,6 @@ import numpy as np
 
 from benchmarks.programs.sizes import Program, array, sized
 
-__all__ = ["train_step"]
-
 
 def train_step(scale: float, dtype: Any) -> Program:
     size = sized(scale, least=2)

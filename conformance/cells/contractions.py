@@ -10,10 +10,8 @@ from conformance.cell import EXACT, Accumulated, Array, Check, Correct, Example,
 from conformance.cells.data_movement import braces
 from conformance.cells.generator import Generator
 from conformance.values import numbers, whole_numbers
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
-
-__all__ = ["GENERATORS"]
 
 _ALGORITHMS = ("dot_bf16_bf16_f32", "dot_tf32_tf32_f32", "dot_f32_f32_f32", "dot_bf16_bf16_f32_x3")
 

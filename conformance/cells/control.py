@@ -11,8 +11,6 @@ from conformance.cell import Example, text_of
 from conformance.cells.generator import Generator
 from conformance.values import numbers, random_shape
 
-__all__ = ["GENERATORS"]
-
 
 def _of_one_operand(instruction: str, computations: str = "", *, before: tuple[str, ...] = ()) -> Generator:
     """`T` in the texts stands for the operand's shape."""

@@ -9,9 +9,7 @@ import numpy as np
 from conformance.cell import TYPES, Example, text_of
 from conformance.cells.generator import Generator
 from conformance.values import numbers, random_shape, special
-from hloexec.dtypes import ELEMENT_TYPES
-
-__all__ = ["GENERATORS", "braces"]
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 _TARGETS = (
     "pred",

@@ -13,8 +13,6 @@ from conformance.cells.reductions import binary
 from conformance.values import numbers
 from conformance.xla import knows_latest_opcodes
 
-__all__ = ["GENERATORS"]
-
 
 @attrs.frozen
 class _Form:

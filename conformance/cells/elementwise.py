@@ -11,10 +11,8 @@ from conformance.cell import EXACT, Array, Check, Correct, Example, shape_of
 from conformance.cells.generator import Generator
 from conformance.references import COMPLEX_BINARY, COMPLEX_UNARY, INTEGER, REAL_BINARY, REAL_UNARY, reference
 from conformance.values import crossed, numbers, random_shape, special
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
-
-__all__ = ["GENERATORS"]
 
 _PARTS = {"c64": "f32", "c128": "f64"}
 _WITH_PARTS = {"f32": "c64", "f64": "c128"}

@@ -8,8 +8,6 @@ import numpy as np
 
 from conformance.cell import Example
 
-__all__ = ["Generator"]
-
 Generator = Callable[[str, str, np.random.Generator, int], Iterator[Example]]
 """(opcode, element type, random numbers, count) → examples.
 

@@ -11,9 +11,7 @@ from conformance.cell import EXACT, Array, Check, Example, text_of
 from conformance.cells.data_movement import braces
 from conformance.cells.generator import Generator
 from conformance.values import numbers, random_shape, whole_numbers
-from hloexec.dtypes import ELEMENT_TYPES
-
-__all__ = ["GENERATORS"]
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 _INDEX_TYPES = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
 

@@ -9,10 +9,8 @@ import numpy as np
 from conformance.cell import Array, Example, Normwise, Within, text_of
 from conformance.cells.generator import Generator
 from conformance.values import whole_numbers
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
-
-__all__ = ["GENERATORS"]
 
 _COMPLEX = {"f32": "c64", "f64": "c128"}
 

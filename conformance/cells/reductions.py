@@ -14,10 +14,8 @@ from conformance.cell import EXACT, Accumulated, Array, Example, text_of
 from conformance.cells.data_movement import braces
 from conformance.cells.generator import Generator
 from conformance.values import numbers, random_shape, whole_numbers
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
-
-__all__ = ["GENERATORS", "binary", "identity"]
 
 _OPERATIONS = ("add", "multiply", "minimum", "maximum", "and", "or", "xor")
 

@@ -17,11 +17,6 @@ import jax
 import ml_dtypes
 import numpy as np
 
-__all__ = [
-    "GEMM", "NORM", "PROGRAMS", "Program", "definite", "exactly", "integers", "normal", "permutation", "program",
-    "uniform", "weight",
-]  # fmt: skip
-
 _TYPES: dict[str, Any] = {
     "f32": np.float32,
     "bf16": ml_dtypes.bfloat16,

@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 from prose import escaped
 
 from hloexec.cli import _hloexec
+from hloexec.cli.help import HelpGroup
 
 __all__ = ["on_page_markdown"]
 
@@ -27,20 +28,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "\n\n".join([markdown, *_sections(_hloexec, context)])
 
 
-def _sections(group: click.Group, context: click.Context) -> Iterator[str]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        inner = click.Context(command, info_name=name, parent=context)
-        yield _section(command, inner)
-        if isinstance(command, click.Group):
-            yield from _sections(command, inner)
+def _sections(group: HelpGroup, context: click.Context) -> Iterator[str]:
+    for heading, names in group.sections(context).items():
+        if context.parent is None:
+            yield f"## {heading}"
+        for name in names:
+            command = group.get_command(context, name)
+            assert command is not None
+            inner = click.Context(command, info_name=name, parent=context)
+            yield _section(command, inner)
+            if isinstance(command, HelpGroup):
+                yield from _sections(command, inner)
 
 
 def _section(command: click.Command, context: click.Context) -> str:
     title = context.command_path.removeprefix("hloexec ")
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    parts = [f"## {title} {{ #{title.replace(' ', '-')} }}", f"```text\n{usage}\n```"]
+    parts = [f"### {title} {{ #{title.replace(' ', '-')} }}", f"```text\n{usage}\n```"]
     parts += _paragraphs(command.help or "")
     records = [parameter.get_help_record(context) for parameter in command.params]
     parts += [f"`{names}`\n:   {_escaped(text)}" for names, text in filter(None, records) if text]

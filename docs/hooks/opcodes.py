@@ -12,7 +12,7 @@ from opcode_examples import Example, read_examples
 from prose import as_markdown, escaped, summary
 from type_names import in_words
 
-from hloexec.element_types import accepted_element_types
+from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import OPCODES, Opcode, Role
 from hloexec.ops.rounding import Rounding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 
 __all__ = ["in_words"]
 

@@ -17,8 +17,6 @@ from evaluation.pairs.drawing import NUMBERS, TABLE, Pair, pairs, pairs_of_table
 from evaluation.processes import Record, measure_apart
 from evaluation.programs import PROGRAMS
 
-__all__ = ["chosen", "diff", "measure"]
-
 _SECONDS = 300
 """What a process may take for one pair, drawing it included."""
 _MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from hloexec.ir import Instruction, Module
+from hloexec.core.ir import Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import OPCODES, Role
-
-__all__ = ["DataFlow"]
 
 Path = tuple[int, ...]
 """Which element of a tuple."""

@@ -10,9 +10,7 @@ import attrs
 import hloexec
 from evaluation.diffing.dataflow import DataFlow
 from evaluation.pairs.drawing import Drawn
-from hloexec.origins import hlo_line
-
-__all__ = ["Judgement", "judge"]
+from hloexec.language.origins import hlo_line
 
 _LARGEST_REGION = 5
 _LARGEST_TUPLE = 5

@@ -21,9 +21,7 @@ import hloexec
 from evaluation.diffing.judging import judge
 from evaluation.pairs.drawing import Drawn, Pair, draw
 from evaluation.processes import Record, answer
-from hloexec.ir import Module
-
-__all__ = ["LIMIT_SECONDS", "measured"]
+from hloexec.core.ir import Module
 
 LIMIT_SECONDS = 60
 """Of the processor's time, for one diff."""

@@ -16,8 +16,6 @@ from evaluation.partitioned.faults import LOOKED_THROUGH
 from evaluation.processes import Record
 from evaluation.programs import FRESH, HELD, PROGRAMS, RESERVE
 
-__all__ = ["measure_edits"]
-
 _PER_PROGRAM = 4
 _HALVES = {
     "seen": [name for name in PROGRAMS if name not in HELD | RESERVE | FRESH],

@@ -29,12 +29,10 @@ from evaluation.explaining.truths import by_xla, contractions, excess, fast, of_
 from evaluation.faults.editing import Draft
 from evaluation.faults.kinds import KINDS
 from evaluation.faults.planting import plant
-from hloexec.dtypes import element_type_of
-from hloexec.ir import Module
-from hloexec.results import result_shapes
-from hloexec.values import Array
-
-__all__ = ["Case", "Truth", "cases", "same", "truth"]
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import Module
+from hloexec.core.values import Array
+from hloexec.tools.results import result_shapes
 
 _NUMERICS = ("bf16", "inexact", "TF32", "bits", "round", "flush", "sum", "kept", "stored", "precision", "cut")
 """Words in the names of kinds of faults that are a matter of numerics."""

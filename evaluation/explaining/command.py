@@ -15,8 +15,6 @@ from evaluation.explaining.operations.halves import HALVES
 from evaluation.options import JSON, LIMIT, ONLY, half_option, share, spread, taken
 from evaluation.processes import Record
 
-__all__ = ["explain"]
-
 
 def _line(record: Record) -> str:
     word = "right" if record["is_right"] else "WRONG"

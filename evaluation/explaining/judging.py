@@ -7,10 +7,8 @@ import time
 import hloexec
 from evaluation.explaining.cases import Case, Truth, same, truth
 from evaluation.processes import Record
-from hloexec.explaining.units import single_units
 from hloexec.ops.policies.policy import numerics_policy
-
-__all__ = ["judged"]
+from hloexec.tools.explaining.units import single_units
 
 
 def judged(case: Case) -> Record | None:

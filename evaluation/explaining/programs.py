@@ -12,10 +12,8 @@ import numpy as np
 import hloexec
 from evaluation.faults.planting import without_calls
 from evaluation.programs import HELD, LATER, PROGRAMS
-from hloexec.ir import Module
-from hloexec.values import Value
-
-__all__ = ["NAMES", "SMALL", "Program", "half_of", "program"]
+from hloexec.core.ir import Module
+from hloexec.core.values import Value
 
 _SUM = "sum {{ p = {0}[] parameter(0)\n q = {0}[] parameter(1)\n ROOT s = {0}[] add(p, q) }}\n"
 

@@ -18,11 +18,9 @@ import numpy as np
 import hloexec
 from evaluation.faults.editing import Draft, array
 from evaluation.faults.refusing import code
-from hloexec.interop.xla_cpu import executed
-from hloexec.ir import ArrayShape, Instruction, Module
-from hloexec.values import Array, Value
-
-__all__ = ["by_xla", "contractions", "excess", "fast", "of_passes", "rounded_operands"]
+from hloexec.core.ir import ArrayShape, Instruction, Module
+from hloexec.core.values import Array, Value
+from hloexec.language.interop.xla_cpu import executed
 
 _ARITHMETIC = frozenset(
     "add subtract multiply divide maximum minimum negate abs exponential tanh logistic log sqrt rsqrt power "

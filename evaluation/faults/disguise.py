@@ -15,10 +15,8 @@ from evaluation.faults import refusing
 from evaluation.faults.editing import Draft
 from evaluation.faults.naming import renamed, uniquely_named
 from evaluation.faults.rewriting import rewrite_exactly, rewrite_sums
-from hloexec.ir import ArrayShape, Instruction, Layout, Module
+from hloexec.core.ir import ArrayShape, Instruction, Layout, Module
 from hloexec.ops.registry import OPCODES, Role
-
-__all__ = ["Disguised", "disguise", "shuffle_names"]
 
 
 @attrs.frozen

@@ -15,14 +15,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ConstantAttributes
 from hloexec.ops.movement.strided import BroadcastAttributes
 from hloexec.ops.registry import OPCODES
-
-__all__ = ["Draft", "Where", "array"]
 
 Where = Callable[["Draft", Instruction], bool]
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import attrs
 
-from hloexec.ir import Module
+from hloexec.core.ir import Module
 from hloexec.ops.attributes import Grammar, attribute_fields, computation_names
-
-__all__ = ["renamed", "uniquely_named"]
 
 
 def uniquely_named(module: Module) -> Module:

@@ -16,27 +16,10 @@ import attrs
 from evaluation.faults.editing import Draft, Where, array
 from evaluation.faults.naming import uniquely_named
 from evaluation.faults.refusing import code, inline_calls
-from hloexec.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import OPCODES
-
-__all__ = [
-    "Fault",
-    "Planted",
-    "becomes",
-    "constant_becomes",
-    "doubled",
-    "dropped",
-    "plant",
-    "reducer_becomes",
-    "roots_become",
-    "shifted_index",
-    "swapped",
-    "taken_from",
-    "with_attributes",
-    "without_calls",
-]
 
 Fault = Callable[[Draft], None]
 

@@ -12,12 +12,10 @@ from random import Random
 import attrs
 
 from evaluation.faults.editing import Draft
-from hloexec.ir import Computation, Instruction, TupleShape
-from hloexec.numerics.trip_counts import loop_trips
+from hloexec.analysis.trip_counts import loop_trips
+from hloexec.core.ir import Computation, Instruction, TupleShape
 from hloexec.ops.control.flow import CallAttributes, FusionAttributes, GetTupleElementAttributes, ParameterAttributes
 from hloexec.ops.registry import OPCODES, Role
-
-__all__ = ["FORM", "base", "code", "forward_tuples", "inline_calls", "outline", "repeat_cheap_work", "unroll"]
 
 FORM = "w"
 """What instructions are called that stand for no other."""

@@ -7,10 +7,8 @@ from typing import Any
 import attrs
 
 from evaluation.faults.editing import Draft
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape, ReplicaGroups
-
-__all__ = ["products_in_f32", "reciprocals", "sums_from_the_other_end", "sums_over_devices_in_two_steps"]
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import ArrayShape, ReplicaGroups
 
 
 def _element_type(shape: Any) -> str:

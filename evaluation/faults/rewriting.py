@@ -15,11 +15,9 @@ import attrs
 
 from evaluation.faults.editing import Draft, array
 from evaluation.faults.refusing import base, code
-from hloexec.dtypes import Kind
-from hloexec.ir import ArrayShape, Instruction, SliceDimension
+from hloexec.core.dtypes import Kind
+from hloexec.core.ir import ArrayShape, Instruction, SliceDimension
 from hloexec.ops.registry import OPCODES
-
-__all__ = ["rewrite_exactly", "rewrite_sums"]
 
 Rewriting = Callable[[Draft, Instruction, Random], bool]
 """Rewrites an instruction, or says that it does not apply."""

@@ -8,18 +8,8 @@ import numpy as np
 
 from evaluation.faults.editing import Draft, Where
 from evaluation.faults.planting import Fault, reducer_becomes
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape, Instruction
-
-__all__ = [
-    "accumulated_in",
-    "flushed",
-    "nan_is_lost",
-    "operands_of_few_bits",
-    "rounded",
-    "rounding_lost",
-    "wraps_at",
-]
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import ArrayShape, Instruction
 
 
 def _of_type(shape: Any, element_type: str) -> ArrayShape:

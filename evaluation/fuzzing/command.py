@@ -13,8 +13,6 @@ from evaluation.fuzzing.measuring import mutant_of
 from evaluation.options import JOBS
 from evaluation.processes import measure_apart
 
-__all__ = ["mutants"]
-
 _CHUNK = 2000
 _SECONDS = 400
 """Of one mutant, which ends itself before."""

@@ -9,8 +9,6 @@ from evaluation.fuzzing.modules import modules
 from tests.plan.random_programs import random_program
 from tests.text.cases import ACCEPTED
 
-__all__ = ["corpus"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _LONGEST = 6000
 

@@ -16,8 +16,6 @@ from evaluation.fuzzing.mutants import mutant
 from evaluation.fuzzing.stages import outcome
 from evaluation.processes import Record, answer
 
-__all__ = ["mutant_of"]
-
 _SECONDS = 20
 """Of the processor."""
 _WAITING_SECONDS = 300

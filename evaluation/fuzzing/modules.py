@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from tests.text.building import ADD, module, op
 
-__all__ = ["modules"]
-
 _GEMM = (
     '{"gemm_backend_config":{"alpha_real":2,"alpha_imag":0,"beta":1,"epilogue":"DEFAULT","dot_dimension_numbers":'
     '{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[],'

@@ -6,10 +6,8 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.registry import OPCODES
-
-__all__ = ["mutant"]
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|%?[A-Za-z_][\w.\-]*|\s+|.', re.DOTALL)
 _ATTRIBUTE = re.compile(r", [a-z_]+=(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\"[^\"]*\"|[^,{}()\s]+)")

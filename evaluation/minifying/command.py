@@ -20,8 +20,6 @@ from evaluation.pairs.table import FAULTY
 from evaluation.processes import Record, measure_apart
 from evaluation.programs import HELD, LATER, PROGRAMS
 
-__all__ = ["minify"]
-
 _SECONDS = 600
 """What a case may take, with the time to draw it."""
 _ROUNDS = 3

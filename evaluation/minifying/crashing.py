@@ -11,8 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 
-__all__ = ["has_pattern"]
-
 _LINE = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\S+|\(.*?\)) ([\w\-]+)\((.*)$")
 _ENDS = re.compile(r"^(?:ENTRY )?%?[\w.\-]+ .*\{$")
 

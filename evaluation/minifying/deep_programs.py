@@ -7,8 +7,6 @@ from typing import Any
 
 from evaluation.programs.program import normal
 
-__all__ = ["DEEP", "made"]
-
 DEEP = ["deep_decoder", "deep_mlp", "deep_mixer", "deep_convolutions"]
 """Every other one is of the held half."""
 

@@ -17,10 +17,8 @@ from evaluation.pairs.models import model
 from evaluation.processes import Record, answer
 from evaluation.programs import PROGRAMS, Program
 from evaluation.programs.lowering import lowered
-from hloexec.ir import Module
-from hloexec.minifying.case import counted
-
-__all__ = ["measured"]
+from hloexec.core.ir import Module
+from hloexec.tools.minifying.case import counted
 
 
 def _register_deep() -> None:

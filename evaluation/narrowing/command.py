@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from hloexec.narrowing import Standing
+from hloexec.tools.narrowing import Standing
 
 if TYPE_CHECKING:
     from evaluation.narrowing.programs import Step
-
-__all__ = ["precision"]
 
 
 def _line(step: Step, steps: int, inputs: int, fresh: int, options: Mapping[str, Any]) -> str:

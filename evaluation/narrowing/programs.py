@@ -16,9 +16,7 @@ from jax import lax, nn
 from jax import numpy as jnp
 
 import hloexec
-from hloexec.ir import Module
-
-__all__ = ["HELD_BACK", "SEEN", "Step"]
+from hloexec.core.ir import Module
 
 Tree = Any
 

@@ -10,10 +10,8 @@ import numpy as np
 import hloexec
 from conformance import xla
 from evaluation.narrowing.programs import Step
-from hloexec.ir import Module
-from hloexec.narrowing import Narrowing
-
-__all__ = ["TOLERANCE", "losses_of_xla", "narrowed", "worst_of_xla"]
+from hloexec.core.ir import Module
+from hloexec.tools.narrowing import Narrowing
 
 TOLERANCE = 0.01
 _FRESH = 2000

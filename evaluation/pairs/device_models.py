@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DEVICE_MODELS"]
-
 _SUM = """
 sum {
   a = f32[] parameter(0)

@@ -21,10 +21,8 @@ from evaluation.pairs.table import CLEAN, FAULTY, Case
 from evaluation.programs import FRESH, HELD, PROGRAMS, RESERVE
 from evaluation.programs.lowering import lowered
 from evaluation.programs.outliers import VARIANTS, Reference, reference
-from hloexec.ir import Instruction, Module
-from hloexec.values import Value
-
-__all__ = ["NUMBERS", "TABLE", "Drawn", "Pair", "draw", "pairs", "pairs_of_table"]
+from hloexec.core.ir import Instruction, Module
+from hloexec.core.values import Value
 
 TABLE = "table"
 """What stands for the program in the names of the table's pairs."""

@@ -28,7 +28,7 @@ from evaluation.faults.rounding import (
     rounded,
     wraps_at,
 )
-from hloexec.ir import (
+from hloexec.core.ir import (
     ArrayShape,
     Instruction,
     PaddingDimension,
@@ -37,8 +37,6 @@ from hloexec.ir import (
     Window,
     WindowDimension,
 )
-
-__all__ = ["FAULTS"]
 
 # Which instruction
 

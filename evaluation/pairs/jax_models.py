@@ -13,8 +13,6 @@ import numpy as np
 
 from evaluation.programs.program import integers, normal
 
-__all__ = ["JAX_MODELS"]
-
 JAX_MODELS: dict[str, Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
 """From a name to what gives, from the jax module, a function to lower and its arguments."""
 

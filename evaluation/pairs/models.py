@@ -16,11 +16,9 @@ import numpy as np
 import hloexec
 from evaluation.pairs.device_models import DEVICE_MODELS
 from evaluation.pairs.jax_models import JAX_MODELS
-from hloexec.extraction.slicing import slice_module, slice_of
-from hloexec.ir import ArrayShape, Module
+from hloexec.core.ir import ArrayShape, Module
+from hloexec.tools.extraction.slicing import slice_module, slice_of
 from tests.text.seeds import seed_path
-
-__all__ = ["MODELS", "Model", "model"]
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

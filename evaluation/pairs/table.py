@@ -23,9 +23,7 @@ from evaluation.faults.regrouping import (
 from evaluation.faults.rounding import rounding_lost
 from evaluation.pairs.faults import FAULTS
 from evaluation.pairs.models import model
-from hloexec.ir import Module
-
-__all__ = ["CLEAN", "FAULTY", "Case"]
+from hloexec.core.ir import Module
 
 
 @attrs.frozen(eq=False)

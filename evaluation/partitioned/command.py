@@ -21,9 +21,7 @@ from evaluation.options import JSON, LIMIT, ONLY, share, spread, taken
 from evaluation.partitioned.faults import Fault, faults, is_near
 from evaluation.partitioned.programs import PROGRAMS, arguments_of, module_of, write_programs
 from evaluation.processes import Record
-from hloexec.ir import Module
-
-__all__ = ["partitioned"]
+from hloexec.core.ir import Module
 
 _PER_KIND = 2
 """How many faults of each kind are planted in a program."""

@@ -8,11 +8,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.devices.topology import groups_of, topology_of
-from hloexec.diffing import InstructionRun
-from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, ReplicaGroups
-
-__all__ = ["LOOKED_THROUGH", "Fault", "faults", "is_near", "with_instruction"]
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, ReplicaGroups
+from hloexec.engine.devices.topology import groups_of, topology_of
+from hloexec.tools.diffing import InstructionRun
 
 LOOKED_THROUGH = frozenset({"broadcast", "reshape", "copy", "transpose", "convert", "bitcast"})
 """What only moves or converts a value."""

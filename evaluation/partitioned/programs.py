@@ -18,9 +18,7 @@ import attrs
 import numpy as np
 
 import hloexec
-from hloexec.ir import Module
-
-__all__ = ["PROGRAMS", "STAGES", "arguments_of", "module_of", "write_programs"]
+from hloexec.core.ir import Module
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}

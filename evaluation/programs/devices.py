@@ -8,8 +8,6 @@ import numpy as np
 
 from evaluation.programs.program import Program, integers, normal, positive, registering
 
-__all__ = ["PROGRAMS", "mapped", "mesh"]
-
 PROGRAMS: list[Program] = []
 _program = registering(PROGRAMS)
 

@@ -17,10 +17,8 @@ import numpy as np
 import hloexec
 from evaluation.programs import PROGRAMS
 from evaluation.programs.devices import mesh
-from hloexec.ir import Module
-from hloexec.values import Value
-
-__all__ = ["Lowered", "lowered"]
+from hloexec.core.ir import Module
+from hloexec.core.values import Value
 
 
 @attrs.frozen(eq=False)

@@ -13,9 +13,7 @@ import numpy as np
 import hloexec
 from evaluation.programs import PROGRAMS
 from evaluation.programs.lowering import lowered
-from hloexec.values import Value
-
-__all__ = ["VARIANTS", "Reference", "reference"]
+from hloexec.core.values import Value
 
 VARIANTS = ("as given", "outliers", "other outliers", "NaN")
 """What the inputs of a program may be."""

@@ -8,8 +8,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["Program", "integers", "normal", "positive", "registering"]
-
 
 @attrs.frozen(eq=False)
 class Program:

@@ -9,8 +9,6 @@ import numpy as np
 from evaluation.programs.devices import mapped
 from evaluation.programs.program import Program, integers, normal, positive, registering
 
-__all__ = ["PROGRAMS"]
-
 PROGRAMS: list[Program] = []
 _program = registering(PROGRAMS)
 

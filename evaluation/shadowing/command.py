@@ -13,8 +13,6 @@ from evaluation.options import JSON, LIMIT, ONLY, half_option, share, spread, ta
 from evaluation.processes import Record
 from evaluation.shadowing.programs import Case
 
-__all__ = ["measured", "shadow"]
-
 _LARGE = 0.3
 """Primitives that do so much of what the first does are looked at, too."""
 _NEAR = 2.0

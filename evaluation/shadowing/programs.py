@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HELD", "SEEN", "Case", "among", "hilbert", "normal", "vandermonde"]
-
 Case = Callable[[Any, Any], tuple[Callable[..., Any], tuple[Any, ...]]]
 """Gives, from jax and jax.numpy, a function and its arguments."""
 

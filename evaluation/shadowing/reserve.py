@@ -1,4 +1,4 @@
-"""Programs that were written after the limits of `hloexec.shadowing.alone` were, to be measured and not to be tuned to."""
+"""Programs that were written after the limits of `shadowing.alone` were, to be measured and not to be tuned to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from evaluation.shadowing.programs import Case, among, hilbert, normal, vandermonde
-
-__all__ = ["RESERVE"]
 
 RESERVE: dict[str, Case] = {}
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["errors_alone"]
-
 _SUMS = ("reduce_sum", "dot_general", "cumsum")
 
 

@@ -27,12 +27,10 @@ from evaluation.faults.planting import plant, without_calls
 from evaluation.pairs.drawing import Pair, draw
 from evaluation.programs import HELD, LATER, PROGRAMS
 from evaluation.programs.lowering import lowered
-from hloexec import literals
-from hloexec.ir import Module
-from hloexec.results import result_shapes
-from hloexec.values import Array, Value
-
-__all__ = ["CAUSES", "Mixture", "build"]
+from hloexec.core.ir import Module
+from hloexec.core.values import Array, Value
+from hloexec.language import literals
+from hloexec.tools.results import result_shapes
 
 _SHOWS = 1e-3
 """A fault shows if XLA:CPU's results differ by so much of their largest element."""

@@ -14,8 +14,6 @@ import hloexec
 from evaluation.options import JOBS, half_option
 from evaluation.triaging.building import CAUSES, Mixture, build
 
-__all__ = ["triage"]
-
 
 def _summary(found: hloexec.Triage, truth: Mapping[str, str]) -> Iterator[str]:
     """What was found, line by line."""

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from hloexec import __version__
 from hloexec.cli.help import HelpContext, HelpGroup
 from hloexec.cli.problems import Warnings, as_options, discard_output, echo_error, kind_of, show_problem, wants_json
-from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
+from hloexec.core.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
+from hloexec.core.version import __version__
 
 __all__ = ["main"]
 
@@ -43,28 +43,36 @@ class _Entry(NamedTuple):
 
 _COMMANDS = {
     "run": _Entry("running", runs=True),
+    "golden": _Entry("running", runs=True, has_verdict=True),
     "trace": _Entry("running", runs=True),
     "step": _Entry("running", runs=True),
-    "nan": _Entry("numerics", runs=True, has_verdict=True),
-    "shadow": _Entry("numerics", runs=True),
-    "explain": _Entry("numerics", runs=True, has_verdict=True),
-    "precision": _Entry("numerics", runs=True),
-    "extract": _Entry("making", runs=True, has_verdict=True),
-    "shrink": _Entry("making"),
-    "minify": _Entry("making", runs=True, has_verdict=True),
-    "compare": _Entry("numerics", has_verdict=True),
-    "diff": _Entry("numerics", runs=True, has_verdict=True),
-    "triage": _Entry("numerics", runs=True, has_verdict=True),
-    "golden": _Entry("running", runs=True, has_verdict=True),
+    "compare": _Entry("judging", has_verdict=True),
+    "diff": _Entry("judging", runs=True, has_verdict=True),
+    "triage": _Entry("judging", runs=True, has_verdict=True),
+    "nan": _Entry("explaining", runs=True, has_verdict=True),
+    "explain": _Entry("explaining", runs=True, has_verdict=True),
+    "shadow": _Entry("explaining", runs=True),
+    "precision": _Entry("explaining", runs=True),
+    "extract": _Entry("reducing", runs=True, has_verdict=True),
+    "shrink": _Entry("reducing"),
+    "minify": _Entry("reducing", runs=True, has_verdict=True),
     "info": _Entry("inspecting"),
-    "plan": _Entry("inspecting"),
     "memory": _Entry("inspecting", has_verdict=True),
     "graph": _Entry("inspecting", runs=True),
+    "plan": _Entry("inspecting"),
     "fmt": _Entry("inspecting"),
     "ops": _Entry("inspecting"),
     "schema": _Entry("inspecting"),
 }
 """The commands in the order of the help."""
+_GROUPS = {
+    "running": "Run modules",
+    "judging": "Judge results",
+    "explaining": "Explain results",
+    "reducing": "Reduce modules",
+    "inspecting": "Look at modules",
+}
+"""What the packages of commands are called in the help, in its order."""
 _UNKNOWN = _Entry("")
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""
@@ -97,6 +105,12 @@ class _Commands(HelpGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        return {
+            title: [name for name, entry in _COMMANDS.items() if entry.package == package]
+            for package, title in _GROUPS.items()
+        }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:

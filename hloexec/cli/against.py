@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from hloexec.errors import InputError
+from hloexec.core.errors import InputError
 
 if TYPE_CHECKING:
+    from hloexec.analysis.numerics.comparison import Comparison
     from hloexec.cli.run_options import RunOptions
-    from hloexec.ir import Module
-    from hloexec.numerics.comparison import Comparison
+    from hloexec.core.ir import Module
+    from hloexec.core.values import Array, Value
     from hloexec.ops.policies.policy import NumericsPolicy
-    from hloexec.values import Array, Value
 
     Expectation: TypeAlias = Callable[[list[list[Value]]], tuple[Value | dict[str, Array], dict[str, Any]]]
-
-__all__ = ["XLA", "compared", "expectation", "with_inputs_of"]
 
 XLA = "xla-cpu"
 """XLA:CPU through jaxlib; the policy of that name is called `policy:xla-cpu` here."""
@@ -32,7 +30,7 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
 
     Raises what keeps any `against` from being compared with, as far as that shows before anything runs.
     """
-    from hloexec.golden.folder import INPUTS, SUFFIX, read_golden
+    from hloexec.tools.golden.folder import INPUTS, SUFFIX, read_golden
 
     if _policy_of(against) is not None or against == XLA:
         return given
@@ -58,17 +56,17 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, file: 
     that shows before anything runs.
     """
     import hloexec
-    from hloexec import literals
-    from hloexec.dataflow.open_values import elides_constants
-    from hloexec.golden.checking import known_choices
-    from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
-    from hloexec.literals.entries import holds_values
-    from hloexec.results import read_result, result_shapes
+    from hloexec.analysis.dataflow.open_values import elides_constants
+    from hloexec.language import literals
+    from hloexec.language.literals.entries import holds_values
+    from hloexec.tools.golden.checking import known_choices
+    from hloexec.tools.golden.folder import EXPECTED, SUFFIX, read_golden
+    from hloexec.tools.results import read_result, result_shapes
 
     module, options = _as_run(module, options), {**options, "computation": None}
     if against == XLA:
-        from hloexec.interop.xla_cpu import require_runnable
-        from hloexec.minifying.oracles import on_xla_cpu
+        from hloexec.language.interop.xla_cpu import require_runnable
+        from hloexec.tools.minifying.oracles import on_xla_cpu
 
         require_runnable(module)
         return lambda values: (on_xla_cpu(module, values[0]), {})
@@ -140,9 +138,9 @@ def compared(
     whole result those of each device. What rounding explains is measured on the module that was run, under its policy.
     """
     import hloexec
-    from hloexec.ir import leaf_shapes
-    from hloexec.results import labelled_arrays
-    from hloexec.values import label_of
+    from hloexec.core.ir import leaf_shapes
+    from hloexec.core.values import label_of
+    from hloexec.tools.results import labelled_arrays
 
     module = _as_run(module, options)
     expected, tolerances = expected_for(values)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["keep_freed_memory"]
-
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Options of glibc's mallopt."""
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from hloexec.wording import on_devices
+from hloexec.core.wording import on_devices
 
 if TYPE_CHECKING:
-    from hloexec.devices.topology import Topology
-    from hloexec.numerics.statistics import LeafStatistics
-    from hloexec.values import Value
-
-__all__ = ["inputs_per_device", "labelled_leaves", "labelled_values"]
+    from hloexec.analysis.numerics.statistics import LeafStatistics
+    from hloexec.core.values import Value
+    from hloexec.engine.devices.topology import Topology
 
 
 def inputs_per_device(
@@ -47,7 +45,7 @@ def labelled_leaves(
 
     The label names the devices if there are several classes.
     """
-    from hloexec.numerics.statistics import statistics
+    from hloexec.analysis.numerics.statistics import statistics
 
     rows = []
     for label, index, value in labelled_values(values, labels):
@@ -60,7 +58,7 @@ def labelled_values(
     values: Sequence[Value], labels: Callable[[tuple[int, ...]], str]
 ) -> Iterator[tuple[str, tuple[int, ...], Value]]:
     """The label, tuple index and value of each leaf, for each class of devices that hold the same array."""
-    from hloexec.numerics.statistics import leaves
+    from hloexec.analysis.numerics.statistics import leaves
 
     leaves_by_device = [dict(leaves(value)) for value in values]
     for index, holders in _classes(leaves_by_device):

@@ -8,17 +8,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hloexec.errors import InputError
-from hloexec.structs import frozen
-from hloexec.wording import on_devices, quoted, suggestion
+from hloexec.core.errors import InputError
+from hloexec.core.structs import frozen
+from hloexec.core.wording import on_devices, quoted, suggestion
 
 if TYPE_CHECKING:
-    from hloexec.exec.observers import Event
-    from hloexec.exec.statistics import Statistics
-    from hloexec.ir import Module
-    from hloexec.values import Value
-
-__all__ = ["RESULT", "Execution", "execute", "require_instructions"]
+    from hloexec.core.ir import Module
+    from hloexec.core.values import Value
+    from hloexec.engine.exec.observers import Event
+    from hloexec.engine.exec.statistics import Statistics
 
 RESULT = "result"
 """The name of the result in `--print`."""
@@ -68,7 +66,7 @@ def execute(
     """
     import hloexec
     from hloexec.cli.progress import ProgressBar
-    from hloexec.exec.statistics import Statistics
+    from hloexec.engine.exec.statistics import Statistics
 
     wanted = [name.removeprefix("%") for name in names if name != RESULT]
 
@@ -120,9 +118,9 @@ def _label(name: str, index: tuple[int, ...]) -> str:
 def _literals(labelled: Iterator[tuple[str, tuple[int, ...], Value]]) -> Iterator[tuple[str, str]]:
     import numpy as np
 
-    from hloexec.dtypes import element_type_of
-    from hloexec.ir import ArrayShape, Literal
-    from hloexec.text.shape_text import literal_with_shape_text
+    from hloexec.core.dtypes import element_type_of
+    from hloexec.core.ir import ArrayShape, Literal
+    from hloexec.language.text.shape_text import literal_with_shape_text
 
     for label, _, value in labelled:
         if isinstance(value, np.ndarray):

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from hloexec.wording import quoted, suggestion
-
-__all__ = ["HelpContext", "HelpGroup", "examples"]
+from hloexec.core.wording import quoted, suggestion
 
 _MOST_COLUMNS, _FEWEST_COLUMNS = 80, 24
 _ANY_LENGTH = 1000
@@ -46,11 +44,15 @@ class HelpGroup(click.Group):
             require_once(command, HelpContext(command, parent=ctx, info_name=name), rest)
         return name, command, rest
 
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """The names of the commands, by the titles under which they are listed."""
+        return {"Commands": self.list_commands(ctx)}
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        names = self.list_commands(ctx)
-        commands = [command for name in names if (command := self.get_command(ctx, name)) is not None]
-        with formatter.section("Commands"):
-            formatter.write_dl([(str(each.name), each.get_short_help_str(_ANY_LENGTH)) for each in commands])
+        for title, names in self.sections(ctx).items():
+            commands = [command for name in names if (command := self.get_command(ctx, name)) is not None]
+            with formatter.section(title):
+                formatter.write_dl([(str(each.name), each.get_short_help_str(_ANY_LENGTH)) for each in commands])
 
 
 def require_once(command: click.Command, ctx: click.Context, arguments: Sequence[str]) -> None:

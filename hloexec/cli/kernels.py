@@ -11,9 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from hloexec.openblas import openblas_kernels
-
-__all__ = ["lacks_avx512_kernels", "restart_with_better_kernels"]
+from hloexec.core.openblas import openblas_kernels
 
 _VARIABLE = "OPENBLAS_CORETYPE"
 _WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})

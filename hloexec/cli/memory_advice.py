@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hloexec.errors import HloError, ResourceError
+from hloexec.core.errors import HloError, ResourceError
 
 if TYPE_CHECKING:
     from hloexec.cli.run_options import RunOptions
-    from hloexec.ir import Module
-
-__all__ = ["memory_advice"]
+    from hloexec.core.ir import Module
 
 _MOST_PLANNED = 30
 
@@ -44,7 +42,7 @@ def memory_advice(file: str, module: Module, given: RunOptions, options: dict[st
 
 def _shrunken_size() -> str:
     """What a smaller module may take: half of what there is, and no more than runs in minutes."""
-    from hloexec.system_memory import memory_limit_bytes
+    from hloexec.core.system_memory import memory_limit_bytes
 
     allowed = memory_limit_bytes(None)
     return "2G" if allowed is None or allowed > 4 << 30 else f"{max(1, allowed >> 21)}M"
@@ -52,10 +50,10 @@ def _shrunken_size() -> str:
 
 def _fitting_computation(module: Module, given: RunOptions, options: dict[str, Any]) -> str | None:
     """The computation with the most instructions, among those that the entry reaches, that fits into memory alone."""
-    from hloexec.exec.plans import plan_of
-    from hloexec.plan.memory import require_memory
-    from hloexec.summary import run_counts
-    from hloexec.system_memory import memory_limit_bytes
+    from hloexec.core.system_memory import memory_limit_bytes
+    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.plan.memory import require_memory
+    from hloexec.tools.summary import run_counts
 
     allowed = memory_limit_bytes(given.memory_limit)
     computations = [module.by_name[name] for name in run_counts(module)]

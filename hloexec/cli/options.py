@@ -11,22 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 import click
 
-from hloexec.wording import quoted
-
-__all__ = [
-    "ByteCount",
-    "KeyValue",
-    "echo_json",
-    "file_argument",
-    "html_option",
-    "json_option",
-    "named_policy",
-    "output_option",
-    "printed_if_unwritable",
-    "strict_option",
-    "top_option",
-    "write_text",
-]
+from hloexec.core.wording import quoted
 
 if TYPE_CHECKING:
     from hloexec.ops.policies.policy import NumericsPolicy
@@ -93,7 +78,7 @@ def output_option(text: str) -> Callable[[_Function], _Function]:
     """-o, a file of HLO text, with the help that is given."""
 
     def checked(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
-        from hloexec.files import require_ending
+        from hloexec.core.files import require_ending
 
         if path is not None:
             require_ending(path, "HLO text", ("hlo", "txt"))
@@ -104,7 +89,7 @@ def output_option(text: str) -> Callable[[_Function], _Function]:
 
 def named_policy(name: str, option: str = "--numerics", hint: str = "") -> NumericsPolicy:
     """The numerics policy that an option names; click.BadParameter, with a hint, where there is none."""
-    from hloexec.errors import UnsupportedError
+    from hloexec.core.errors import UnsupportedError
     from hloexec.ops.policies.policy import numerics_policy
 
     try:
@@ -114,7 +99,7 @@ def named_policy(name: str, option: str = "--numerics", hint: str = "") -> Numer
 
 
 def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:
-    """Print a record of `hloexec.report.json`, with `warnings`, or with what the running command has warned of."""
+    """Print a record of `report.json`, with `warnings`, or with what the running command has warned of."""
     from hloexec.report.json.schemas import identified
     from hloexec.report.records import json_text
 
@@ -124,8 +109,8 @@ def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] |
 
 def write_text(path: str, text: str) -> None:
     """Write the file of an option, all of it or nothing; InputError where it cannot be written."""
-    from hloexec.errors import os_errors_named
-    from hloexec.files import open_atomically
+    from hloexec.core.errors import os_errors_named
+    from hloexec.core.files import open_atomically
 
     with os_errors_named(f"write {path!r}"), open_atomically(path) as file:
         file.write(text.encode())
@@ -135,7 +120,7 @@ def write_text(path: str, text: str) -> None:
 def printed_if_unwritable(text: str, as_json: bool) -> Iterator[None]:
     """Where what a long search has found cannot be written within, it is printed, and not lost; but for --json, whose
     output is one record."""
-    from hloexec.errors import InputError
+    from hloexec.core.errors import InputError
 
     try:
         yield
@@ -151,8 +136,8 @@ class ByteCount(_IntType):
     name = "BYTES"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from hloexec.arguments import byte_count
-        from hloexec.errors import InputError
+        from hloexec.core.arguments import byte_count
+        from hloexec.core.errors import InputError
 
         try:
             return byte_count("it", value)

@@ -12,18 +12,7 @@ from typing import TextIO
 import click
 
 from hloexec.cli.options import echo_json
-from hloexec.errors import HloError, HloWarning, printable
-
-__all__ = [
-    "Warnings",
-    "as_options",
-    "commands_at_hand",
-    "discard_output",
-    "echo_error",
-    "kind_of",
-    "show_problem",
-    "wants_json",
-]
+from hloexec.core.errors import HloError, HloWarning, printable
 
 _ARGUMENTS = (
     "atol check_error computation contraction_length depth elided iteration max_iterations memory_limit numerics "

@@ -6,9 +6,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from hloexec.exec.observers import Progress, Stage
-
-__all__ = ["ProgressBar"]
+from hloexec.engine.exec.observers import Progress, Stage
 
 _PATIENCE_SECONDS = 1.0
 

@@ -15,11 +15,9 @@ from hloexec.cli.problems import Warnings
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hloexec.ir import Module
-    from hloexec.numerics.comparison import Verdict
-    from hloexec.values import Array
-
-__all__ = ["exit_code", "show_report", "write_command_page", "write_run_page"]
+    from hloexec.analysis.numerics.comparison import Verdict
+    from hloexec.core.ir import Module
+    from hloexec.core.values import Array
 
 _Facts = tuple[tuple[str, str], ...]
 _MOST_ROWS = 200
@@ -43,7 +41,7 @@ def show_report(
         from hloexec.report.layout import show
 
         show(shown)
-        from hloexec.origins import advice_on_source_lines
+        from hloexec.language.origins import advice_on_source_lines
 
         if blamed is not None and (advice := advice_on_source_lines(blamed)) is not None:
             click.echo(f"\n{advice}")

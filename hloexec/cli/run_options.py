@@ -10,9 +10,7 @@ import attrs
 import click
 
 from hloexec.cli.options import ByteCount, KeyValue, named_policy
-from hloexec.structs import frozen
-
-__all__ = ["RunOptions", "register_custom_calls", "run_option", "run_options"]
+from hloexec.core.structs import frozen
 
 
 def _option(name: str, *, default: object = None, **settings: object) -> Any:
@@ -124,7 +122,7 @@ class RunOptions:
 
         Raises click.BadParameter if a value is unknown.
         """
-        from hloexec import literals
+        from hloexec.language import literals
 
         elided = self.elided
         is_file = elided.lower().endswith((".npz", ".npy"))
@@ -161,7 +159,7 @@ def register_custom_calls(calls: Iterable[tuple[str, str]]) -> None:
     """Register the functions of --custom-call."""
     if calls:
         from hloexec.cli.inputs.scripts import imported_function
-        from hloexec.custom_calls.user_calls import register_custom_call
+        from hloexec.ops.library_calls.user_calls import register_custom_call
 
         for target, where in calls:
             register_custom_call(target, imported_function(where))

@@ -10,17 +10,15 @@ import click
 
 from hloexec.cli.inputs.loading import Prepared
 from hloexec.cli.options import echo_json
-from hloexec.structs import frozen
+from hloexec.core.structs import frozen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from hloexec.analysis.numerics.comparison import Comparison
+    from hloexec.analysis.numerics.statistics import LeafStatistics
     from hloexec.cli.execution import Execution
-    from hloexec.numerics.comparison import Comparison
-    from hloexec.numerics.statistics import LeafStatistics
-
-__all__ = ["JsonView", "Outcome", "PageView", "RunView", "TerminalView"]
 
 
 @frozen(eq=False)
@@ -76,10 +74,11 @@ class TerminalView:
         from rich.console import Group
         from rich.text import Text
 
+        from hloexec.core.wording import byte_text
+        from hloexec.report.judging.comparison import comparison_view
         from hloexec.report.layout import show
-        from hloexec.report.numerics.comparison import comparison_view
         from hloexec.report.tables import values_table
-        from hloexec.report.units import byte_text, seconds_text
+        from hloexec.report.units import seconds_text
 
         ran, comparison, against = outcome.ran, outcome.comparison, outcome.against
         show(values_table("result", outcome.rows))
@@ -118,7 +117,7 @@ class JsonView:
         self._record["inputs"] = leaf_records(rows)
 
     def result(self, outcome: Outcome) -> None:
-        from hloexec.report.numerics.comparison import comparison_record
+        from hloexec.report.judging.comparison import comparison_record
         from hloexec.report.records import leaf_records
 
         ran, comparison = outcome.ran, outcome.comparison
@@ -156,8 +155,8 @@ class PageView:
         self._parts.append(values_table("inputs", rows))
 
     def result(self, outcome: Outcome) -> None:
+        from hloexec.report.judging.comparison import comparison_view, verdict_line
         from hloexec.report.layout import titled
-        from hloexec.report.numerics.comparison import comparison_view, verdict_line
         from hloexec.report.tables import values_table
 
         comparison, against = outcome.comparison, outcome.against

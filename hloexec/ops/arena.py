@@ -20,10 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import DType
-from hloexec.values import Array
-
-__all__ = ["ALIGNMENT", "LEAST_BYTES", "Arenas", "Placed", "aligned", "empty", "is_own", "owner_of", "release_memory"]
+from hloexec.core.dtypes import DType
+from hloexec.core.values import Array
 
 LEAST_BYTES = 1 << 17
 """The C library keeps the memory of smaller arrays by itself."""

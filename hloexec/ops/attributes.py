@@ -13,23 +13,7 @@ from typing import Any
 
 import attrs
 
-from hloexec.structs import frozen
-
-__all__ = [
-    "PRECISIONS",
-    "REQUIRED",
-    "AttributeField",
-    "Grammar",
-    "OperandAlias",
-    "attribute",
-    "attribute_fields",
-    "computation_names",
-    "has_numbers",
-    "has_words",
-    "operand_precision",
-    "unknown_words",
-    "without_computations",
-]
+from hloexec.core.structs import frozen
 
 
 class Grammar(enum.Enum):

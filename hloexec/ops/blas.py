@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.openblas import openblas_function, openblas_libraries
-from hloexec.values import Array
-
-__all__ = ["hold_blas", "matmul", "single_threaded_blas"]
+from hloexec.core.openblas import openblas_function, openblas_libraries
+from hloexec.core.values import Array
 
 
 class _SingleThreaded:

@@ -1,6 +1,6 @@
 """Shared by the families of operations: widening and narrowing of element types, and common shape rules.
 
-Arrays are stored in storage types and computed in compute types (see `hloexec.dtypes`). `widen` is exact; `narrow`
+Arrays are stored in storage types and computed in compute types (see `hloexec.core.dtypes`). `widen` is exact; `narrow`
 rounds, once, whatever type the value comes from.
 """
 
@@ -12,34 +12,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType, Kind, element_type_of
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Shape
-from hloexec.values import Array
-from hloexec.wording import braced
-
-__all__ = [
-    "array_shape",
-    "converted_into",
-    "flags",
-    "higher_precision",
-    "in_type",
-    "is_inexact",
-    "narrow",
-    "narrow_into",
-    "narrow_unchecked",
-    "require",
-    "require_distinct_dimensions",
-    "round_to_odd",
-    "rounds_directly",
-    "same_dimensions",
-    "same_type_ignoring_float_width",
-    "shape_of",
-    "strided",
-    "values_of_patterns",
-    "wide",
-    "widen",
-]
+from hloexec.core.dtypes import DType, ElementType, Kind, element_type_of
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.values import Array
+from hloexec.core.wording import braced
 
 
 def require(condition: bool, message: str) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
-from hloexec.values import Array
-
-__all__ = ["from_parts", "with_infinities"]
 
 
 def from_parts(real: Array, imag: Array) -> Array:

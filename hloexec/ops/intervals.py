@@ -2,11 +2,11 @@
 
 `Bounds` are propagated forward: what is known of a result, given bounds of the operands. A `Demand` is propagated
 backward: what an instruction needs of its operands so that its result is useful, such as an index within bounds or a
-positive number under a root. Entries of opcodes refer to the rules here (`hloexec.ops.traits`); rules that need
+positive number under a root. Entries of opcodes refer to the rules here (`ops.traits`); rules that need
 attributes are defined with the opcodes.
 
 Parts of an array may be bounded each by itself: `Columns`. Rules of opcodes that move elements say which columns of an
-operand become which columns of the result (`hloexec.ops.movement.columns`).
+operand become which columns of the result (`ops.movement.columns`).
 
 A bounds rule returns `UNKNOWN` if it cannot tell, and need not know the element type: if integers may have wrapped, its
 result is discarded.
@@ -20,33 +20,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hloexec.ir import ArrayShape, Instruction, Module
-from hloexec.structs import frozen
-
-__all__ = [
-    "ANYTHING",
-    "INFINITY",
-    "MASK",
-    "MOST_COLUMNS",
-    "POSITIVE",
-    "UNBOUNDED",
-    "UNKNOWN",
-    "WHOLE",
-    "BackwardRule",
-    "Bounds",
-    "BoundsRule",
-    "Columns",
-    "ColumnsRule",
-    "Demand",
-    "DemandRule",
-    "Demanded",
-    "Ends",
-    "MovedRule",
-    "Use",
-    "always",
-    "demand",
-    "stride_of",
-]
+from hloexec.core.ir import ArrayShape, Instruction, Module
+from hloexec.core.structs import frozen
 
 INFINITY = math.inf
 

@@ -7,10 +7,8 @@ parts have it.
 
 from __future__ import annotations
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.structs import frozen
-
-__all__ = ["COMPARATOR", "REDUCER", "SELECT", "Probe"]
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.structs import frozen
 
 REDUCER = "c { x = T[] parameter(0) y = T[] parameter(1) ROOT r = T[] copy(y) }"
 SELECT = "s { x = T[] parameter(0) y = T[] parameter(1) ROOT r = pred[] compare(x, y), direction=GE }"

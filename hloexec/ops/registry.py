@@ -15,31 +15,15 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from hloexec.ir import Computation, Instruction, Shape
+from hloexec.core.ir import Computation, Instruction, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops import MODULES
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
 from hloexec.ops.traits import NO_TRAITS, TRAITS, Traits, traits_with_rules
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "ANY",
-    "OPCODES",
-    "Callee",
-    "MemoryOrder",
-    "Opcode",
-    "ProgramShape",
-    "Role",
-    "Rule",
-    "find_opcode",
-    "keyword_parameters",
-    "opcode",
-    "register",
-    "role_of",
-]
 
 ANY: None = None
 """The upper bound of an opcode that takes any number of operands."""
@@ -145,7 +129,7 @@ class Opcode:
     attributes: type | None = None
     role: Role = Role.KERNEL
     traits: Traits = NO_TRAITS
-    """What analyses know of it (`hloexec.ops.traits`)."""
+    """What analyses know of it (`ops.traits`)."""
     is_elementwise: bool = False
     may_be_view: bool = False
     """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
@@ -186,7 +170,7 @@ class Opcode:
     """Of views, from the order in which the first operand lies, the order in which the result does; None where that is
     row-major, whatever the operand's."""
     by_rows: Rule[RowForm | None] | None = None
-    """How an instruction is computed by rows (`hloexec.ops.rows`), with the same bits; of operands that lie in
+    """How an instruction is computed by rows (`ops.rows`), with the same bits; of operands that lie in
     row-major order where that matters."""
     summed: Rule[Summation | None] | None = None
     """Of opcodes whose rounding is SUM: what is added up; None where the reducer adds nothing, or is

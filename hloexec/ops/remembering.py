@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["remembered"]
-
 _Found = TypeVar("_Found")
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from hloexec.structs import frozen
-
-__all__ = ["Rounding", "Summation", "Sums"]
+from hloexec.core.structs import frozen
 
 
 class Rounding(enum.Enum):

@@ -14,12 +14,10 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, TypeAlias
 
-from hloexec.dtypes import DType, element_type
-from hloexec.ir import ArrayShape
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["RowForm", "RowFunction", "behind_prefix", "prefix_length", "prefixes", "same", "widened_from_bf16"]
+from hloexec.core.dtypes import DType, element_type
+from hloexec.core.ir import ArrayShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 
 RowFunction: TypeAlias = "Callable[..., Any]"
 _F32 = element_type("f32")

@@ -8,30 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, agree_in_arrays, parts_of
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, Computation, Shape, TupleShape, agree_in_arrays, parts_of
+from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, in_type, require
 from hloexec.ops.registry import Callee, ProgramShape
-from hloexec.values import Array
-
-__all__ = [
-    "TOKEN_SHAPE",
-    "U32_SHAPE",
-    "as_parameters",
-    "called",
-    "element_of_operand",
-    "is_scalar_of",
-    "one_or_tuple",
-    "require_parameters",
-    "require_reducer",
-    "require_same_shape",
-    "require_scalar_comparison",
-    "require_token",
-    "require_tuple",
-    "same_shape",
-    "same_type",
-]
 
 TOKEN_SHAPE = ArrayShape(ELEMENT_TYPES["token"])
 U32_SHAPE = ArrayShape(ELEMENT_TYPES["u32"])

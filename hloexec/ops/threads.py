@@ -16,13 +16,11 @@ from functools import cache
 from itertools import count as counting
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
-from hloexec.values import Array
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
-
-__all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
 _PIECE_ELEMENTS = 1 << 15
 _CONTROL_GROUP = "/sys/fs/cgroup/cpu.max"

@@ -11,24 +11,12 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Instruction, Module, Shape
+from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.intervals import BackwardRule, BoundsRule, ColumnsRule, DemandRule, MovedRule
 from hloexec.ops.probes import Probe
 from hloexec.ops.rounding import Sums
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "ALL_OPERANDS",
-    "NO_TRAITS",
-    "TRAITS",
-    "ContractionSize",
-    "Index",
-    "Pole",
-    "Traits",
-    "finite_and_not_zero",
-    "traits_with_rules",
-]
 
 Index: TypeAlias = tuple[int, ...]
 """Where in a nested tuple."""
@@ -130,7 +118,7 @@ class Traits:
     only_compared: tuple[int, ...] = ()
     """The operands whose elements decide where others go, and are not in the result."""
     flushes_denormals: bool = False
-    """Whether denormal operands and results are zeros under `ftz`; `hloexec.ops.policies.flushing` says why."""
+    """Whether denormal operands and results are zeros under `ftz`; `ops.policies.flushing` says why."""
     unspecified: UnspecifiedRule | None = None
     """Why HLO leaves its result open."""
     open_elements: OpenElementsRule | None = None

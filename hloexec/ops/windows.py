@@ -8,10 +8,8 @@ from itertools import product
 
 import attrs
 
-from hloexec.ir import Window, WindowDimension
+from hloexec.core.ir import Window, WindowDimension
 from hloexec.ops.common import require
-
-__all__ = ["output_size", "part_of_windows", "require_window", "taps", "visits"]
 
 
 def require_window(window: Window, what: str) -> None:

@@ -12,23 +12,9 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from hloexec.errors import printable
+from hloexec.core.errors import printable
+from hloexec.core.structs import frozen
 from hloexec.report.units import count_text
-from hloexec.structs import frozen
-
-__all__ = [
-    "TerminalOnly",
-    "Titled",
-    "WithoutControls",
-    "command_text",
-    "console_for",
-    "next_steps",
-    "plain_table",
-    "rest_text",
-    "show",
-    "titled",
-    "with_rest",
-]
 
 _PLAIN_WIDTH = 240
 _LEAST_WIDTH, _LEAST_NAME_WIDTH = 16, 24

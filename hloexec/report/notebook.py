@@ -13,31 +13,29 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from hloexec.buffers import MemoryComparison, MemoryUsage
-from hloexec.diffing import Diff, FolderDiff
-from hloexec.errors import HloError, UnsupportedError
-from hloexec.explaining import Explanation
-from hloexec.golden import GoldenCheck
-from hloexec.ir import Module
-from hloexec.nan_search import NanSearch
-from hloexec.numerics.comparison import Comparison
+from hloexec.analysis.buffers import MemoryComparison, MemoryUsage
+from hloexec.analysis.numerics.comparison import Comparison
+from hloexec.core.errors import HloError, UnsupportedError
+from hloexec.core.ir import Module
+from hloexec.report.explaining.explanations import explanation_view
+from hloexec.report.explaining.nan_search import nan_view
+from hloexec.report.explaining.shadows import shadow_view
 from hloexec.report.html.drawing import require_extra
 from hloexec.report.inspecting.memory import memory_view
+from hloexec.report.judging.comparison import comparison_view
+from hloexec.report.judging.diffs import diff_view
+from hloexec.report.judging.folder_diffs import folder_view
+from hloexec.report.judging.triages import triage_page_view
 from hloexec.report.layout import WithoutControls
-from hloexec.report.numerics.comparison import comparison_view
-from hloexec.report.numerics.diffs import diff_view
-from hloexec.report.numerics.explanations import explanation_view
-from hloexec.report.numerics.folder_diffs import folder_view
-from hloexec.report.numerics.nan_search import nan_view
-from hloexec.report.numerics.shadows import shadow_view
-from hloexec.report.numerics.triages import triage_page_view
 from hloexec.report.running.golden import checks_view
 from hloexec.report.tables import summary_view
-from hloexec.shadowing import ShadowRun
-from hloexec.summary import summarize
-from hloexec.triaging import Triage
-
-__all__ = ["html", "view_of"]
+from hloexec.tools.diffing import Diff, FolderDiff
+from hloexec.tools.explaining import Explanation
+from hloexec.tools.golden import GoldenCheck
+from hloexec.tools.nan_search import NanSearch
+from hloexec.tools.shadowing import ShadowRun
+from hloexec.tools.summary import summarize
+from hloexec.tools.triaging import Triage
 
 _WIDTH = 120
 _TOP = 10

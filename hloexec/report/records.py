@@ -10,13 +10,11 @@ from typing import Any
 
 import attrs
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape, Shape
-from hloexec.numerics.statistics import LeafStatistics
+from hloexec.analysis.numerics.statistics import LeafStatistics
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape, Shape
 from hloexec.ops.registry import Opcode
-from hloexec.summary import ComputationSummary, Summary
-
-__all__ = ["json_text", "json_value", "leaf_records", "opcode_records", "parameter_records", "summary_record"]
+from hloexec.tools.summary import ComputationSummary, Summary
 
 
 def json_text(record: object) -> str:

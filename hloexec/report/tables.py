@@ -12,27 +12,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from hloexec.ir import ArrayShape, Shape, leaf_shapes
-from hloexec.numerics.statistics import LeafStatistics
+from hloexec.analysis.numerics.statistics import LeafStatistics
+from hloexec.core.ir import ArrayShape, Shape, leaf_shapes
+from hloexec.core.wording import byte_text
 from hloexec.ops.registry import Opcode, Role
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
-from hloexec.summary import ComputationSummary, Summary
+from hloexec.report.units import count_text, flop_text, number_text, plural
+from hloexec.tools.summary import ComputationSummary, Summary
 
 if TYPE_CHECKING:
-    from hloexec.nan_search import Finding
-    from hloexec.shadowing import Loss
-
-__all__ = [
-    "computations_view",
-    "extract_command",
-    "leaf_label",
-    "module_line",
-    "opcode_view",
-    "place_lines",
-    "summary_view",
-    "values_table",
-]
+    from hloexec.tools.nan_search import Finding
+    from hloexec.tools.shadowing import Loss
 
 _MOST_ROWS = 100
 _MOST_LEAVES = 8

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from hloexec.wording import byte_text, counted
-
-__all__ = ["byte_text", "count_text", "flop_text", "number_text", "plural", "seconds_text"]
+from hloexec.core.wording import counted
 
 
 def flop_text(count: float) -> str:

@@ -13,23 +13,21 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from hloexec.arguments import require_flags, wrong
-from hloexec.dtypes import ElementType, Kind
-from hloexec.errors import InputError, ParseError, ResourceError
-from hloexec.inputs.distributions import random_array
-from hloexec.inputs.ranges import Range
-from hloexec.ir import ArrayShape
+from hloexec.core.arguments import require_flags, wrong
+from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.errors import InputError, ParseError, ResourceError
+from hloexec.core.ir import ArrayShape
+from hloexec.core.precision import largest_number, least_number, part_type, smallest_normal
+from hloexec.core.structs import frozen
+from hloexec.core.system_memory import memory_limit_bytes
+from hloexec.core.values import Array
+from hloexec.core.wording import byte_text
+from hloexec.engine.inputs.distributions import random_array
+from hloexec.engine.inputs.ranges import Range
+from hloexec.language.text.shapes import parse_shape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.intervals import ANYTHING
-from hloexec.precision import largest_number, least_number, part_type, smallest_normal
-from hloexec.structs import frozen
-from hloexec.system_memory import memory_limit_bytes
 from hloexec.testing.shapes import element_types_of, shapes
-from hloexec.text.shapes import parse_shape
-from hloexec.values import Array
-from hloexec.wording import byte_text
-
-__all__ = ["Elements", "array_of", "arrays"]
 
 _MOST_DRAWN = 64
 """Elements that are drawn one by one: larger arrays are made by a seed, and some of their elements are replaced."""

@@ -14,16 +14,14 @@ from math import prod
 import attrs
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ElementType, element_type
-from hloexec.element_types import accepted_element_types
-from hloexec.ir import ArrayShape, Literal
+from hloexec.core.dtypes import ElementType, element_type
+from hloexec.core.ir import ArrayShape, Literal
+from hloexec.core.structs import define, frozen
+from hloexec.language.element_types import accepted_element_types
+from hloexec.language.text.shape_text import literal_text
 from hloexec.ops.registry import OPCODES
-from hloexec.structs import define, frozen
 from hloexec.testing.arrays import arrays
 from hloexec.testing.shapes import shapes
-from hloexec.text.shape_text import literal_text
-
-__all__ = ["INDEX", "PRED", "Body", "Dimensions", "Program", "Step", "Value"]
 
 Dimensions = tuple[int, ...]
 PRED, INDEX = element_type("pred"), element_type("s32")

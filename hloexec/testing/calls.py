@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape
 from hloexec.testing.bodies import INDEX, PRED, Body, Value
 from hloexec.testing.elementwise import same
 

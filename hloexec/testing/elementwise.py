@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape
 from hloexec.ops.registry import OPCODES
 from hloexec.testing.bodies import PRED, Body, Step, Value
-
-__all__ = ["elementwise_step", "orders", "same"]
 
 
 def elementwise_step(name: str) -> Step | None:

@@ -7,18 +7,16 @@ from functools import partial
 import numpy as np
 from hypothesis import strategies as st
 
-from hloexec.arguments import named_computation, require_flags, require_module
-from hloexec.dtypes import ElementType, Kind
-from hloexec.inputs import demands_on, require_memory, require_values, value_of
-from hloexec.inputs.distributions import column_demand, float_range, integer_range, random_array
-from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Module
+from hloexec.core.arguments import named_computation, require_flags, require_module
+from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Module
+from hloexec.core.precision import largest_number, least_number, part_type, smallest_normal
+from hloexec.core.values import TOKEN, Array, Token, Value
+from hloexec.engine.inputs import demands_on, require_memory, require_values, value_of
+from hloexec.engine.inputs.distributions import column_demand, float_range, integer_range, random_array
+from hloexec.language.verifier import verify
 from hloexec.ops.intervals import ANYTHING, Demand
-from hloexec.precision import largest_number, least_number, part_type, smallest_normal
 from hloexec.testing.arrays import Elements, array_of
-from hloexec.values import TOKEN, Array, Token, Value
-from hloexec.verifier import verify
-
-__all__ = ["inputs"]
 
 _LARGEST_UNBOUNDED = 5
 

@@ -9,19 +9,17 @@ from types import FunctionType, MappingProxyType
 import hypothesis
 from hypothesis import strategies as st
 
-from hloexec.arguments import require_integer, texts
-from hloexec.dtypes import ElementType
-from hloexec.element_types import accepted_element_types
-from hloexec.errors import InputError
-from hloexec.ir import Module
+from hloexec.core.arguments import require_integer, texts
+from hloexec.core.dtypes import ElementType
+from hloexec.core.errors import InputError
+from hloexec.core.ir import Module
+from hloexec.language.element_types import accepted_element_types
+from hloexec.language.text import parse
 from hloexec.ops import LATEST
 from hloexec.ops.registry import OPCODES
 from hloexec.testing import calls, elementwise, movement, sums
 from hloexec.testing.bodies import Body, Program, Step
 from hloexec.testing.shapes import ARRAY_TYPES, element_types_of
-from hloexec.text import parse
-
-__all__ = ["modules"]
 
 
 def modules(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape
+from hloexec.core.wording import braced
 from hloexec.testing.bodies import INDEX, Body, Dimensions, Value
-from hloexec.wording import braced
 
 Kinds = tuple[ElementType, ...]
 

@@ -7,12 +7,10 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from hloexec.arguments import described, listed, require_integer
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.errors import InputError
-from hloexec.ir import ArrayShape
-
-__all__ = ["ARRAY_TYPES", "element_types_of", "shapes"]
+from hloexec.core.arguments import described, listed, require_integer
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.errors import InputError
+from hloexec.core.ir import ArrayShape
 
 _FIRST = ("f32", "s32", "pred", "bf16", "f64")
 ARRAY_TYPES = tuple(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape
+from hloexec.core.wording import braced
 from hloexec.testing.bodies import PRED, Body, Value
 from hloexec.testing.elementwise import orders
-from hloexec.wording import braced
 
 Kinds = tuple[ElementType, ...]
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec import testing
-from hloexec.dataflow.open_values import depending_leaves
-from hloexec.dtypes import ElementType
-from hloexec.inputs.bounds import frame_of, opaque_bounds
-from hloexec.numerics.trip_counts import loop_trips
+from hloexec.analysis.dataflow.open_values import depending_leaves
+from hloexec.analysis.trip_counts import loop_trips
+from hloexec.core.dtypes import ElementType
+from hloexec.core.values import label_of
+from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.ops.registry import Role, role_of
-from hloexec.values import label_of
 from tests.drawing import examples
 
 Check: TypeAlias = Callable[[hloexec.Module, Sequence[Any], st.DataObject], None]
@@ -127,7 +127,7 @@ def results_that_depend_on_a_value(module: hloexec.Module, inputs: Sequence[Any]
 
 
 def _labelled(result: Any) -> Any:
-    from hloexec.results import labelled_arrays
+    from hloexec.tools.results import labelled_arrays
 
     return labelled_arrays(result).items()
 

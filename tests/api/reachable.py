@@ -16,8 +16,6 @@ from typing import Any
 
 import attrs
 
-__all__ = ["reachable_types"]
-
 
 def reachable_types(functions: dict[str, FunctionType], types: dict[str, type]) -> dict[type, str]:
     """Each type of hloexec's that annotations lead to, and one way there."""

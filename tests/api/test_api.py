@@ -32,7 +32,7 @@ def test_importing_brings_in_neither_numpy_nor_the_operations():
     program = (
         "import sys, hloexec\n"
         "assert 'numpy' not in sys.modules and 'hloexec.ops' not in sys.modules\n"
-        "import hloexec.verifier, hloexec.exec\n"
+        "import hloexec.language.verifier, hloexec.engine.exec\n"
         "assert callable(hloexec.verify) and callable(hloexec.run)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -68,7 +68,7 @@ def test_type_checkers_and_the_interpreter_find_the_same_names():
 
 def test_the_version_has_one_place(capsys):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["hatch"]["version"]["path"] == "hloexec/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == "hloexec/core/version.py"
     assert "version" in project["project"]["dynamic"]
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"hloexec {hloexec.__version__}\n"
@@ -78,13 +78,14 @@ def test_the_version_and_the_errors_need_no_other_module():
     program = (
         "import sys, hloexec\n"
         "hloexec.__version__, hloexec.HloError\n"
-        "assert {name for name in sys.modules if name.startswith('hloexec')} == {'hloexec', 'hloexec.errors'}\n"
+        "names = {name.removeprefix('hloexec') for name in sys.modules if name.startswith('hloexec')}\n"
+        "assert names == {'', '.core', '.core.errors', '.core.version'}\n"
         "assert 'importlib.metadata' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_packages_come_with_their_first_use():
-    program = "import sys, hloexec\nhloexec.ir.Window\nassert 'hloexec.exec' not in sys.modules\n"
+    program = "import sys, hloexec\nhloexec.ir.Window\nassert 'hloexec.engine.exec' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-    assert importlib.import_module("hloexec.ir") is hloexec.ir
+    assert importlib.import_module("hloexec.core.ir") is hloexec.ir

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of
 
 SUBTRACT = """HloModule subtract
 ENTRY e { x = f32[4] parameter(0)

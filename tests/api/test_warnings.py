@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.plan import pipeline
+from hloexec.engine.plan import pipeline
 from tests.plan.test_failing_optimizations import TEXT
 
 NEWER = "HloModule m, colour=red\nENTRY e { ROOT x = f32[2] parameter(0) }\n"

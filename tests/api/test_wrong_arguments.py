@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.arguments import byte_count
 from hloexec.cli.options import ByteCount
+from hloexec.core.arguments import byte_count
 from tests.report.needs import require_report_packages
 
 ADD = """HloModule add

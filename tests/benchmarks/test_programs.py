@@ -14,7 +14,7 @@ import pytest
 import hloexec
 from benchmarks.agreement import agreement, relative_roundings
 from benchmarks.arrays import read_arrays
-from hloexec.exec.statistics import Statistics
+from hloexec.engine.exec.statistics import Statistics
 
 pytest.importorskip("jax")
 pytest.importorskip("flax")

@@ -15,11 +15,9 @@ import attrs
 import pytest
 
 from conformance.xla import available
-from hloexec.buffers import load_buffer_assignment
-from hloexec.ir.buffer_assignment import BufferAssignment
+from hloexec.analysis.buffers import load_buffer_assignment
+from hloexec.core.ir.buffer_assignment import BufferAssignment
 from tests.text.seeds import seed_path
-
-__all__ = ["Dump", "seed_dump", "xla_dumps"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PARTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "memory-usage-report")

@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.buffers import MemoryComparison, compare_memory, memory_usage
-from hloexec.errors import InputError
+from hloexec.analysis.buffers import MemoryComparison, compare_memory, memory_usage
+from hloexec.core.errors import InputError
 
 MODULE = """HloModule m, is_scheduled=true
 ENTRY e { p = f32[16] parameter(0)

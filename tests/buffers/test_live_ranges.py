@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import hloexec
-from hloexec.buffers import compare_memory, memory_usage
-from hloexec.buffers.dataflow import Position, analyse
-from hloexec.buffers.flattening import flatten
+from hloexec.analysis.buffers import compare_memory, memory_usage
+from hloexec.analysis.buffers.dataflow import Position, analyse
+from hloexec.analysis.buffers.flattening import flatten
 from tests.buffers.dumps import Dump, seed_dump, xla_dumps
 
 FEWEST_VALUES = 400

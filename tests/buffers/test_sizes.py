@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import hloexec
-from hloexec.buffers.sizes import PLAIN, TPU, byte_size, memory_space, target_of
-from hloexec.ir import Shape
+from hloexec.analysis.buffers.sizes import PLAIN, TPU, byte_size, memory_space, target_of
+from hloexec.core.ir import Shape
 
 
 def shape_of(text: str) -> Shape:

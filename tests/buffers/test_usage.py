@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.buffers import MemoryUsage, memory_usage
-from hloexec.errors import VerificationError
+from hloexec.analysis.buffers import MemoryUsage, memory_usage
+from hloexec.core.errors import VerificationError
 from tests.text.cases import ACCEPTED
 
 HEADER = "HloModule m, is_scheduled=true\n"

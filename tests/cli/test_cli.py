@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import hloexec.literals
+import hloexec.language.literals
 from hloexec.cli import main
-from hloexec.custom_calls.user_calls import unregister_custom_call
+from hloexec.ops.library_calls.user_calls import unregister_custom_call
 from tests.docs import run_here
 from tests.records import read_record
 from tests.text.building import op
@@ -459,7 +459,7 @@ def test_an_interrupt_exits_with_130(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hloexec.loading.load_with_values", interrupt)
+    monkeypatch.setattr("hloexec.language.loading.load_with_values", interrupt)
     assert main(["run", add]) == 130
     assert capsys.readouterr().err.strip() == "interrupted"
 
@@ -471,7 +471,7 @@ def test_a_signal_while_a_class_is_made_ends_the_command(
     def interrupted(*_: Any, **__: Any) -> None:
         raise RuntimeError("Error calling __set_name__") from cause  # as Python 3.11 does
 
-    monkeypatch.setattr("hloexec.loading.load_with_values", interrupted)
+    monkeypatch.setattr("hloexec.language.loading.load_with_values", interrupted)
     try:
         found = main(["run", add])
     except SystemExit as stop:
@@ -503,6 +503,6 @@ def test_help_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_importing_the_package_imports_neither_click_nor_rich() -> None:
-    code = "import sys, hloexec, hloexec.exec; print(any(name in sys.modules for name in ('click', 'rich')))"
+    code = "import sys, hloexec, hloexec.engine.exec; print(any(name in sys.modules for name in ('click', 'rich')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
+from hloexec.language import literals
 from tests.cli.test_run_values import _snapshot
 from tests.records import read_record
 from tests.text.building import op

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
+from hloexec.language import literals
 from tests.records import read_record
 
 STEP = str(Path(__file__).parents[2] / "examples" / "data_parallel_step.hlo")

@@ -167,7 +167,8 @@ def test_a_file_of_that_name_asks_for_no_json(capsys: pytest.CaptureFixture[str]
 def test_a_result_that_cannot_be_saved_is_an_error_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hloexec import InputError, literals
+    from hloexec import InputError
+    from hloexec.language import literals
 
     def fail(*_: object) -> None:
         raise InputError("the disk is full")

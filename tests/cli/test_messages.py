@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -14,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import hloexec
-from hloexec.cli import main
+from hloexec.cli import _hloexec, main
 from hloexec.cli.problems import as_options
 from tests.text.building import op
 
@@ -157,9 +155,10 @@ def test_text_of_modules_stays_as_it_is(said: str, expected: str) -> None:
 
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
+    from hloexec.cli.commands.explaining import precision
     from hloexec.cli.commands.inspecting import graph
-    from hloexec.cli.commands.making import extract, minify, shrink
-    from hloexec.cli.commands.numerics import compare, precision
+    from hloexec.cli.commands.judging import compare
+    from hloexec.cli.commands.reducing import extract, minify, shrink
     from hloexec.cli.commands.running import golden, run, trace
 
     commands = [
@@ -208,13 +207,9 @@ def _options_of(words: list[str]) -> set[str]:
 
 
 def _command_of(name: str) -> click.Command:
-    package = next(path for path in ("running", "numerics", "making", "inspecting") if _has(path, name))
-    command: click.Command = import_module(f"hloexec.cli.commands.{package}.{name}").command
+    command = _hloexec.get_command(click.Context(_hloexec), name)
+    assert command is not None
     return command
-
-
-def _has(package: str, name: str) -> bool:
-    return find_spec(f"hloexec.cli.commands.{package}.{name}") is not None
 
 
 @pytest.mark.parametrize("file", ["feeds.hlo", "channels.hlo", "unknown.hlo", "summed.hlo", "three.hlo"])

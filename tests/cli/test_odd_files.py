@@ -237,7 +237,7 @@ def test_arrays_that_do_not_fit_into_memory_are_refused(
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
         for _ in range(128):
             file.write(bytes(1 << 20))
-    monkeypatch.setattr("hloexec.literals.npz.memory_limit_bytes", lambda _: 1 << 26)
+    monkeypatch.setattr("hloexec.language.literals.npz.memory_limit_bytes", lambda _: 1 << 26)
     for command in ("info bomb.npz", "compare bomb.npz bomb.npz", "run good.hlo --global-inputs bomb.npz"):
         _refused(capsys, "does not fit into memory", *command.split())
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hloexec.cli import main
-from hloexec.files import require_new_folder
-from hloexec.golden import check_golden
+from hloexec.core.files import require_new_folder
+from hloexec.tools.golden import check_golden
 from tests.docs import run_here
 from tests.text.building import op
 
@@ -192,7 +192,7 @@ main()
 def test_of_a_killed_process_nothing_stays(tmp_path: Path) -> None:
     code = f"""
 import os, signal
-from hloexec.files import open_atomically
+from hloexec.core.files import open_atomically
 with open_atomically({str(tmp_path / "out")!r}) as file:
     file.write(b"half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
-from hloexec.errors import UnsupportedError
-from hloexec.interop.xla_cpu import run_on_xla_cpu
+from hloexec.core.errors import UnsupportedError
+from hloexec.language import literals
+from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from tests.here import xla_here
 from tests.records import read_record
 from tests.text.building import op

@@ -38,7 +38,7 @@ def test_a_module_of_jax_without_metadata_is_printed_with_it_by_debug_info(
 def test_debug_info_is_what_jax_calls_it() -> None:
     jax = pytest.importorskip("jax")
     import hloexec
-    from hloexec.origins import advice_on_source_lines
+    from hloexec.language.origins import advice_on_source_lines
 
     lowered = jax.jit(lambda x: jax.numpy.log(x)).lower(np.float32([1]))
     assert advice_on_source_lines(hloexec.parse(lowered.as_text("hlo"))) is not None

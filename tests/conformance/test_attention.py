@@ -15,8 +15,8 @@ from conformance import xla
 if not xla.available():
     pytest.skip("jaxlib is not installed", allow_module_level=True)
 
-from tests.custom_calls.calls import attributes_text, call_text
-from tests.custom_calls.transformer_engine import test_attention as of_hloexec
+from tests.library_calls.calls import attributes_text, call_text
+from tests.library_calls.transformer_engine import test_attention as of_hloexec
 
 
 def run_by_xla(target: str, operands: Sequence[Any], results: Sequence[str], config: Mapping[str, Any]) -> list[Any]:

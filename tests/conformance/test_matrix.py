@@ -21,7 +21,7 @@ from conformance.known import KNOWN
 from conformance.matrix import Cell, Status, examples_of, run_matrix
 from conformance.summary import markdown
 from conformance.worker import Worker, XlaRefused
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.registry import OPCODES
 from tests.drawing import examples
 

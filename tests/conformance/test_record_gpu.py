@@ -17,7 +17,7 @@ import pytest
 from conformance import gpu_recording, record_gpu
 from conformance.reconstructions import RECONSTRUCTIONS
 from conformance.recorded import disagreements, load_recordings
-from hloexec import literals
+from hloexec.language import literals
 
 jax: Any = pytest.importorskip("jax")
 

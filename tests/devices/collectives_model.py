@@ -14,24 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_tuple",
-    "collective_broadcast",
-    "collective_permute",
-    "collective_permute_in_place",
-    "flattened_groups",
-    "flattened_pairs",
-    "iota_groups",
-    "mesh_groups",
-    "partition_id",
-    "ragged_all_to_all",
-    "reduce_scatter",
-    "replica_id",
-]
-
 Array = np.ndarray[Any, Any]
 Groups = list[list[int]]
 CROSS_REPLICA, CROSS_PARTITION, CROSS_BOTH, FLATTENED = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["assert_same"]
-
 
 def assert_same(actual: Any, expected: Any, text: str) -> None:
     """Bit for bit, device by device, leaf by leaf."""

@@ -8,8 +8,6 @@ import numpy as np
 
 import hloexec
 
-__all__ = ["ADD", "HANDLE", "branch", "chosen", "looped", "numbers", "run", "summed"]
-
 HANDLE = "(s32[], u32[], token[])"
 """What send and recv give."""
 

@@ -18,8 +18,6 @@ from tests.devices import collectives_model as model
 from tests.devices.program import LARGEST, TYPES, Draw, Options, Program, any_bits, small_values
 from tests.devices.steps import REDUCERS, STEPS
 
-__all__ = ["STEPS", "Program", "programs"]
-
 
 @st.composite
 def programs(

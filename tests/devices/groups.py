@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from tests.devices import collectives_model as model
 from tests.devices.program import Options, Program
 
-__all__ = ["draw_groups", "draw_pairs"]
-
 CHANNEL_MODES = {
     "replica": (model.CROSS_REPLICA, model.CROSS_PARTITION),
     "global": (model.CROSS_REPLICA, model.CROSS_BOTH, model.FLATTENED),

@@ -12,19 +12,6 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-__all__ = [
-    "EXACT",
-    "LARGEST",
-    "TYPES",
-    "Options",
-    "Program",
-    "Value",
-    "any_bits",
-    "shape_text",
-    "small_values",
-    "tuple_text",
-]
-
 Array = np.ndarray[Any, Any]
 Draw = Callable[[Any], Any]
 

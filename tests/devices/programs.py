@@ -20,8 +20,6 @@ jax: Any = pytest.importorskip("jax")
 jnp, lax, nn = jax.numpy, jax.lax, jax.nn
 Mesh, NamedSharding, P = jax.sharding.Mesh, jax.sharding.NamedSharding, jax.sharding.PartitionSpec
 
-__all__ = ["MANUAL", "PROGRAMS", "Program"]
-
 Program = tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]
 """The function, its arguments, and the sharding of each (one for all leaves of an argument)."""
 

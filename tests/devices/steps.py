@@ -24,8 +24,6 @@ from tests.devices.program import (
     tuple_text,
 )
 
-__all__ = ["REDUCERS", "STEPS"]
-
 
 def _collective(
     program: Program,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 import hloexec
-from hloexec.exec.observers import Event
-from hloexec.exec.statistics import Statistics
+from hloexec.engine.exec.observers import Event
+from hloexec.engine.exec.statistics import Statistics
 from tests.devices.diverging import ADD, HANDLE, branch, chosen, looped, numbers, run, summed
 
 pytestmark = pytest.mark.timeout(60)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 GROUP = "replica_groups={{0,1}}"
 PAIR = "source_target_pairs={{0,1}}"

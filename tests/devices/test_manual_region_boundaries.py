@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.sharding import result_shardings
+from hloexec.engine.sharding import result_shardings
 from tests.drawing import examples
 
 pytestmark = pytest.mark.timeout(60)

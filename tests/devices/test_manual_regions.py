@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.devices.topology import Topology, device_counts
-from hloexec.exec.plans import plan_of
-from hloexec.plan.spread import spread_of
+from hloexec.engine.devices.topology import Topology, device_counts
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.plan.spread import spread_of
 from tests.devices.programs import jax
 from tests.drawing import examples
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hloexec.diffing.texts.changes import TextChange
-from hloexec.ir import Module
+from hloexec.core.ir import Module
+from hloexec.tools.diffing.texts.changes import TextChange
 
 
 @pytest.fixture(autouse=True)
@@ -18,4 +18,4 @@ def by_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return []
 
     if request.path.stem != "test_texts":
-        monkeypatch.setattr("hloexec.diffing.running.text_changes", nothing)
+        monkeypatch.setattr("hloexec.tools.diffing.running.text_changes", nothing)

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
-from hloexec.diffing.digests import digest_of
-from hloexec.numerics.error_budget import rounding, summing
+from hloexec.analysis.numerics.error_budget import rounding, summing
+from hloexec.tools.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
+from hloexec.tools.diffing.digests import digest_of
 
 
 def _random(*dimensions: int, seed: int = 0) -> np.ndarray:

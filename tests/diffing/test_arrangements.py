@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 import hloexec
-from hloexec.inputs import random_inputs
+from hloexec.engine.inputs import random_inputs
 
 
 def _module(steps: str) -> hloexec.Module:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.devices.topology import topology_of
-from hloexec.diffing.bounds import Bounds, PathBounds
-from hloexec.diffing.chains import InstructionChains
-from hloexec.diffing.recording.recorder import GraphRecorder
-from hloexec.diffing.replaying.evaluation import Evaluator
+from hloexec.engine.devices.topology import topology_of
+from hloexec.tools.diffing.bounds import Bounds, PathBounds
+from hloexec.tools.diffing.chains import InstructionChains
+from hloexec.tools.diffing.recording.recorder import GraphRecorder
+from hloexec.tools.diffing.replaying.evaluation import Evaluator
 
 ADD = "add { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b) }\n"
 LARGER = "max { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] maximum(a, b) }\n"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing import work
-from hloexec.diffing.localization import trials
+from hloexec.tools.diffing import work
+from hloexec.tools.diffing.localization import trials
 
 _X = np.linspace(-1.5, 2.0, 24, dtype=np.float32).reshape(4, 6)
 

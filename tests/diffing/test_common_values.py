@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.devices.topology import topology_of
-from hloexec.diffing.bounds import Bounds, PathBounds
-from hloexec.diffing.chains import InstructionChains
-from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.matching import Index
-from hloexec.diffing.recording.arrays import Arrays
-from hloexec.diffing.recording.recorder import GraphRecorder
-from hloexec.diffing.replaying.evaluation import Evaluator
-from hloexec.diffing.replaying.replay import Replay
+from hloexec.engine.devices.topology import topology_of
+from hloexec.tools.diffing.bounds import Bounds, PathBounds
+from hloexec.tools.diffing.chains import InstructionChains
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.matching import Index
+from hloexec.tools.diffing.recording.arrays import Arrays
+from hloexec.tools.diffing.recording.recorder import GraphRecorder
+from hloexec.tools.diffing.replaying.evaluation import Evaluator
+from hloexec.tools.diffing.replaying.replay import Replay
 
 _MODULE = """HloModule {name}
 plus {{ a = f32[] parameter(0)

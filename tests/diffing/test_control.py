@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import hloexec
-from hloexec.diffing import Diff
+from hloexec.tools.diffing import Diff
 
 _LOOP = """HloModule m
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.localization import patches, trials
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization import patches, trials
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -53,7 +53,7 @@ def test_few_numbers_in_another_order_are_others(shape: str, right: str, wrong: 
     assert [finding.after.instruction for finding in found.findings] == ["k"]
 
 
-@pytest.mark.slow_cases("hloexec.diffing.localization.trials-tries")
+@pytest.mark.slow_cases("hloexec.tools.diffing.localization.trials-tries")
 @pytest.mark.parametrize(("module", "limit"), [(trials, "tries"), (patches, "patience")])
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch

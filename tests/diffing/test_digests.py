@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.diffing.digests import digest_of, digest_with
+from hloexec.tools.diffing.digests import digest_of, digest_with
 
 
 def _random(*dimensions: int) -> np.ndarray:

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from hloexec import HloWarning, InputError
-from hloexec.diffing.dumps import Stage, dumped_modules
-from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
-from hloexec.report.numerics.folder_diffs import folder_view
+from hloexec.report.judging.folder_diffs import folder_view
+from hloexec.tools.diffing.dumps import Stage, dumped_modules
+from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
 
 
 def _folder(path: Path, *names: str) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing import ExtractedPair
+from hloexec.tools.diffing import ExtractedPair
 from tests.diffing.partitioned import test_pairs
 
 _HEAD = """HloModule small

@@ -13,8 +13,8 @@ import pytest
 
 from hloexec import HloWarning, InputError
 from hloexec.cli import main
-from hloexec.diffing.dumps import DumpedModule, dumped_modules
-from hloexec.diffing.folders import FolderDiff, ModuleDiff, Outcome, diff_folders
+from hloexec.tools.diffing.dumps import DumpedModule, dumped_modules
+from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, Outcome, diff_folders
 from tests.records import read_record
 
 pytest.importorskip("jax")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.localization.blaming import Blame, Blamed
+from hloexec.tools.diffing.localization.blaming import Blame, Blamed
 
 _AGES = np.arange(12, dtype=np.int32).reshape(3, 4) % 5
 _ALIVE = (np.arange(12).reshape(3, 4) % 3 > 0).astype(np.int32)

@@ -134,7 +134,7 @@ def test_a_fault_beside_a_huge_number_is_found(name):
     assert body.count(fault[0]) == 1
     found = hloexec.diff(module(body), module(body.replace(*fault)), inputs)
     assert found.verdict == "differ"
-    assert found.outputs.verdict is hloexec.numerics.comparison.Verdict.DIFFERENT
+    assert found.outputs.verdict is hloexec.Verdict.DIFFERENT
     wanted = (
         fault[1].split(" = ")[0]
         if " = " in fault[1]

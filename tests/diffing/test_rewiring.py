@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing import running
-from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.localization import rewiring
+from hloexec.tools.diffing import running
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization import rewiring
 
 _RANDOM = np.random.default_rng(3)
 _SQUARES: list[Any] = [_RANDOM.normal(size=shape).astype(np.float32) for shape in ((6, 6), (6, 6), (6,), (6,))]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.findings import Finding, InstructionRun
-from hloexec.diffing.texts.blaming import notes_on_texts
-from hloexec.diffing.texts.changes import text_changes
+from hloexec.tools.diffing.findings import Finding, InstructionRun
+from hloexec.tools.diffing.texts.blaming import notes_on_texts
+from hloexec.tools.diffing.texts.changes import text_changes
 
 SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"
 NORM = f"""HloModule norm

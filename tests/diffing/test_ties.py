@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing import running
+from hloexec.tools.diffing import running
 
 _TEXT = """HloModule m
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hloexec.values import Value
-
-__all__ = ["flat", "leaves_by_xla"]
+from hloexec.core.values import Value
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,11 +17,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ir import Module
+from hloexec.core.ir import Module
 from hloexec.ops.attributes import computation_names
 from tests.text.seeds import seed_path
-
-__all__ = ["LOOP_BODIES", "alone", "cut_down", "elided_constants", "load_dump"]
 
 LOOP_BODIES = (
     "region_0.1585.sunk.clone.sunk.clone.clone.clone.clone_spmd.clone.clone.clone.clone.clone.clone.clone",

@@ -13,7 +13,7 @@ import pytest
 
 import hloexec
 from conformance import xla
-from hloexec.ir import ArrayShape, Computation, Module
+from hloexec.core.ir import ArrayShape, Computation, Module
 from hloexec.ops.attributes import computation_names
 from tests.text.seeds import seed_path
 

@@ -15,7 +15,7 @@ import pytest
 
 import hloexec
 from conformance import xla
-from hloexec.exec.statistics import Statistics
+from hloexec.engine.exec.statistics import Statistics
 from tests.dumps.devices import flat, leaves_by_xla
 from tests.text.seeds import seed_path
 

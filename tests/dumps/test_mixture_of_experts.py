@@ -19,9 +19,9 @@ import pytest
 
 import hloexec
 from conformance import xla
-from hloexec.exec import unsupported
-from hloexec.golden.spreads import RECORDED_SAMPLES
-from hloexec.ir import (
+from hloexec.analysis.numerics.leaves import leaves_of
+from hloexec.analysis.numerics.sampling.runs import sampled_in_stages
+from hloexec.core.ir import (
     ArrayShape,
     Computation,
     Module,
@@ -31,9 +31,9 @@ from hloexec.ir import (
     TupleSharding,
     leaf_shapes,
 )
-from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling.runs import sampled_in_stages
-from hloexec.text.printer import format_instruction, format_shape
+from hloexec.engine.exec import unsupported
+from hloexec.language.text.printer import format_instruction, format_shape
+from hloexec.tools.golden.spreads import RECORDED_SAMPLES
 from tests.dumps.mixture_of_experts import LOOP_BODIES, alone, cut_down, elided_constants, load_dump
 
 DEVICES = 16

@@ -16,8 +16,8 @@ from evaluation.faults.naming import uniquely_named
 from evaluation.faults.planting import plant, swapped
 from evaluation.pairs.models import MODELS, model
 from evaluation.pairs.table import CLEAN, FAULTY, Case
-from hloexec.ir import Module
-from hloexec.values import Value
+from hloexec.core.ir import Module
+from hloexec.core.values import Value
 
 pytest.importorskip("jax")
 

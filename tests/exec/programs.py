@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import run
-from hloexec.ir import Module
-from hloexec.values import flat
-
-__all__ = ["COUNTING_LOOP", "agree_with_xla", "parsed", "run_text"]
+from hloexec.core.ir import Module
+from hloexec.core.values import flat
+from hloexec.engine.exec import run
 
 COUNTING_LOOP = """HloModule counting
 

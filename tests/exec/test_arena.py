@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import plan_of
+from hloexec.engine.exec import plan_of
+from hloexec.engine.plan.steps import Plan
 from hloexec.ops import arena
 from hloexec.ops.arena import empty, is_own, owner_of
-from hloexec.plan.steps import Plan
 from tests.plan.random_graphs import INPUT_COUNT, random_graph
 from tests.plan.random_programs import random_program
 from tests.plan.ways import bits, differences

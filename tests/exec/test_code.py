@@ -12,14 +12,14 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.exec import machine, ownership, plans
-from hloexec.exec.code import compiling, loop_writer
-from hloexec.exec.code.code import sources
-from hloexec.exec.code.compiling import code_of
-from hloexec.exec.statistics import Statistics
+from hloexec.core.errors import EvaluationError, UnsupportedError
+from hloexec.core.values import flat
+from hloexec.engine.exec import machine, ownership, plans
+from hloexec.engine.exec.code import compiling, loop_writer
+from hloexec.engine.exec.code.code import sources
+from hloexec.engine.exec.code.compiling import code_of
+from hloexec.engine.exec.statistics import Statistics
 from hloexec.ops import registry
-from hloexec.values import flat
 from tests.drawing import examples
 
 X = np.array([1, 2, 3, 4], np.float32)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import EvaluationError, InputError
-from hloexec.exec.observers import Attached
-from hloexec.exec.plans import plan_of
-from hloexec.plan.kernels import Forward
-from hloexec.plan.steps import inner_plans
-from hloexec.values import mapped
+from hloexec.core.errors import EvaluationError, InputError
+from hloexec.core.values import mapped
+from hloexec.engine.exec.observers import Attached
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.plan.kernels import Forward
+from hloexec.engine.plan.steps import inner_plans
 from tests.plan.audit import Audit
 from tests.plan.random_programs import random_program
 from tests.plan.ways import Values, bits
@@ -183,7 +183,7 @@ def test_nothing_is_paid_without_a_controller() -> None:
 
 
 def test_what_forwards_values_takes_no_memory_in_estimates() -> None:
-    from hloexec.plan.memory import entry_peak_bytes
+    from hloexec.engine.plan.memory import entry_peak_bytes
 
     module = hloexec.parse(FUSED.replace("f32[4]", "f32[1000]"))
     plain = entry_peak_bytes(plan_of(module, is_observed=True, planner=False))

@@ -10,8 +10,8 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.exec.plans import plan_of
-from hloexec.exec.statistics import Statistics
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.statistics import Statistics
 
 LOOP = """HloModule m
 c {{

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls.user_calls import unregister_custom_call
-from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.exec.lockstep import per_class_loops
-from hloexec.exec.statistics import Statistics
+from hloexec.core.errors import EvaluationError, UnsupportedError
+from hloexec.engine.exec.lockstep import per_class_loops
+from hloexec.engine.exec.statistics import Statistics
 from hloexec.ops import registry
+from hloexec.ops.library_calls.user_calls import unregister_custom_call
 
 DEVICES = 4
 TRIPS = 24

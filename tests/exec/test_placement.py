@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import machine, plan_of
+from hloexec.engine.exec import machine, plan_of
+from hloexec.engine.plan.steps import Plan
 from hloexec.ops import arena
 from hloexec.ops.arena import Placed
-from hloexec.plan.steps import Plan
 
 pytestmark = pytest.mark.skipif(not arena._IS_SUPPORTED, reason="needs counted references and MADV_DONTNEED")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec.code import scalars
-from hloexec.exec.code.code import sources
-from hloexec.exec.code.compiling import code_of, loop_code_of
-from hloexec.exec.plans import plan_of
+from hloexec.engine.exec.code import scalars
+from hloexec.engine.exec.code.code import sources
+from hloexec.engine.exec.code.compiling import code_of, loop_code_of
+from hloexec.engine.exec.plans import plan_of
 from tests.plan.loops import loop
 from tests.plan.ways import RUNS, bits, same_in_all_runs
 

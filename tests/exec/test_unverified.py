@@ -48,7 +48,7 @@ def test_random_inputs_beyond_memory_are_a_resource_error(monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("hloexec.inputs.random_array", full)
+    monkeypatch.setattr("hloexec.engine.inputs.random_array", full)
     module = hloexec.parse(HEAD + "ENTRY e {\n  ROOT a = f32[2] parameter(0)\n}\n")
     with pytest.raises(hloexec.ResourceError, match="do not fit into memory"):
         hloexec.random_inputs(module)

@@ -16,7 +16,7 @@ from evaluation.explaining.cases import Case
 from evaluation.explaining.judging import judged
 from evaluation.processes import ENVIRONMENT
 from hloexec.cli import main
-from hloexec.explaining import Explained
+from hloexec.tools.explaining import Explained
 from tests.text.building import op
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

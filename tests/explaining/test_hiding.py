@@ -11,7 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.explaining import Explained, Untold
+from hloexec.tools.explaining import Explained, Untold
 
 TEXT = """HloModule scores
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.explaining.findings import Explained
+from hloexec.tools.explaining.findings import Explained
 
 LARGER = """HloModule larger
 

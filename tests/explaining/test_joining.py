@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.explaining import Explained
+from hloexec.tools.explaining import Explained
 
 TEXT = """HloModule residual_layers
 

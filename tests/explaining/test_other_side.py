@@ -10,8 +10,8 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.explaining import Explained
-from hloexec.explaining.other_side import read_literals
+from hloexec.tools.explaining import Explained
+from hloexec.tools.explaining.other_side import read_literals
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOOP = """HloModule loop

@@ -12,7 +12,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.explaining import Explained, Untold
+from hloexec.tools.explaining import Explained, Untold
 
 TEXT = """HloModule energies
 
@@ -107,8 +107,8 @@ def test_of_two_equal_products_neither_can_be_told(module: hloexec.Module) -> No
 
 
 def test_products_of_a_stated_precision_are_no_choice(module: hloexec.Module) -> None:
-    from hloexec.explaining.units import single_units
     from hloexec.ops.policies.policy import POLICIES
+    from hloexec.tools.explaining.units import single_units
 
     assert single_units(module, POLICIES["tf32"]) == ["e/d1", "e/d2"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import InputError
-from hloexec.extraction import slice_module, slice_of
+from hloexec.core.errors import InputError
+from hloexec.tools.extraction import slice_module, slice_of
 from tests.exec.programs import COUNTING_LOOP
 from tests.text.building import module
 
@@ -210,7 +210,7 @@ def test_a_slice_is_made_without_running() -> None:
 
 
 def test_what_is_saved_runs_again(tmp_path: Path) -> None:
-    from hloexec import literals
+    from hloexec.language import literals
 
     extracted(SMALL, "c", X, X + 1, X).save(tmp_path / "s")
     program = hloexec.load(tmp_path / "s" / "module.hlo")

@@ -14,11 +14,9 @@ import ml_dtypes
 import numpy as np
 
 import hloexec
-from hloexec.ir import Module
+from hloexec.core.ir import Module
 from tests.golden.sums import SUMS
 from tests.models.programs import PROGRAMS, jax
-
-__all__ = ["modules"]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("attention", "attention.optimized", "data_parallel_step", "mlp_train_step", "rnn_scan")

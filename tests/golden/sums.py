@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SUMS"]
-
 SUMS = """HloModule sums_T
 
 add {

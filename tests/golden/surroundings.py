@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import hloexec
-from hloexec.golden import find_goldens
-from hloexec.openblas import openblas_kernels
+from hloexec.core.openblas import openblas_kernels
+from hloexec.tools.golden import find_goldens
 from tests.golden.sums import SUMS
-
-__all__ = ["main"]
 
 
 def main(folder: str) -> None:

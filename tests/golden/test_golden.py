@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
-from hloexec.golden import find_goldens, read_golden, update_golden
-from hloexec.golden.checking import Outcome
+from hloexec.language import literals
+from hloexec.tools.golden import find_goldens, read_golden, update_golden
+from hloexec.tools.golden.checking import Outcome
 from tests.exec.programs import COUNTING_LOOP
 from tests.text.building import ADD, op
 
@@ -289,7 +289,7 @@ def test_names_of_files_that_are_no_text_are_recorded(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hloexec.golden.recording.run_golden", lambda *_, **__: pytest.fail("it has run"))
+    monkeypatch.setattr("hloexec.tools.golden.recording.run_golden", lambda *_, **__: pytest.fail("it has run"))
     (tmp_path / "file").touch()
     module = hloexec.parse(op("f32[2] negate(x)", x="f32[2]"))
     with pytest.raises(hloexec.InputError, match="file' cannot be written to"):

@@ -20,7 +20,7 @@ import pytest
 
 import hloexec
 from hloexec.cli.kernels import _processor_flags
-from hloexec.openblas import openblas_kernels
+from hloexec.core.openblas import openblas_kernels
 from tests.golden.modules import modules
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import attrs
 
 import hloexec
-from hloexec.ir import Module
-
-__all__ = ["HOSTILE", "LOOP", "SHARED", "hostile"]
+from hloexec.core.ir import Module
 
 LOOP = """HloModule loop
 

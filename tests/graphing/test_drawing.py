@@ -12,9 +12,9 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.errors import printable
-from hloexec.graphing.colours import VERDICTS, ink, quantity
-from hloexec.graphing.svg import MOST_NODES
+from hloexec.core.errors import printable
+from hloexec.tools.graphing.colours import VERDICTS, ink, quantity
+from hloexec.tools.graphing.svg import MOST_NODES
 from tests.graphing.programs import LOOP, SHARED, hostile
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import hloexec
-from hloexec.ir import Module
+from hloexec.core.ir import Module
 from tests.graphing.programs import LOOP, SHARED
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.element_types import accepted_element_types
-from hloexec.inputs.bounds import frame_of
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.engine.inputs.bounds import frame_of
+from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.registry import OPCODES

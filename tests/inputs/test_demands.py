@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hloexec.ops
-from hloexec.inputs import random_inputs
-from hloexec.text.parser import parse
+from hloexec.engine.inputs import random_inputs
+from hloexec.language.text.parser import parse
 from tests.text.building import ADD, module, op
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
-from hloexec.dtypes import ELEMENT_TYPES, element_type
-from hloexec.errors import HloError, InputError, ResourceError
-from hloexec.inputs import DISTRIBUTIONS, random_inputs
-from hloexec.inputs.distributions import _fixed_normal, random_array
-from hloexec.ir import Module
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type
+from hloexec.core.errors import HloError, InputError, ResourceError
+from hloexec.core.ir import Module
+from hloexec.core.values import TOKEN
+from hloexec.engine.inputs import DISTRIBUTIONS, random_inputs
+from hloexec.engine.inputs.distributions import _fixed_normal, random_array
+from hloexec.language.text.parser import parse
 from hloexec.ops.intervals import ANYTHING, Demand
-from hloexec.text.parser import parse
-from hloexec.values import TOKEN
 from tests.text.building import module, op
 
 ARRAY_TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]

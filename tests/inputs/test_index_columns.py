@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.inputs import random_inputs
+from hloexec.engine.inputs import random_inputs
+from hloexec.language.text.parser import parse
 from hloexec.testing import inputs as inputs_of
-from hloexec.text.parser import parse
 from tests.text.building import module
 
 ROWS = "collapsed_slice_dims={0,1}, start_index_map={0,1}, slice_sizes={1,1,4}, offset_dims={1}, index_vector_dim=1"

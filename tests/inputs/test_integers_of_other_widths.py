@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
-from hloexec.errors import HloError, InputError
+from hloexec.core.errors import HloError, InputError
+from hloexec.language import literals
 
 LABELS = np.array([[3, 0, -2], [7, 1, 2**31 - 1]])
 """NumPy's integers, and lists of Python's, have 64 bits."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.inputs import random_inputs
-from hloexec.text.parser import parse
+from hloexec.engine.inputs import random_inputs
+from hloexec.language.text.parser import parse
 from tests.text.building import module, op
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
+from hloexec.core.dtypes import element_type
+from hloexec.language import literals
 
 SUM = "HloModule sum\nENTRY e { x.1 = f32[3] parameter(0)\n  ROOT y = f32[3] add(x.1, x.1) }\n"
 STEP = """HloModule step
@@ -165,7 +166,7 @@ def test_a_dict_is_what_is_expected_for_every_function(tmp_path: Path) -> None:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NARROW)
 def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    storage = hloexec.ir.ArrayShape(hloexec.dtypes.element_type(name), (2, 2)).element_type.storage
+    storage = hloexec.ir.ArrayShape(element_type(name), (2, 2)).element_type.storage
     array = np.array([[0, 1], [1, 0]]).astype(storage)
     # A module of one array, and one of several.
     Path("one.hlo").write_text(f"HloModule one\nENTRY e {{ ROOT x.1 = {name}[2,2] parameter(0) }}\n")
@@ -199,7 +200,7 @@ def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, capsy
 
 @pytest.mark.parametrize("name", ["bf16", "f8e5m2", "s4"])
 def test_elided_constants_are_of_the_type_that_the_module_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    storage = hloexec.ir.ArrayShape(hloexec.dtypes.element_type(name), (3,)).element_type.storage
+    storage = hloexec.ir.ArrayShape(element_type(name), (3,)).element_type.storage
     Path("c.hlo").write_text(f"HloModule m\nENTRY e {{ ROOT c = {name}[3] constant({{...}}) }}\n")
     array = np.array([1, 0, 2]).astype(storage)
     np.savez("c.npz", c=array)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
-from hloexec.errors import HloWarning, InputError, LiteralError
+from hloexec.core.errors import HloWarning, InputError, LiteralError
+from hloexec.language import literals
 
 K, Q, B, X, Y = (np.full(2, value, np.float32) for value in range(1, 6))
 NAMES = {
@@ -193,7 +193,7 @@ def test_a_file_of_a_functions_arguments_is_read() -> None:
     pytest.importorskip("jax")
     code = """
 import jax, jax.numpy as jnp, numpy as np, hloexec
-from hloexec import literals
+from hloexec.language import literals
 params = {"blocks": [{"attn": {"k": jnp.ones((2, 3)), "q": jnp.ones((2, 3), jnp.bfloat16)}, "b_0": jnp.ones(3)}]}
 batch = {"x": jnp.ones((4, 2)), "labels": jnp.arange(4)}
 def f(params, batch):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.errors import InputError
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.errors import InputError
 
 NUMERIC = [entry for entry in ELEMENT_TYPES.values() if entry.is_array and entry.name != "pred"]
 

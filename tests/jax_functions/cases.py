@@ -9,21 +9,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = [
-    "CANCELLING",
-    "LONG",
-    "POSITIONS",
-    "Case",
-    "booleans",
-    "complex_normal",
-    "indices",
-    "integers",
-    "normal",
-    "positive",
-    "row",
-    "uniform",
-]
-
 LONG = 16
 """`roundings` of a formula of many steps: special functions, softmax and normalization, Fourier transforms, scans."""
 CANCELLING = 96

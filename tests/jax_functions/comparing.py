@@ -27,14 +27,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of
 from tests.jax_functions.cases import Case
 
 xla: Any = pytest.importorskip("conformance.xla")
 jax: Any = pytest.importorskip("jax")
 jnp = jax.numpy
-
-__all__ = ["assert_runs_as_on_xla", "assert_text_round_trips"]
 
 _TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 _DRAWS = 8

@@ -6,8 +6,6 @@ from importlib.util import find_spec
 
 import pytest
 
-__all__ = ["needs_scipy"]
-
 needs_scipy = pytest.mark.skipif(
     not find_spec("scipy"), reason="scipy is not installed, which finds smaller dimensions"
 )

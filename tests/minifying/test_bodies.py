@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.minifying import Minified
-from hloexec.verifier import verify
+from hloexec.language.verifier import verify
+from hloexec.tools.minifying import Minified
 
 LOOP = """HloModule loops
 body {

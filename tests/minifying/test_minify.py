@@ -16,11 +16,11 @@ import pytest
 import hloexec
 from evaluation.minifying import crashing
 from evaluation.minifying.crashing import has_pattern
-from hloexec.exec.observers import Stage
-from hloexec.minifying import oracles
-from hloexec.minifying.case import Case, counted
-from hloexec.minifying.checking import Check
-from hloexec.minifying.pairs import is_entangled
+from hloexec.engine.exec.observers import Stage
+from hloexec.tools.minifying import oracles
+from hloexec.tools.minifying.case import Case, counted
+from hloexec.tools.minifying.checking import Check
+from hloexec.tools.minifying.pairs import is_entangled
 from tests.minifying.packages import needs_scipy
 
 CRASHING = Path(crashing.__file__)
@@ -494,7 +494,7 @@ def test_the_largest_of_numbers_that_overflow_is_kept_beside_a_larger_negative_o
 
 def test_without_scipy_dimensions_stay_and_a_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.setattr("hloexec.minifying.running.find_spec", lambda name: None)
+    monkeypatch.setattr("hloexec.tools.minifying.running.find_spec", lambda name: None)
     module = hloexec.parse("HloModule m\n\nENTRY e {\n  x = f32[3] parameter(0)\n  ROOT y = f32[3] log(x)\n}\n")
     with pytest.warns(hloexec.HloWarning, match="SciPy is not installed"):
         found = hloexec.minify(module, [np.full(3, -1, np.float32)], nan=True)

@@ -11,12 +11,12 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.exec.observers import Stages
-from hloexec.ir import Module
-from hloexec.minifying import oracles
-from hloexec.minifying.blame import blame_of, found_by_diff
-from hloexec.minifying.case import Case
-from hloexec.minifying.searching import Search
+from hloexec.core.ir import Module
+from hloexec.engine.exec.observers import Stages
+from hloexec.tools.minifying import oracles
+from hloexec.tools.minifying.blame import blame_of, found_by_diff
+from hloexec.tools.minifying.case import Case
+from hloexec.tools.minifying.searching import Search
 from tests.minifying.packages import needs_scipy
 from tests.records import read_record
 

@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.minifying import Minified
+from hloexec.tools.minifying import Minified
 
 MODULE = """HloModule m
 ENTRY e {

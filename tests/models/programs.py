@@ -14,8 +14,6 @@ import pytest
 jax: Any = pytest.importorskip("jax")
 jnp, lax, nn = jax.numpy, jax.lax, jax.nn
 
-__all__ = ["PROGRAMS"]
-
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 _WIDTH, _HEADS, _LENGTH, _WORDS, _LAYERS = 16, 4, 10, 23, 3

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ir import Module
+from hloexec.core.ir import Module
 
 jax = pytest.importorskip("jax", reason="JAX lowers the programs")
 jnp = pytest.importorskip("jax.numpy")
-
-__all__ = ["OVERFLOWING_LINE", "batches", "found", "lowered", "training_loop"]
 
 
 def loss(w: Any, x: Any) -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloexec import literals
 from hloexec.cli import main
+from hloexec.language import literals
 from tests.nan_search.programs import OVERFLOWING_LINE, batches, train
 from tests.records import read_record
 from tests.text.building import op

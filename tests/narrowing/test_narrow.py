@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ir import Module
-from hloexec.narrowing import Narrowing, Standing
+from hloexec.core.ir import Module
+from hloexec.tools.narrowing import Narrowing, Standing
 
 LAYERS = """HloModule layers
 

@@ -11,10 +11,10 @@ import pytest
 
 import hloexec
 from conformance import xla
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import Module
-from hloexec.narrowing.candidates import candidates_of
-from hloexec.narrowing.rewriting import rewritten
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import Module
+from hloexec.tools.narrowing.candidates import candidates_of
+from hloexec.tools.narrowing.rewriting import rewritten
 from tests.text.seeds import SEEDS, seed_path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec import InputError, Verdict
-from hloexec.numerics.tolerances import CHECK_ERRORS
+from hloexec.analysis.numerics.tolerances import CHECK_ERRORS
 from tests.drawing import examples
 
 EXPECTED = np.full(200, 8.0, np.float32)

@@ -11,8 +11,8 @@ import pytest
 
 import hloexec
 from hloexec import Verdict
-from hloexec.numerics import measuring
-from hloexec.values import TOKEN
+from hloexec.analysis.numerics import measuring
+from hloexec.core.values import TOKEN
 from tests.text.building import ADD, op
 
 bf16 = ml_dtypes.bfloat16

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dataflow.decisions import decided_leaves
-from hloexec.numerics.comparison import Comparison, Verdict
-from hloexec.numerics.sampling.groups import Membership, groups_of, membership
+from hloexec.analysis.dataflow.decisions import decided_leaves
+from hloexec.analysis.numerics.comparison import Comparison, Verdict
+from hloexec.analysis.numerics.sampling.groups import Membership, groups_of, membership
 from tests.text.building import module
 
 TIE = module(

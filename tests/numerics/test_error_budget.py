@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.numerics.error_budget import leaf_chains
-from hloexec.numerics.trip_counts import loop_trips
+from hloexec.analysis.numerics.error_budget import leaf_chains
+from hloexec.analysis.trip_counts import loop_trips
 from tests.text.building import ADD, op
 
 jax = pytest.importorskip("jax")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.numerics.comparison import Comparison
+from hloexec.analysis.numerics.comparison import Comparison
 
 LR = 0.01
 

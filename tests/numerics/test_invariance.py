@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.golden.checking import check_golden
-from hloexec.golden.recording import record_golden
+from hloexec.tools.golden.checking import check_golden
+from hloexec.tools.golden.recording import record_golden
 from tests.drawing import examples
 
 ROWS, COLUMNS = 12, 24

@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec import Verdict
-from hloexec.numerics.selections import selections_of
+from hloexec.analysis.numerics.selections import selections_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

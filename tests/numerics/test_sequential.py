@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.analysis.numerics.comparison import Verdict
+from hloexec.analysis.numerics.sampling.runs import sampled, sampled_in_stages
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
+from hloexec.analysis.numerics.sequential import is_open, settled
 from hloexec.cli import main
-from hloexec.exec import running
-from hloexec.numerics.comparison import Verdict
-from hloexec.numerics.sampling.runs import sampled, sampled_in_stages
-from hloexec.numerics.sampling.spread import SAMPLES, STAGES, Spread
-from hloexec.numerics.sequential import is_open, settled
+from hloexec.engine.exec import running
 
 SUMS = """HloModule sums
 add { p = f32[] parameter(0)

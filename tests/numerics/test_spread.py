@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import running
-from hloexec.golden import check_golden, record_golden
-from hloexec.golden.spreads import SPREAD
-from hloexec.numerics.comparison import Verdict
-from hloexec.numerics.sampling import runs
-from hloexec.numerics.sampling.runs import sampled
-from hloexec.numerics.sampling.samples import Samples
-from hloexec.numerics.sampling.spread import SAMPLES, Spread
-from hloexec.numerics.sampling.student import digamma, inverse_trigamma, student_quantile, trigamma
+from hloexec.analysis.numerics.comparison import Verdict
+from hloexec.analysis.numerics.sampling import runs
+from hloexec.analysis.numerics.sampling.runs import sampled
+from hloexec.analysis.numerics.sampling.samples import Samples
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.analysis.numerics.sampling.student import digamma, inverse_trigamma, student_quantile, trigamma
+from hloexec.engine.exec import running
+from hloexec.tools.golden import check_golden, record_golden
+from hloexec.tools.golden.spreads import SPREAD
 
 RANDOM = np.random.default_rng(5)
 

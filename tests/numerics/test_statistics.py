@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.numerics import statistics as module
-from hloexec.numerics.statistics import statistics
-from hloexec.values import TOKEN
+from hloexec.analysis.numerics import statistics as module
+from hloexec.analysis.numerics.statistics import statistics
+from hloexec.core.values import TOKEN
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.numerics.comparison import Comparison, Verdict
+from hloexec.analysis.numerics.comparison import Comparison, Verdict
 from tests.text.building import ADD, module, op
 
 SECOND = "second {\n a = f32[] parameter(0)\n ROOT b = f32[] parameter(1)\n}\n"

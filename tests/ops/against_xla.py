@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from conformance.cell import shape_of
-from hloexec.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of
 from tests.ops.evaluation import evaluate
-
-__all__ = ["Case", "assert_same_as_xla", "evaluated", "module_text", "random_array", "restrided"]
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.values import crossed, special
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 __all__ = ["COMPLEXES", "FLOATS", "INTEGERS", "crossed", "elements"]
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.core.values import TOKEN, Token
+from hloexec.language.text import parse
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import OPCODES, ProgramShape, Role
-from hloexec.text import parse
-from hloexec.values import TOKEN, Token
-
-__all__ = ["evaluate", "infer_all"]
 
 
 class _Callee:

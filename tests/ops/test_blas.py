@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.openblas import openblas_function, openblas_libraries
+from hloexec.core.openblas import openblas_function, openblas_libraries
 from hloexec.ops import blas
 from hloexec.ops.blas import hold_blas, matmul, single_threaded_blas
 

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from hloexec.errors import ShapeError
-from hloexec.text import parse
+from hloexec.core.errors import ShapeError
+from hloexec.language.text import parse
 from tests.ops.evaluation import infer_all
 
 COMPUTATIONS = """

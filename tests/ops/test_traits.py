@@ -7,8 +7,8 @@ import pytest
 
 import hloexec
 import hloexec.ops
+from hloexec.core.values import Array
 from hloexec.ops.registry import OPCODES
-from hloexec.values import Array
 
 KEEPS_ALL = {
     "bitcast": "s32[3,2] bitcast(x)",

@@ -14,16 +14,14 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.registry import CUSTOM_CALLS
-from hloexec.dtypes import element_type_of
-from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import in_type
+from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.policies.flushing import Flushing, flushes
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import OPCODES, Role
-
-__all__ = ["Audit", "evaluate"]
 
 _FORWARDED = {
     "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1, "copy-done": 0,

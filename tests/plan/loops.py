@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["loop"]
-
 _REDUCERS = "".join(
     f"{name} {{\n  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n  ROOT r = {kind}[] {opcode}(a, b)\n}}\n"
     for name, kind, opcode in (("sum", "f32", "add"), ("largest", "f32", "maximum"))

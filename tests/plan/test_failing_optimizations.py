@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import EvaluationError, OptimizationWarning
-from hloexec.exec import machine
-from hloexec.exec.code import loop_writer, writer
-from hloexec.plan import pipeline
-from hloexec.plan.regions.region import Region
-from hloexec.plan.steps import Plan
+from hloexec.core.errors import EvaluationError, OptimizationWarning
+from hloexec.engine.exec import machine
+from hloexec.engine.exec.code import loop_writer, writer
+from hloexec.engine.plan import pipeline
+from hloexec.engine.plan.regions.region import Region
+from hloexec.engine.plan.steps import Plan
 from tests.plan.ways import bits
 
 TEXT = """HloModule m

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import ir
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError
-from hloexec.exec import plan_of, run
+from hloexec.core import ir
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import HloError, InputError, ResourceError, UnsupportedError
+from hloexec.core.values import flat
+from hloexec.engine.exec import plan_of, run
+from hloexec.engine.plan.kernels import Conversion
+from hloexec.engine.plan.steps import While
 from hloexec.ops.common import narrow
-from hloexec.plan.kernels import Conversion
-from hloexec.plan.steps import While
-from hloexec.values import flat
 from tests.drawing import examples
 from tests.exec.programs import parsed, run_text
 from tests.text.cases import ACCEPTED
@@ -98,7 +98,7 @@ ENTRY e { x = f32[2,2] parameter(0)
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_parameters_and_results_of_called_computations_round(call, is_planned, monkeypatch):
     if is_planned:
-        monkeypatch.setattr("hloexec.plan.planner._INLINED_STEPS", -1)
+        monkeypatch.setattr("hloexec.engine.plan.planner._INLINED_STEPS", -1)
         call += "\n  d = bf16[2,2] call(x), to_apply=called\n e = bf16[2,2] add(c, d)"
         text = CALLED.replace("CALL", call).replace("tuple(c)", "tuple(e)")
         (result,) = run_text(text, X)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import plan_of
+from hloexec.engine.exec import plan_of
 
 SIZES = (3, 4, 5, 6)
 

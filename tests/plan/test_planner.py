@@ -6,12 +6,12 @@ import attrs
 import numpy as np
 import pytest
 
-from hloexec.errors import VerificationError
-from hloexec.exec import plan_of, run
+from hloexec.core.errors import VerificationError
+from hloexec.engine.exec import plan_of, run
+from hloexec.engine.plan.pipeline import Options
+from hloexec.engine.plan.planner import build
+from hloexec.engine.plan.steps import Invocation
 from hloexec.ops.policies.policy import REFERENCE
-from hloexec.plan.pipeline import Options
-from hloexec.plan.planner import build
-from hloexec.plan.steps import Invocation
 from tests.exec.programs import COUNTING_LOOP, parsed
 
 X = np.arange(4, dtype=np.float32)

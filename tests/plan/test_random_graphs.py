@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import plan_of
-from hloexec.plan.regions.region import RegionKernel
+from hloexec.engine.exec import plan_of
+from hloexec.engine.plan.regions.region import RegionKernel
 from tests.plan.random_graphs import INPUT_COUNT, random_graph
 from tests.plan.ways import bits
 

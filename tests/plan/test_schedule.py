@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hloexec
-from hloexec.plan.schedule import effectful_computations, schedule
+from hloexec.engine.plan.schedule import effectful_computations, schedule
 
 MASKS = """HloModule masks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.plan.units import UnitGraph
+from hloexec.engine.plan.units import UnitGraph
 
 
 def _reaches(needs: list[set[int]], start: int, goal: int, but_directly: bool) -> bool:

@@ -12,30 +12,19 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec.lockstep import per_class_loops
-from hloexec.exec.plans import plan_of
-from hloexec.exec.statistics import Statistics
-from hloexec.ir import Module
+from hloexec.core.ir import Module
+from hloexec.engine.exec.lockstep import per_class_loops
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.statistics import Statistics
+from hloexec.engine.plan import pipeline
+from hloexec.engine.plan.passes import fuse
+from hloexec.engine.plan.regions import blocks
+from hloexec.engine.plan.regions.region import Region, RegionKernel
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, numerics_policy
-from hloexec.plan import pipeline
-from hloexec.plan.passes import fuse
-from hloexec.plan.regions import blocks
-from hloexec.plan.regions.region import Region, RegionKernel
 from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram
-
-__all__ = [
-    "RUNS",
-    "bits",
-    "differences",
-    "regions_of",
-    "require_same_bits",
-    "same_in_all_runs",
-    "small_regions",
-    "thread_count",
-]
 
 RUNS = 20
 """More than plans are walked before they become Python."""

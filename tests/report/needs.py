@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["require_report_packages"]
-
 
 def require_report_packages() -> None:
     """Skips a test, or a module at whose top it is called, unless Jinja2 and Matplotlib are installed."""

@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["CULPRITS", "HELD_BACK", "Program", "lowered", "vandermonde"]
-
 culprit = jax.named_scope("culprit")
 
 

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 import hloexec
-from hloexec.devices.topology import topology_of
+from hloexec.engine.devices.topology import topology_of
 from hloexec.ops.common import widen
-from hloexec.shadowing.observer import ShadowObserver
-
-__all__ = ["exact_numbers", "shadows_of"]
+from hloexec.tools.shadowing.observer import ShadowObserver
 
 
 class _Outputs(ShadowObserver):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
+from hloexec.language import literals
 from tests.records import read_record
 from tests.shadowing.test_truth import ADD, parsed
 

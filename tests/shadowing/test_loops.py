@@ -11,9 +11,9 @@ import pytest
 
 import hloexec
 from hloexec import Module, ResourceError, ShadowRun
-from hloexec.devices.topology import topology_of
-from hloexec.shadowing import Loss
-from hloexec.shadowing.observer import ShadowObserver
+from hloexec.engine.devices.topology import topology_of
+from hloexec.tools.shadowing import Loss
+from hloexec.tools.shadowing.observer import ShadowObserver
 from tests.shadowing.running import exact_numbers, shadows_of
 from tests.shadowing.test_truth import require_near
 

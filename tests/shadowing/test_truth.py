@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import element_type
+from hloexec.core.dtypes import element_type
 from tests.shadowing.running import exact_numbers, shadows_of
 
 ADD = "add { a = T[] parameter(0)\n b = T[] parameter(1)\n ROOT r = T[] add(a, b) }\n"

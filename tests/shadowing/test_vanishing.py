@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.shadowing.computing.elements import spread
+from hloexec.tools.shadowing.computing.elements import spread
 from tests.shadowing.test_truth import ADD, numbers, parsed
 
 _MAX = "max { a = T[] parameter(0) b = T[] parameter(1) ROOT m = T[] maximum(a, b) }\n"

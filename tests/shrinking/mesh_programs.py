@@ -16,8 +16,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["ENVIRONMENT", "PROGRAMS", "MeshProgram", "file_name"]
-
 ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 """What must be set before JAX is imported."""
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from tests.shrinking.programs import Program
 
-__all__ = ["MORE_PROGRAMS"]
-
 MORE_PROGRAMS: dict[str, Program] = {}
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["PROGRAMS", "Program"]
-
 
 @attrs.frozen
 class Program:

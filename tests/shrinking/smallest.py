@@ -9,18 +9,16 @@ import numpy as np
 
 import hloexec
 from conformance.xla import available, knows_latest_opcodes, parse_hlo
-from hloexec.devices.topology import topology_of
-from hloexec.ir import Module, leaf_shapes
+from hloexec.core.ir import Module, leaf_shapes
+from hloexec.core.values import flat
+from hloexec.engine.devices.topology import topology_of
 from hloexec.ops import LATEST
-from hloexec.shrinking.dimensions import dimensions_of
-from hloexec.shrinking.estimating import Workload
-from hloexec.shrinking.grouping import Groups, groups_of
-from hloexec.shrinking.positions import constants_for, tie_positions
-from hloexec.shrinking.rewriting import rewritten
-from hloexec.shrinking.solving import Demand, Solver
-from hloexec.values import flat
-
-__all__ = ["assert_same_results", "assert_valid", "shuffled", "sizes_of", "smallest"]
+from hloexec.tools.shrinking.dimensions import dimensions_of
+from hloexec.tools.shrinking.estimating import Workload
+from hloexec.tools.shrinking.grouping import Groups, groups_of
+from hloexec.tools.shrinking.positions import constants_for, tie_positions
+from hloexec.tools.shrinking.rewriting import rewritten
+from hloexec.tools.shrinking.solving import Demand, Solver
 
 
 def smallest(module: Module) -> Module:

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.ir import Shape, leaf_shapes
+from hloexec.core.ir import Shape, leaf_shapes
 from tests.shrinking.smallest import assert_same_results, assert_valid
 
 jax: Any = pytest.importorskip("jax")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ir import IotaTiles
-from hloexec.values import flat
+from hloexec.core.ir import IotaTiles
+from hloexec.core.values import flat
 from tests.shrinking.mesh_programs import ENVIRONMENT, PROGRAMS, Mesh, file_name
 from tests.shrinking.smallest import assert_valid
 from tests.shrinking.test_programs import in_f64

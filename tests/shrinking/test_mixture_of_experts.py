@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ir import Module
-from hloexec.numerics.comparison import Comparison
-from hloexec.numerics.sampling.runs import Sampled, sampled_in_stages
-from hloexec.numerics.sequential import settled
+from hloexec.analysis.numerics.comparison import Comparison
+from hloexec.analysis.numerics.sampling.runs import Sampled, sampled_in_stages
+from hloexec.analysis.numerics.sequential import settled
+from hloexec.core.ir import Module
 from tests.dumps import test_mixture_of_experts as at_full_size
 from tests.dumps.devices import flat
 from tests.dumps.mixture_of_experts import alone, load_dump

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.values import flat
+from hloexec.core.values import flat
 from tests.shrinking.programs import PROGRAMS, Program
 from tests.shrinking.smallest import assert_valid
 

@@ -212,7 +212,7 @@ def test_what_is_missing_without_scipy_is_said(monkeypatch: pytest.MonkeyPatch) 
 def test_a_search_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import scipy.optimize
 
-    from hloexec.report.making.shrinkages import shrinkage_record
+    from hloexec.report.reducing.shrinkages import shrinkage_record
 
     solve = scipy.optimize.milp
 

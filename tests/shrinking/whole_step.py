@@ -15,13 +15,11 @@ import numpy as np
 
 import hloexec
 from conformance import xla
-from hloexec.ir import Module
-from hloexec.values import Value
+from hloexec.core.ir import Module
+from hloexec.core.values import Value
 from tests.dumps.devices import ROOT, flat
 from tests.dumps.mixture_of_experts import elided_constants
 from tests.dumps.test_mixture_of_experts import DEVICES, whole_inputs
-
-__all__ = ["filled", "first_step_inputs", "results_of_xla"]
 
 _ELIDED = re.compile(r"(?m)^(\s+%([\w.\-]+) = \S+ constant\()\{\.\.\.\}")
 _FLAGS = {"xla_disable_hlo_passes": "reshape-mover"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DEVICES", "LOOP", "SOURCES"]
-
 LOOP = """HloModule loop
 square { p = f32[2] parameter(0)
   ROOT q = f32[2] multiply(p, p) }

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.errors import InputError
-from hloexec.stepping import condition
-from hloexec.values import TOKEN
+from hloexec.core.errors import InputError
+from hloexec.core.values import TOKEN
+from hloexec.tools.stepping import condition
 
 NAN, INF = float("nan"), float("inf")
 F32 = np.float32

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec import testing
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import InputError, ResourceError
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import InputError, ResourceError
+from hloexec.core.precision import largest_number, part_type, smallest_normal
 from hloexec.ops.common import widen
-from hloexec.precision import largest_number, part_type, smallest_normal
 from tests.drawing import examples
 from tests.families import of_each_family
 

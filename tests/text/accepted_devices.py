@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, module, op
 
-__all__ = ["DEVICES"]
-
 _F2 = "f32[2]{0}"
 _PAIR = """negated {
   a = f32[2] parameter(0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, module, op
 
-__all__ = ["MODULES"]
-
 _ONE = "a = f32[2] parameter(0)\nROOT b = f32[2] negate(a)"
 _TUPLE = "a = f32[2] parameter(0)\nb = s32[] parameter(1)\nROOT t = (f32[2], s32[]) tuple(a, b)"
 _TABLES = """

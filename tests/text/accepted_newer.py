@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, module, op
 
-__all__ = ["NEWER"]
-
 _F2 = "f32[2]{0}"
 _STARTED = "((f32[2], f32[2]), f32[2], s32[])"
 _DIFFERENCE = "inner {\n x = f32[2] parameter(0)\n y = f32[2] parameter(1)\n ROOT r = f32[2] subtract(x, y)\n}\n"

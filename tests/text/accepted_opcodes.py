@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, ADD2, LESS, module, op
 
-__all__ = ["OPCODES"]
-
 _UNARY = (
     "abs cbrt ceil cosine exponential exponential-minus-one floor log log-plus-one logistic negate round-nearest-afz \
 round-nearest-even rsqrt sign sine sqrt tan tanh erf acos acosh asin asinh atanh cosh sinh copy".split()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, LESS, module, op
 
-__all__ = ["SHAPES"]
-
 _M = "f32[2,3]{0,1}"
 _TILED = "f32[2,3]{0,1:T(8,128)S(1)}"
 _PACKED = "s4[2,3]{0,1:E(4)}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ADD", "ADD2", "LESS", "module", "op"]
-
 ADD = """add_f32 {
   x = f32[] parameter(0)
   y = f32[] parameter(1)

@@ -13,8 +13,6 @@ from typing import Any
 
 from conformance import xla
 
-__all__ = ["VARIED", "names", "text_of"]
-
 
 @dataclass(frozen=True)
 class Program:

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-__all__ = ["canonical_text", "parse", "verdicts", "with_signed_zeros"]
-
 _MINUS_ZERO = re.compile(r"(?<=[{( ])-0(?=[,)} ])")
 
 _PROGRAM = """

@@ -11,8 +11,6 @@ from tests.text.rejected_forms import FORMS
 from tests.text.rejected_structure import STRUCTURE
 from tests.text.rejected_values import VALUES
 
-__all__ = ["REJECTED", "TOLERATED"]
-
 REJECTED: dict[str, str] = STRUCTURE | ATTRIBUTES | VALUES | FORMS
 """Rejected texts by a name that says what is wrong."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, module, op
 
-__all__ = ["ATTRIBUTES"]
-
 _F2 = "f32[2]{0}"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import ADD, ADD2, module, op
 
-__all__ = ["FORMS"]
-
 _INNER = "inner {\n x = f32[2] parameter(0)\n ROOT r = f32[2] negate(x)\n}\n"
 _OTHER = _INNER.replace("inner", "other")
 _START = "s = ((f32[2]), f32[2], s32[]) async-start(a), calls=inner"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.text.building import module
 
-__all__ = ["VALUES"]
-
 
 def _parameter(shape: str) -> str:
     return module(f"ROOT p = {shape} parameter(0)")

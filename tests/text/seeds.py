@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["LARGE_SEEDS", "SEEDS", "seed_path"]
-
 SEEDS = {
     "000_c00fd3afea504246.txt": (569, 9917),
     "001_83a80cec1e7cc5e6.txt": (512, 8217),

@@ -9,9 +9,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from hloexec.dtypes import ELEMENT_TYPES
-
-__all__ = ["spelling", "spellings"]
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 _LAYOUT = r"\{[^{}\"/=]*\}"
 _ARRAY = rf"(?:{'|'.join(ELEMENT_TYPES)})\[[0-9,<=]*\](?:{_LAYOUT})?"

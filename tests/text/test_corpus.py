@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.text import format as format_module
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.text import oracle
 
 pytest.importorskip("jax", reason="JAX lowers the programs, and XLA reads them")

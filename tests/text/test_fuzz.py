@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hloexec.errors import HloError, HloWarning, ParseError
-from hloexec.text import format as format_module
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.core.errors import HloError, HloWarning, ParseError
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.drawing import examples
 from tests.text.cases import ACCEPTED
 from tests.text.seeds import LARGE_SEEDS, SEEDS, seed_path

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.buffers.running import RunEstimate, run_estimate
-from hloexec.dtypes import element_type
-from hloexec.errors import HloWarning, ParseError, ResourceError
-from hloexec.ir import ArrayShape, Literal
-from hloexec.summary import summarize
-from hloexec.text.shape_text import literal_text
+from hloexec.analysis.buffers.running import RunEstimate, run_estimate
+from hloexec.core.dtypes import element_type
+from hloexec.core.errors import HloWarning, ParseError, ResourceError
+from hloexec.core.ir import ArrayShape, Literal
+from hloexec.language.text.shape_text import literal_text
+from hloexec.tools.summary import summarize
 from tests.text import oracle
 from tests.text.building import op
 
@@ -71,7 +71,7 @@ def test_a_single_value_for_a_large_array_takes_no_memory() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20_000_000
-    limit = mock.patch("hloexec.ir.literal.memory_limit_bytes", return_value=1 << 30)
+    limit = mock.patch("hloexec.core.ir.literal.memory_limit_bytes", return_value=1 << 30)
     with limit, pytest.raises(ResourceError, match=rf"a constant {re.escape(LARGE)} takes 41\.2 GB, more than"):
         hloexec.run(module)
 
@@ -81,7 +81,7 @@ def test_a_module_with_a_large_constant_is_estimated_and_shrinks() -> None:
     text = "HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}"
     with pytest.warns(HloWarning, match="a single value is given"):
         module = hloexec.parse(text)
-    with mock.patch("hloexec.ir.literal.memory_limit_bytes", return_value=1 << 30):
+    with mock.patch("hloexec.core.ir.literal.memory_limit_bytes", return_value=1 << 30):
         estimate = run_estimate(module)
         small = hloexec.shrink(module, max_bytes="2M").module
     assert estimate == RunEstimate(32 * 39295 * 64 * 128 * 4, "c")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.errors import ParseError
-from hloexec.ir import ArrayShape, Literal
-from hloexec.text import parse
-from hloexec.text.shape_text import literal_text
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.errors import ParseError
+from hloexec.core.ir import ArrayShape, Literal
+from hloexec.language.text import parse
+from hloexec.language.text.shape_text import literal_text
 from tests.text import oracle
 
 pytest.importorskip("jax", reason="the texts are compared with XLA's")

@@ -11,10 +11,10 @@ import pytest
 
 import hloexec
 from conformance.xla import knows_latest_opcodes
-from hloexec.errors import ParseError
-from hloexec.text import format as format_module
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.core.errors import ParseError
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.text import oracle
 from tests.text.accepted_newer import NEWER
 from tests.text.building import ADD, module, op

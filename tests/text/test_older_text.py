@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import HloWarning, ParseError, VerificationError
-from hloexec.text import format as format_module
-from hloexec.text import parse
+from hloexec.core.errors import HloWarning, ParseError, VerificationError
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
 from tests.text import oracle
 from tests.text.building import module, op
 

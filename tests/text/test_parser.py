@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hloexec import ir
-from hloexec.errors import HloWarning, ParseError, VerificationError
+from hloexec.core import ir
+from hloexec.core.errors import HloWarning, ParseError, VerificationError
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from hloexec.ops import registry
-from hloexec.text import format as format_module
-from hloexec.text import parse
-from hloexec.verifier import verify
 from tests.text import oracle
 from tests.text.accepted_newer import NEWER
 from tests.text.building import module, op

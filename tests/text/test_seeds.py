@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hloexec import ir
-from hloexec.errors import HloWarning
-from hloexec.text import format as format_module
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.core import ir
+from hloexec.core.errors import HloWarning
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.text import oracle
 from tests.text.seeds import LARGE_SEEDS, SEEDS, seed_path
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hloexec import ParseError, parse
-from hloexec.ir import AxisRef, DimensionSharding, Mesh, NamedSharding
-from hloexec.text.attributes.shardy import meshes_of, parse_manual_axes, parse_meshes, parse_shardings
+from hloexec.core.ir import AxisRef, DimensionSharding, Mesh, NamedSharding
+from hloexec.language.text.attributes.shardy import meshes_of, parse_manual_axes, parse_meshes, parse_shardings
 
 MESH = Mesh((("x", 2), ("y", 4)))
 MESHES = {"mesh": MESH, "my mesh": Mesh((("z", 8),))}

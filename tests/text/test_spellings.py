@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
-from hloexec.errors import HloError, ParseError
-from hloexec.text import format as format_module
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.core.errors import HloError, ParseError
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.drawing import examples
 from tests.text import oracle
 from tests.text.spellings import spellings
@@ -31,7 +31,7 @@ def _xla_verdicts() -> tuple[str | None, ...]:
     return tuple(oracle.verdicts(_texts()))
 
 
-@pytest.mark.filterwarnings("ignore::hloexec.errors.HloWarning")
+@pytest.mark.filterwarnings("ignore::hloexec.core.errors.HloWarning")
 @pytest.mark.parametrize("first", range(0, _COUNT, _TOGETHER))
 def test_spellings_are_read_as_xla_reads_them(first: int) -> None:
     for number in range(first, min(first + _TOGETHER, _COUNT)):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import hloexec
-from hloexec.errors import HloWarning, ParseError
-from hloexec.text import parse
+from hloexec.core.errors import HloWarning, ParseError
+from hloexec.language.text import parse
 
 _MODULE = """HloModule poly, num_partitions=2
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hloexec import ir
-from hloexec.errors import HloError, HloWarning, ParseError
-from hloexec.text import format as format_module
-from hloexec.text import parse
+from hloexec.core import ir
+from hloexec.core.errors import HloError, HloWarning, ParseError
+from hloexec.language.text import format as format_module
+from hloexec.language.text import parse
 from tests.text.cases import ACCEPTED
 from tests.text.test_fuzz import corrupted
 

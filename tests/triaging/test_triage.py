@@ -14,17 +14,17 @@ import pytest
 from rich.console import Console
 
 import hloexec
-from hloexec import literals
 from hloexec.cli import main
-from hloexec.exec.observers import Stage
-from hloexec.interop.xla_cpu import run_on_xla_cpu
-from hloexec.report.numerics.triages import triage_view
-from hloexec.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule, working
-from hloexec.triaging.blaming import blamed_on_xla
-from hloexec.triaging.collecting import cases_of
-from hloexec.triaging.grouping import groups_of
-from hloexec.triaging.settings import Settings
-from hloexec.triaging.storing import Store
+from hloexec.engine.exec.observers import Stage
+from hloexec.language import literals
+from hloexec.language.interop.xla_cpu import run_on_xla_cpu
+from hloexec.report.judging.triages import triage_view
+from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule, working
+from hloexec.tools.triaging.blaming import blamed_on_xla
+from hloexec.tools.triaging.collecting import cases_of
+from hloexec.tools.triaging.grouping import groups_of
+from hloexec.tools.triaging.settings import Settings
+from hloexec.tools.triaging.storing import Store
 from tests.here import triaging_here
 
 BEFORE = """HloModule m
@@ -226,7 +226,7 @@ def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monke
 def test_what_was_found_before_a_search_took_too_long_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pair(tmp_path / "modules", "a", BEFORE, SWAPPED)
     script = (
-        "import os; from hloexec.triaging import judging, working;"
+        "import os; from hloexec.tools.triaging import judging, working;"
         "judging.explained_pair = lambda *given: os.abort(); working.work()"
     )
     monkeypatch.setattr(working, "_COMMAND", script)
@@ -321,7 +321,7 @@ def test_a_text_in_utf_16_is_a_module(tmp_path: Path) -> None:
 
 
 def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path) -> None:
-    from hloexec.triaging.settings import Settings
+    from hloexec.tools.triaging.settings import Settings
 
     for name in ("a", "b"):
         _pair(tmp_path / "modules", name, BEFORE, SWAPPED)
@@ -349,7 +349,7 @@ def test_the_first_value_that_xla_cpu_has_otherwise_is_to_blame(
         assert text.count(right) == 1
         return run_on_xla_cpu(hloexec.parse(text.replace(right, wrong) if is_wrong else text), row)
 
-    monkeypatch.setattr("hloexec.triaging.blaming.run_on_xla_cpu", compiled)
+    monkeypatch.setattr("hloexec.tools.triaging.blaming.run_on_xla_cpu", compiled)
     module = hloexec.parse(BEFORE)
     settings = Settings("xla-cpu", "reference", 0, "zeros", "error", 120.0, 1 << 32)
     found = blamed_on_xla(module, [hloexec.random_inputs(module)], settings)
@@ -386,7 +386,7 @@ def test_a_fault_that_results_do_not_show_is_the_same_cause_as_where_they_do() -
 
 
 def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    from hloexec.triaging.storing import read_json, write_json
+    from hloexec.tools.triaging.storing import read_json, write_json
 
     outputs = (hloexec.triaging.OutputDifference("0", "f32[4]", "f32[4]", "different", 4, max_ulps=float("inf")),)
     module = _module("a", "dot", "tf32", outputs=outputs, notes=("x",))

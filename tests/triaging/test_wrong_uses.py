@@ -116,9 +116,9 @@ def test_a_wrong_use_says_what_is_wrong(line: str, message: str, capsys: pytest.
 
 
 def test_a_damaged_result_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    from hloexec.triaging.collecting import cases_of
-    from hloexec.triaging.settings import Settings
-    from hloexec.triaging.storing import Store
+    from hloexec.tools.triaging.collecting import cases_of
+    from hloexec.tools.triaging.settings import Settings
+    from hloexec.tools.triaging.storing import Store
 
     settings = Settings(**json.loads(Path("kept/triage.json").read_text())["settings"])
     store = Store.opened(Path("kept"), settings)

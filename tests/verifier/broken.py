@@ -7,14 +7,12 @@ import warnings
 import attrs
 import pytest
 
-from hloexec import ir
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import HloWarning, VerificationError
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.core import ir
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import HloWarning, VerificationError
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.text.building import module
-
-__all__ = ["CALLED", "CHAIN", "F2", "F3", "F32", "edited", "fault", "parsed", "with_instructions"]
 
 F32 = ELEMENT_TYPES["f32"]
 F2 = ir.ArrayShape(F32, (2,))

@@ -8,10 +8,8 @@ from typing import Any
 
 import attrs
 
-from hloexec import ir
-from hloexec.dtypes import ELEMENT_TYPES
-
-__all__ = ["Mutator", "changed_instructions"]
+from hloexec.core import ir
+from hloexec.core.dtypes import ELEMENT_TYPES
 
 _ELEMENT_TYPES = tuple(ELEMENT_TYPES.values())
 _SIZES = (0, 1, 2, 3, 4, 8, -1, -5, 10**12)

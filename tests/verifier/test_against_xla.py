@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.verifier import verify
+from hloexec.language.verifier import verify
 from tests.text.building import ADD, LESS, module, op
 from tests.verifier.broken import CALLED, fault, parsed
 

@@ -9,9 +9,9 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
-from hloexec.errors import HloError, VerificationError
-from hloexec.verifier import verify
+from hloexec.core.errors import HloError, VerificationError
+from hloexec.language.verifier import verify
+from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
 from tests.drawing import examples
 from tests.text.building import op
 from tests.verifier.broken import fault, parsed
@@ -121,7 +121,7 @@ CONFIGS = {"__cublas$gemm": GEMM, "__cublas$lt$matmul": GEMM, "lapack_spotrf_ffi
 
 
 def test_no_shape_makes_a_rule_fail_with_anything_but_a_fault() -> None:
-    from hloexec.custom_calls.registry import CUSTOM_CALLS
+    from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 
     generator = np.random.default_rng(0)
     for target, entry in CUSTOM_CALLS.items():

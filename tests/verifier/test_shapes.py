@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from hloexec import ir
-from hloexec.verifier import verify
+from hloexec.core import ir
+from hloexec.language.verifier import verify
 from tests.text.building import module, op
 from tests.verifier.broken import CALLED, CHAIN, F2, F3, F32, edited, fault, parsed, with_instructions
 

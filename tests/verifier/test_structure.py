@@ -7,10 +7,10 @@ import time
 import attrs
 import pytest
 
-from hloexec import ir
-from hloexec.errors import VerificationError
-from hloexec.text import parse
-from hloexec.verifier import verify
+from hloexec.core import ir
+from hloexec.core.errors import VerificationError
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from tests.text import oracle
 from tests.text.building import module, op
 from tests.verifier.broken import CALLED, CHAIN, F2, edited, fault, parsed, with_instructions

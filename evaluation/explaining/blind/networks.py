@@ -10,8 +10,6 @@ from evaluation.explaining.operations.arithmetic import Arithmetic
 from evaluation.explaining.operations.program import Program, registering
 from evaluation.programs.program import integers, normal, positive
 
-__all__ = ["NETWORKS"]
-
 NETWORKS: dict[str, Program] = {}
 _program = registering(NETWORKS)
 _f32 = np.float32

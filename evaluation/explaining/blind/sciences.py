@@ -10,8 +10,6 @@ from evaluation.explaining.operations.arithmetic import Arithmetic
 from evaluation.explaining.operations.program import Program, registering
 from evaluation.programs.program import normal, positive
 
-__all__ = ["SCIENCES"]
-
 SCIENCES: dict[str, Program] = {}
 _program = registering(SCIENCES)
 _f32 = np.float32

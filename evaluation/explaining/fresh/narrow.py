@@ -11,8 +11,6 @@ from evaluation.explaining.operations.arithmetic import Arithmetic
 from evaluation.explaining.operations.program import Program, registering
 from evaluation.programs.program import normal, positive
 
-__all__ = ["NARROW"]
-
 NARROW: dict[str, Program] = {}
 _program = registering(NARROW)
 _f32 = np.float32

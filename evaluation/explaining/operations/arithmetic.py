@@ -16,8 +16,6 @@ import numpy as np
 
 from evaluation.explaining.operations.functions import EXACT, FAST, FUNCTIONS
 
-__all__ = ["NARROW_OPERATIONS", "Arithmetic", "Narrow"]
-
 _f32 = np.float32
 _FORMS = {"tf32": (10, 1), "tf32x3": (10, 2), "bf16": (7, 1), "bf16x3": (7, 2), "bf16x6": (7, 3)}
 """Bits of the significands of parts, and the number of parts."""

@@ -10,9 +10,7 @@ import numpy as np
 
 from evaluation.explaining.operations.halves import HALVES, PROGRAMS, half_of
 from evaluation.explaining.operations.lowered import Lowered, by_xla, lowered
-from hloexec.ir import Module
-
-__all__ = ["Made", "kinds_of", "made", "ways"]
+from hloexec.core.ir import Module
 
 _COARSE, _FINE = ("tf32", "bf16"), ("tf32x3", "bf16x3", "bf16x6")
 _OF_ALL = {

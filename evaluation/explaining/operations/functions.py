@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["EXACT", "FAST", "FUNCTIONS"]
-
 _f32 = np.float32
 FUNCTIONS = {
     "exp": "exponential", "expm1": "exponential-minus-one", "log": "log", "log1p": "log-plus-one", "tanh": "tanh",

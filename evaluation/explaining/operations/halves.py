@@ -9,8 +9,6 @@ from evaluation.explaining.fresh.learning import LEARNING
 from evaluation.explaining.fresh.methods import METHODS
 from evaluation.explaining.fresh.narrow import NARROW
 
-__all__ = ["HALVES", "PROGRAMS", "half_of"]
-
 HALVES = {"fresh": {**LEARNING, **METHODS, **NARROW}, "blind": {**NETWORKS, **SCIENCES, **HALF_PRECISION}}
 """Programs by their names, which no two halves share."""
 PROGRAMS = {name: program for programs in HALVES.values() for name, program in programs.items()}

@@ -14,9 +14,7 @@ from evaluation.explaining.operations.arithmetic import NARROW_OPERATIONS, Arith
 from evaluation.explaining.operations.functions import FUNCTIONS
 from evaluation.explaining.operations.halves import PROGRAMS
 from evaluation.faults.planting import without_calls
-from hloexec.ir import ArrayShape, Module
-
-__all__ = ["Lowered", "by_xla", "lowered"]
+from hloexec.core.ir import ArrayShape, Module
 
 
 @attrs.frozen(eq=False)

@@ -7,8 +7,6 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Program", "registering"]
-
 
 @attrs.frozen(eq=False)
 class Program:

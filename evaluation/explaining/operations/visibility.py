@@ -10,9 +10,7 @@ import numpy as np
 import hloexec
 from evaluation.explaining.operations.cases import Made, ways
 from evaluation.explaining.operations.lowered import by_xla
-from hloexec.values import Array
-
-__all__ = ["beyond_rounding", "visibility"]
+from hloexec.core.values import Array
 
 
 def visibility(name: str, kind: str, made: Made) -> float | None:

@@ -12,9 +12,7 @@ import hloexec
 from evaluation.explaining.reserve.lowered import by_xla, lowered
 from evaluation.explaining.reserve.programs import PROGRAMS
 from evaluation.explaining.reserve.texts import TEXTS
-from hloexec.ir import Module
-
-__all__ = ["NAMES", "Made", "kinds_of", "made"]
+from hloexec.core.ir import Module
 
 NAMES = (*PROGRAMS, *TEXTS)
 _COARSE, _FINE = ("tf32", "bf16"), ("tf32x3", "bf16x3", "bf16x6")

@@ -13,9 +13,7 @@ import hloexec
 from evaluation.explaining.reserve.programs import PROGRAMS
 from evaluation.explaining.reserve.written import Written
 from evaluation.faults.planting import without_calls
-from hloexec.ir import Module
-
-__all__ = ["Lowered", "by_xla", "lowered"]
+from hloexec.core.ir import Module
 
 
 @attrs.frozen(eq=False)

@@ -11,8 +11,6 @@ import numpy as np
 from evaluation.explaining.reserve.written import Written
 from evaluation.programs.program import integers, normal, positive
 
-__all__ = ["PROGRAMS", "Program"]
-
 
 @attrs.frozen(eq=False)
 class Program:

@@ -14,8 +14,6 @@ import numpy as np
 
 from evaluation.programs.program import normal, positive
 
-__all__ = ["TEXTS", "Text"]
-
 Leaves = list[Any]
 
 

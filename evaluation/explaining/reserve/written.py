@@ -8,8 +8,6 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Written"]
-
 _FORMS = {"tf32": (10, 1), "tf32x3": (10, 2), "bf16": (7, 1), "bf16x3": (7, 2), "bf16x6": (7, 3)}
 """Bits of the significands of parts, and the number of parts."""
 

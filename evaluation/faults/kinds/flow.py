@@ -8,10 +8,8 @@ from random import Random
 from evaluation.faults.editing import Draft
 from evaluation.faults.kinds.kind import Kind, array_of, is_float, named, of, same, where
 from evaluation.faults.planting import Fault, becomes, dropped, roots_become, shifted_index, with_attributes
-from hloexec.ir import Instruction, ReplicaGroups
+from hloexec.core.ir import Instruction, ReplicaGroups
 from hloexec.ops.attributes import computation_names
-
-__all__ = ["KINDS"]
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 

@@ -10,11 +10,9 @@ import attrs
 from evaluation.faults.editing import Draft, Where
 from evaluation.faults.planting import Fault
 from evaluation.faults.refusing import code
-from hloexec.ir import ArrayShape, Instruction
+from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import OPCODES, Role
-
-__all__ = ["Kind", "array_of", "called_by", "dimensions", "is_float", "named", "of", "pairs_with", "same", "where"]
 
 
 @attrs.frozen(eq=False)

@@ -18,10 +18,8 @@ from evaluation.faults.rounding import (
     rounded,
     wraps_at,
 )
-from hloexec.ir import Instruction
+from hloexec.core.ir import Instruction
 from hloexec.ops.attributes import computation_names
-
-__all__ = ["KINDS"]
 
 _REDUCERS = {"add": "maximum", "maximum": "minimum", "minimum": "maximum", "multiply": "add", "and": "or", "or": "and"}
 _FOLDS = ("reduce", "reduce-window", "all-reduce")

@@ -7,10 +7,8 @@ from random import Random
 from evaluation.faults.editing import Draft
 from evaluation.faults.kinds.kind import Kind, array_of, is_float, named, of, pairs_with, same, where
 from evaluation.faults.planting import Fault, becomes, doubled, dropped, swapped, with_attributes
-from hloexec.ir import Instruction
+from hloexec.core.ir import Instruction
 from hloexec.ops.registry import OPCODES, Role
-
-__all__ = ["KINDS"]
 
 _NOT_COMMUTATIVE = tuple("subtract divide power remainder atan2 dot shift-left shift-right-logical".split())
 _OPCODES = {

@@ -12,9 +12,7 @@ import attrs
 from evaluation.faults.editing import Draft
 from evaluation.faults.kinds.kind import Kind, array_of, dimensions, named, of, where
 from evaluation.faults.planting import Fault, becomes, shifted_index, with_attributes
-from hloexec.ir import Instruction, PaddingDimension, SliceDimension, Window, WindowDimension
-
-__all__ = ["KINDS"]
+from hloexec.core.ir import Instruction, PaddingDimension, SliceDimension, Window, WindowDimension
 
 Change = Callable[[Draft, Instruction], Iterator[dict[str, Any]]]
 """The other attributes that an instruction may have, with a result of the same shape."""

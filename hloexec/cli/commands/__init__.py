@@ -1,1 +1,1 @@
-"""One module per command, in packages by what a command is for; `hloexec.cli` says which is where."""
+"""One module per command, in packages by what a command is for; `cli` says which is where."""

@@ -8,13 +8,11 @@ from typing import Any
 import attrs
 import click
 
-from hloexec import literals
-from hloexec.errors import InputError
-from hloexec.structs import define
-from hloexec.values import Value
-from hloexec.wording import natural_number
-
-__all__ = ["HostValues", "host_values"]
+from hloexec.core.errors import InputError
+from hloexec.core.structs import define
+from hloexec.core.values import Value
+from hloexec.core.wording import natural_number
+from hloexec.language import literals
 
 
 @define(eq=False)

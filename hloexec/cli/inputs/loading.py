@@ -9,17 +9,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hloexec.cli.run_options import RunOptions
-from hloexec.errors import InputError
-from hloexec.structs import frozen
-from hloexec.wording import quoted
+from hloexec.core.errors import InputError
+from hloexec.core.structs import frozen
+from hloexec.core.wording import quoted
 
 if TYPE_CHECKING:
-    from hloexec.devices.topology import Topology
-    from hloexec.interop import Snapshot
-    from hloexec.ir import Computation, Module
-    from hloexec.values import Value
-
-__all__ = ["Prepared", "given_values", "prepared", "require_normal", "required_topology", "values_per_device"]
+    from hloexec.core.ir import Computation, Module
+    from hloexec.core.values import Value
+    from hloexec.engine.devices.topology import Topology
+    from hloexec.language.interop import Snapshot
 
 
 @frozen(eq=False)
@@ -59,7 +57,7 @@ def prepared(file: str, given: RunOptions) -> Prepared:
     given.
     """
     from hloexec.cli.memory_advice import memory_advice
-    from hloexec.loading import load_with_values
+    from hloexec.language.loading import load_with_values
 
     options = given.settings()
     snapshot = load_with_values(file)
@@ -74,10 +72,10 @@ def prepared(file: str, given: RunOptions) -> Prepared:
 
 def required_topology(module: Module, given: RunOptions, **options: Any) -> Topology:
     """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
-    from hloexec.devices.topology import topology_of
-    from hloexec.exec.lockstep.participation import require_devices
-    from hloexec.exec.plans import plan_of
-    from hloexec.plan.memory import require_memory
+    from hloexec.engine.devices.topology import topology_of
+    from hloexec.engine.exec.lockstep.participation import require_devices
+    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.plan.memory import require_memory
 
     plan = plan_of(module, memory_limit=given.memory_limit, **options)
     topology = topology_of(module, given.replicas, given.partitions)
@@ -126,9 +124,9 @@ def _parameter_values(
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
-    from hloexec import literals
-    from hloexec.arguments import parameter_numbers
     from hloexec.cli.inputs.scripts import is_script, script_inputs
+    from hloexec.core.arguments import parameter_numbers
+    from hloexec.language import literals
 
     values: dict[int, Value] = dict(given_values(computation, given.overrides))
     if path is not None and is_script(path):
@@ -173,8 +171,8 @@ def _number(text: str) -> float:
 
 def given_values(computation: Computation, overrides: Sequence[tuple[str, str]]) -> Mapping[int, Value]:
     """The values given by --input, by parameter number."""
-    from hloexec import literals
-    from hloexec.arguments import parameter_numbers
+    from hloexec.core.arguments import parameter_numbers
+    from hloexec.language import literals
 
     values: dict[int, Value] = {}
     numbers = parameter_numbers(computation, [key for key, _ in overrides])

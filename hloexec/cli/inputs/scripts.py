@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hloexec.errors import HloError, InputError
-from hloexec.wording import quoted
+from hloexec.core.errors import HloError, InputError
+from hloexec.core.wording import quoted
 
 if TYPE_CHECKING:
-    from hloexec.ir import Computation, Module, Shape
-    from hloexec.values import Value
-
-__all__ = ["imported_function", "is_script", "script_inputs"]
+    from hloexec.core.ir import Computation, Module, Shape
+    from hloexec.core.values import Value
 
 
 def imported_function(where: str) -> Callable[..., Any]:
@@ -53,7 +51,7 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
 
     It returns a list with a value per parameter, or a mapping from some parameters' names or numbers to values.
     """
-    from hloexec.exec.arguments import values_by_number
+    from hloexec.engine.exec.arguments import values_by_number
 
     path, _, name = where.rpartition(":")
     found = _called(path, name, module, seed)
@@ -79,8 +77,8 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
 
 def _value(given: object, shape: Shape, what: str) -> Value:
     """A value from a script, checked against a shape; InputError, which calls it `what`, if it does not fit."""
-    from hloexec.exec.arguments import value_leaves
-    from hloexec.inputs import value_of
+    from hloexec.engine.exec.arguments import value_leaves
+    from hloexec.engine.inputs import value_of
 
     leaves = value_leaves(given, shape, what)
     return value_of(shape, lambda number, _: leaves[number])

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hloexec.errors import InputError
+from hloexec.core.errors import InputError
 
 if TYPE_CHECKING:
-    from hloexec.interop import Snapshot
-    from hloexec.ir import Computation
-    from hloexec.values import Value
-
-__all__ = ["recorded_inputs"]
+    from hloexec.core.ir import Computation
+    from hloexec.core.values import Value
+    from hloexec.language.interop import Snapshot
 
 
 def recorded_inputs(

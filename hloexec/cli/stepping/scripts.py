@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterable
 
 from hloexec.cli.stepping.shell import PROMPT, Shell
-from hloexec.errors import HloError, InputError, os_errors_named, printable
-from hloexec.files import opened
-from hloexec.structs import frozen
-
-__all__ = ["Line", "lines_of_file", "lines_of_input", "run_lines"]
+from hloexec.core.errors import HloError, InputError, os_errors_named, printable
+from hloexec.core.files import opened
+from hloexec.core.structs import frozen
 
 
 @frozen

@@ -12,22 +12,20 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 import numpy as np
 
-from hloexec import literals
 from hloexec.cli.problems import as_options, commands_at_hand
 from hloexec.cli.stepping.words import count_of, number_of, require_nothing, scalar_of_text, split_expression
-from hloexec.errors import HloError, InputError, printable
-from hloexec.ir import Instruction
-from hloexec.origins import hlo_line
+from hloexec.core.errors import HloError, InputError, printable
+from hloexec.core.ir import Instruction
+from hloexec.core.values import Value
+from hloexec.core.wording import braced, counted, natural_number, quoted, suggestion
+from hloexec.language import literals
+from hloexec.language.origins import hlo_line
 from hloexec.report.running.stepping import level_line, listing, statistics_lines, stop_lines, value_lines
-from hloexec.stepping.breakpoints import parsed
-from hloexec.stepping.expressions import expression, value_of_text
-from hloexec.stepping.names import found_instruction
-from hloexec.stepping.stepper import Stepper
-from hloexec.stepping.stops import Level, Stop
-from hloexec.values import Value
-from hloexec.wording import braced, counted, natural_number, quoted, suggestion
-
-__all__ = ["PROMPT", "Shell"]
+from hloexec.tools.stepping.breakpoints import parsed
+from hloexec.tools.stepping.expressions import expression, value_of_text
+from hloexec.tools.stepping.names import found_instruction
+from hloexec.tools.stepping.stepper import Stepper
+from hloexec.tools.stepping.stops import Level, Stop
 
 PROMPT = "(hlo) "
 _SHORT = {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from hloexec.errors import InputError
-from hloexec.ir import ArrayShape
-from hloexec.stepping.expressions import value_of_text
-from hloexec.values import Value
-from hloexec.wording import natural_number, quoted
-
-__all__ = ["count_of", "number_of", "require_nothing", "scalar_of_text", "split_expression"]
+from hloexec.core.errors import InputError
+from hloexec.core.ir import ArrayShape
+from hloexec.core.values import Value
+from hloexec.core.wording import natural_number, quoted
+from hloexec.tools.stepping.expressions import value_of_text
 
 
 def require_nothing(name: str, rest: str) -> None:

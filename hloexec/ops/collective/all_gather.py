@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hloexec.ir import Shape, TupleShape, parts_of
+from hloexec.core.ir import Shape, TupleShape, parts_of
+from hloexec.core.structs import frozen
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     CollectiveAttributes,
@@ -20,12 +21,9 @@ from hloexec.ops.collective.shares import pairs_of_shares, relate_share, require
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import element_of_operand, one_or_tuple, require_same_shape, require_tuple
-from hloexec.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.ops.relations import Value
-
-__all__ = ["AllGatherAttributes"]
 
 
 @frozen

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
-from hloexec.ir import Shape
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     CollectiveAttributes,
@@ -42,10 +44,6 @@ from hloexec.ops.signatures import (
     require_reducer,
 )
 from hloexec.ops.threads import in_pieces
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["AllReduceAttributes", "CollectiveReduceAttributes", "ReduceScatterAttributes"]
 
 _MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.errors import EvaluationError
-from hloexec.ir import Shape, TupleShape
+from hloexec.core.errors import EvaluationError
+from hloexec.core.ir import Shape, TupleShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     CollectiveAttributes,
@@ -23,10 +25,6 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import one_or_tuple, require_same_shape
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["AllToAllAttributes", "RaggedAllToAllAttributes"]
 
 
 @frozen

@@ -1,7 +1,7 @@
 """What collectives have in common: the attributes that say who takes part, and the rules for them.
 
 A collective's kernel is its entry's `exchange`: from the operands of the members of one group, by their numbers and in
-the order of the group, to their results. `hloexec.devices.topology` decides which devices form groups. Members that get
+the order of the group, to their results. `devices.topology` decides which devices form groups. Members that get
 equal results get one and the same array.
 """
 
@@ -13,32 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, DType
-from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
+from hloexec.core.dtypes import ELEMENT_TYPES, DType
+from hloexec.core.errors import EvaluationError
+from hloexec.core.ir import ArrayShape, ReplicaGroups, Shape, parts_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, Role, opcode
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "CollectiveAttributes",
-    "Members",
-    "Results",
-    "RootedAttributes",
-    "collective",
-    "data_operands",
-    "declared_results",
-    "extent_of",
-    "group_size",
-    "is_handed_on",
-    "one_or_all",
-    "require_distinct",
-    "roots_of",
-    "without_roots",
-    "zeros",
-]
 
 collective = partial(opcode, operands=(1, ANY), role=Role.MACHINE)
 """Register the decorated class as the entry of a collective, as `opcode` does."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from hloexec.errors import UnsupportedError
-from hloexec.ir import Shape, leaf_shapes
+from hloexec.core.errors import UnsupportedError
+from hloexec.core.ir import Shape, leaf_shapes
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     Members,
@@ -25,10 +27,6 @@ from hloexec.ops.intervals import always
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["CollectiveBroadcastAttributes", "CollectivePermuteAttributes"]
 
 
 @frozen

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from hloexec.ir import ArrayShape, ReplicaGroups, Shape, parts_of
+from hloexec.core.ir import ArrayShape, ReplicaGroups, Shape, parts_of
 from hloexec.ops.collective.groups import declared_results, extent_of, group_size, is_handed_on
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.relations import Axes, Relating
 from hloexec.ops.signatures import require_same_shape, same_type
-
-__all__ = ["Divided", "pairs_of_shares", "relate_share", "require_shares", "shares_in"]
 
 
 class Divided(Protocol):

@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type
+from hloexec.core.dtypes import ElementType, element_type
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.matrix_product import (
     HIGH_AND_MIDDLE,
@@ -25,9 +26,6 @@ from hloexec.ops.contraction.matrix_product import (
     round_mantissa,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.values import Array
-
-__all__ = ["DOT_ALGORITHMS", "algorithm_multiplier", "contraction_split"]
 
 
 def _round_trip(array: Array, entry: ElementType) -> Array:

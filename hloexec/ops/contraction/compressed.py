@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape
 from hloexec.ops.relations import Relating
-
-__all__ = ["compressed_shape", "configuration", "reason_against_compression", "relates_compressed"]
 
 _REASONS = {
     "sparsity_config": "it has a sparsity_config, and in which order the elements of a sparse operand are kept",

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape, Instruction, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, flags, narrow, require, shape_of, widen
@@ -42,20 +44,6 @@ from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Axes, Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "ContractionAttributes",
-    "Dot",
-    "DotAttributes",
-    "MatrixProduct",
-    "contract",
-    "contraction_shape",
-    "free_dimensions",
-    "product_size",
-    "relate_contraction",
-]
 
 
 @frozen

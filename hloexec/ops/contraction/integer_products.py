@@ -1,7 +1,7 @@
 """Multipliers of integers: exact modulo the width of the result, with BLAS where that is faster.
 
 BLAS multiplies floats, which represent a sum of products exactly while it is small enough; wider integers are
-multiplied digit by digit. `hloexec.ops.contraction.matrix_product` defines multipliers.
+multiplied digit by digit. `ops.contraction.matrix_product` defines multipliers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from operator import iadd
 
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType, Kind, element_type_of
+from hloexec.core.dtypes import DType, ElementType, Kind, element_type_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import widen
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["integer_multiplier"]
 
 _DIRECT_INTEGER_PRODUCTS = 1 << 15
 """Up to this many multiplications, NumPy's own integer loop is faster than preparing operands for BLAS."""

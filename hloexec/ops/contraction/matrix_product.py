@@ -15,7 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType, element_type_of
+from hloexec.core.dtypes import DType, ElementType, element_type_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import converted_into, narrow, narrow_into, rounds_directly, widen
@@ -26,24 +28,6 @@ from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.threads import for_each, in_blocks
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "HIGH_AND_MIDDLE",
-    "WITHOUT_THE_SMALLEST",
-    "FloatMultiplier",
-    "Multiplier",
-    "OperandSplit",
-    "default_multiplier",
-    "exactly",
-    "float_accumulation",
-    "matrix_product",
-    "multiply_into",
-    "operand_split",
-    "round_mantissa",
-    "terms_of",
-]
 
 _BLOCK_BYTES = 4 << 20
 """Scratch for one prepared block: small enough to stay in a last-level cache."""

@@ -13,14 +13,12 @@ from math import prod
 
 import numpy as np
 
-from hloexec.openblas import openblas_kernels
+from hloexec.core.openblas import openblas_kernels
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.blas import matmul
 from hloexec.ops.contraction.product_blocks import LEAST_SHARED, batch_blocks, blocks_of
 from hloexec.ops.threads import for_each, in_blocks
-from hloexec.values import Array
-
-__all__ = ["is_one_call", "multiply_block", "plain_matrix_product", "products_plus"]
 
 _FEW_ROWS = 32
 _TURNED_ELEMENTS = 1 << 16

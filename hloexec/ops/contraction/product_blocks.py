@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from math import prod
 
+from hloexec.core.structs import frozen
 from hloexec.ops.threads import in_blocks
-from hloexec.structs import frozen
-
-__all__ = ["FEW_TERMS", "LEAST_SHARED", "Blocks", "batch_blocks", "blocks_of", "even_step"]
 
 _BATCH_BYTES = 1 << 20
 """What the matrices of one block of a batch take: handing less to another thread takes longer than multiplying it."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.contraction.dot import MatrixProduct
 from hloexec.ops.contraction.plain_products import products_plus
 from hloexec.ops.contraction.product_blocks import FEW_TERMS, blocks_of
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.registry import MemoryOrder
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["AddedProduct", "ProductSum"]
 
 _MOST_WAITING = 16
 """More products at a time are hardly faster."""

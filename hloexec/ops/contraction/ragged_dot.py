@@ -8,8 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type, element_type_of
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import ElementType, element_type, element_type_of
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, narrow, require, shape_of
 from hloexec.ops.contraction.dot import (
@@ -26,10 +28,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Sums
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["RaggedDotAttributes"]
 
 
 @frozen

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, higher_precision, require, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract, contraction_shape, relate_contraction
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
-from hloexec.values import Array
-
-__all__ = ["ScaledDot"]
 
 
 @opcode("scaled-dot", operands=4, attributes=DotAttributes, flushes_denormals=True)

@@ -12,11 +12,9 @@ from itertools import product
 
 import numpy as np
 
-from hloexec.dtypes import DType
+from hloexec.core.dtypes import DType
+from hloexec.core.values import Array
 from hloexec.ops.blas import hold_blas, matmul
-from hloexec.values import Array
-
-__all__ = ["small_product"]
 
 _MOST_PRODUCTS = 1 << 15
 """Number of multiplications that take longer than calling for them."""

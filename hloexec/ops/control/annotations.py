@@ -6,9 +6,7 @@ them.
 
 from __future__ import annotations
 
-from hloexec.ir import Instruction
-
-__all__ = ["ANNOTATIONS", "is_annotation"]
+from hloexec.core.ir import Instruction
 
 ANNOTATIONS = (
     "Sharding",

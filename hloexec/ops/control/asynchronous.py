@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.structs import frozen
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
@@ -23,20 +24,6 @@ from hloexec.ops.signatures import (
     require_token,
     require_tuple,
 )
-from hloexec.structs import frozen
-
-__all__ = [
-    "AsyncDoneAttributes",
-    "AsyncStartAttributes",
-    "AsyncUpdateAttributes",
-    "CopyStartAttributes",
-    "InfeedAttributes",
-    "OutfeedAttributes",
-    "TransferAttributes",
-    "is_over",
-    "late_operands_fault",
-    "start_of",
-]
 
 
 @frozen

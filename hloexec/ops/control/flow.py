@@ -11,9 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from hloexec.dtypes import Kind
-from hloexec.errors import ShapeError
-from hloexec.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
+from hloexec.core.dtypes import Kind
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
+from hloexec.core.structs import frozen
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
 from hloexec.ops.common import require
 from hloexec.ops.intervals import MOST_COLUMNS, UNKNOWN, Bounds, Columns, Use
@@ -26,19 +27,6 @@ from hloexec.ops.signatures import (
     require_token,
     same_shape,
 )
-from hloexec.structs import frozen
-
-__all__ = [
-    "CallAttributes",
-    "ConditionalAttributes",
-    "ConstantAttributes",
-    "CustomCallAttributes",
-    "DomainAttributes",
-    "FusionAttributes",
-    "GetTupleElementAttributes",
-    "ParameterAttributes",
-    "WhileAttributes",
-]
 
 
 @frozen

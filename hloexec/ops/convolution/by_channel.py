@@ -13,13 +13,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ir import WindowDimension
+from hloexec.core.ir import WindowDimension
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.threads import for_each
-from hloexec.values import Array
-
-__all__ = ["by_channel", "kernel_gradient_by_channel"]
 
 _BLOCK_BYTES = 128 << 10
 """The sums of a block; its inputs, and products on their way to the sums, take as much each."""

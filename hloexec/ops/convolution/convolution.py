@@ -12,8 +12,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, Kind, element_type_of
-from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
+from hloexec.core.dtypes import ELEMENT_TYPES, Kind, element_type_of
+from hloexec.core.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, higher_precision, require, shape_of
@@ -35,10 +37,6 @@ from hloexec.ops.relations import Relating, Resizing, relate_convolution, resize
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.ops.windows import output_size, require_window
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ConvolutionAttributes"]
 
 _MOST_PAIRS = 1 << 24
 """Output positions times window taps in one dimension up to which padding is counted exactly."""
@@ -47,7 +45,7 @@ _MOST_PAIRS = 1 << 24
 @frozen
 class ConvolutionAttributes:
     """`convolution_kind` names the role of a convolution in training, which changes no value; `algorithm` is that of a
-    dot (`hloexec.ops.contraction.algorithms`)."""
+    dot (`ops.contraction.algorithms`)."""
 
     window: Window = attribute(Grammar.WINDOW, default=Window())
     dim_labels: ConvolutionDimensionNumbers = attribute(Grammar.CONVOLUTION_DIMENSIONS)

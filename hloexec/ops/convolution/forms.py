@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.ir import WindowDimension
+from hloexec.core.ir import WindowDimension
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow
 from hloexec.ops.contraction.matrix_product import default_multiplier, exactly, matrix_product, multiply_into
 from hloexec.ops.contraction.product_blocks import LEAST_SHARED
@@ -24,9 +25,6 @@ from hloexec.ops.convolution.kernel_gradient import kernel_gradient
 from hloexec.ops.convolution.views import ConvolutionViews, merges_into_rows, phases, store
 from hloexec.ops.threads import for_each
 from hloexec.ops.windows import visits
-from hloexec.values import Array
-
-__all__ = ["convolve"]
 
 _BLOCK_BYTES = 1 << 20
 """Patches of one block: they stay in a core's own cache until they are multiplied."""

@@ -15,15 +15,13 @@ from operator import iadd
 
 import numpy as np
 
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow
 from hloexec.ops.contraction.product_blocks import LEAST_SHARED
 from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.threads import for_each, in_blocks
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["kernel_gradient"]
 
 _BLOCK_BYTES = 512 << 10
 """What windows see of one block of the sum: it stays in a core's own cache."""

@@ -16,8 +16,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
-from hloexec.ir import WindowDimension
+from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.ir import WindowDimension
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, strided, widen
 from hloexec.ops.contraction.matrix_product import (
@@ -27,10 +29,6 @@ from hloexec.ops.contraction.matrix_product import (
     float_accumulation,
 )
 from hloexec.ops.windows import part_of_windows, taps
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ConvolutionViews", "merges_into_rows", "phases", "store"]
 
 
 @frozen

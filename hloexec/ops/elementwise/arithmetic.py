@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.choosing import choose_by_mask, mask_of
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, elementwise
@@ -18,9 +19,6 @@ from hloexec.ops.elementwise.single import larger_scalar, on_scalars, smaller_sc
 from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Pole, finite_and_not_zero
-from hloexec.values import Array
-
-__all__ = ["fill_maximum", "fill_minimum", "maximum", "minimum"]
 
 _MANY = 1 << 10
 """Fewer numbers are not worth a call of their own."""

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
 from hloexec.ops.elementwise.single import decided_by, form_of
 from hloexec.ops.rows import same
-from hloexec.values import Array
-
-__all__ = ["around_formula", "ufunc_of_scalars"]
 
 Function = Callable[..., Any]
 _HAS_ELLIPSIS = np.lib.NumpyVersion(np.__version__) >= "2.3.0"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hloexec.dtypes import DType
-from hloexec.values import Array
-
-__all__ = ["choose", "choose_by_mask", "mask_into", "mask_of", "mask_type"]
+from hloexec.core.dtypes import DType
+from hloexec.core.values import Array
 
 _FEW = 1 << 11
 """So few elements take less time than several calls of NumPy."""

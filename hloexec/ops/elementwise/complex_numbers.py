@@ -11,16 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from hloexec.dtypes import element_type
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import element_type
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.precision import part_type
+from hloexec.core.values import Array
 from hloexec.ops.common import require
 from hloexec.ops.complex_parts import from_parts, with_infinities
 from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, elementwise, operands_shape
 from hloexec.ops.rounding import Rounding
-from hloexec.precision import part_type
-from hloexec.values import Array
-
-__all__ = ["atan2", "divide", "expm1", "in_double", "log1p", "logistic", "power", "rsqrt", "sign"]
 
 
 def in_double(formula: Callable[..., Array]) -> Callable[..., Array]:

@@ -16,9 +16,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
-from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import ElementType, Kind, element_type_of
+from hloexec.core.errors import UnsupportedError
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.precision import part_type
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape
@@ -29,11 +32,6 @@ from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import finite_and_not_zero
-from hloexec.precision import part_type
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
 
 
 def convert(array: Array, element_type: ElementType) -> Array:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
 from hloexec.ops.elementwise.binding import around_formula
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
@@ -27,22 +28,6 @@ from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import Opcode, Rule, keyword_parameters, register
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
-from hloexec.values import Array
-
-__all__ = [
-    "ANY_TYPE",
-    "FLOAT",
-    "FLOAT_OR_COMPLEX",
-    "INTEGRAL",
-    "LOGICAL",
-    "NUMBER",
-    "SIGNED_NUMBER",
-    "ByKind",
-    "Formula",
-    "elementwise",
-    "exact_formula",
-    "operands_shape",
-]
 
 Kinds = frozenset[Kind]
 

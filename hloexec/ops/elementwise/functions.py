@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import element_type
+from hloexec.core.dtypes import element_type
+from hloexec.core.precision import part_type
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.declaration import (
@@ -29,11 +32,6 @@ from hloexec.ops.policies.exact.doubled import polynomial
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import Pole
-from hloexec.precision import part_type
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["UnaryAttributes", "erf", "logistic"]
 
 
 @frozen

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.ir import ArrayShape
+from hloexec.core.values import Array
 from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
 from hloexec.ops.elementwise.single import (
     divide_scalars,
@@ -24,9 +25,6 @@ from hloexec.ops.elementwise.single import (
 )
 from hloexec.ops.intervals import Demand
 from hloexec.ops.threads import in_pieces
-from hloexec.values import Array
-
-__all__ = ["divide_integers", "integer_power", "remainder_integers"]
 
 
 @on_scalars(divide_scalars)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, in_type, require, same_dimensions
 from hloexec.ops.movement.extents import cut_to_common_extents
@@ -15,10 +17,6 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import pointwise
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.signatures import as_parameters, require_parameters
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Map"]
 
 
 @frozen

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hloexec.values import Array
-
-__all__ = ["power"]
+from hloexec.core.values import Array
 
 
 def power(base: Array, exponent: Array) -> Array:

@@ -20,25 +20,6 @@ from hloexec.ops.intervals import (
     Use,
 )
 
-__all__ = [
-    "add_demands",
-    "compare_demands",
-    "divide_demands",
-    "divisor_demands",
-    "exponential_demands",
-    "multiply_bounds",
-    "multiply_demands",
-    "multiply_mask_demands",
-    "nearest_bounds",
-    "power_base_demands",
-    "power_bounds",
-    "power_demands",
-    "rising",
-    "same_demands",
-    "subtract_demands",
-    "subtract_mask_demands",
-]
-
 _MOST_TRIPS = 8
 _LARGEST_DIVISOR = 99
 _SMALLEST_PENALTY = 1000

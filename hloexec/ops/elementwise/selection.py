@@ -7,9 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from hloexec.dtypes import Kind, element_type, element_type_of
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import Kind, element_type, element_type_of
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.elementwise import ranges
@@ -23,10 +25,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, prefixes, widened_from_bf16
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["DIRECTIONS", "CompareAttributes", "Select", "total_order_key"]
 
 DIRECTIONS: dict[str, Callable[..., Array]] = {
     "EQ": np.equal,

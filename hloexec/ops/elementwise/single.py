@@ -12,21 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hloexec.structs import frozen
-
-__all__ = [
-    "OfScalars",
-    "clamp_scalars",
-    "decided_by",
-    "divide_scalars",
-    "form_of",
-    "larger_scalar",
-    "on_scalars",
-    "remainder_scalars",
-    "shift_scalar_left",
-    "shift_scalar_right",
-    "smaller_scalar",
-]
+from hloexec.core.structs import frozen
 
 Function = Callable[..., Any]
 _Formula = TypeVar("_Formula", bound=Function)

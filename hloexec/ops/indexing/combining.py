@@ -9,7 +9,8 @@ from math import prod
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.core.dtypes import ElementType, Kind, element_type_of
+from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, in_type, narrow, widen
 from hloexec.ops.elementwise.selection import total_order_key
 from hloexec.ops.movement.copying import as_integers
@@ -20,9 +21,6 @@ from hloexec.ops.registry import Callee
 from hloexec.ops.signatures import called
 from hloexec.ops.sorting.sort import stable_argsort
 from hloexec.ops.threads import in_blocks
-from hloexec.values import Array
-
-__all__ = ["combine", "places_of_unlike"]
 
 
 def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee, *, is_exact: bool) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
@@ -24,10 +26,6 @@ from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["DynamicSliceAttributes", "Moving", "WindowReader", "WindowWriter", "writeable"]
 
 
 @frozen

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import attrs
 
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.indexing.gathering import gathering
@@ -29,10 +31,6 @@ from hloexec.ops.movement.extents import completed
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window_of
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["GatherAttributes"]
 
 
 @frozen

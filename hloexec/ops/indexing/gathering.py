@@ -10,15 +10,13 @@ from math import prod
 
 import numpy as np
 
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.common import strided
 from hloexec.ops.indexing.index_vectors import IndexVectors, lie_within
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import part
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["gathering"]
 
 _FEW = 4096
 """So few starts take less time to clamp than to look at."""

@@ -12,25 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.ir import ArrayShape
+from hloexec.core.ir import ArrayShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.common import flags, require, require_distinct_dimensions
 from hloexec.ops.intervals import Columns, Demand, stride_of
 from hloexec.ops.relations import Axes, Relating
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "IndexVectors",
-    "WindowNames",
-    "batch_sizes",
-    "index_vectors",
-    "lie_within",
-    "relate_starts",
-    "require_windows",
-    "start_demand",
-    "vectors_demand",
-    "window_dimensions",
-]
 
 
 @frozen

@@ -10,12 +10,10 @@ from math import prod
 
 import numpy as np
 
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.indexing.index_vectors import IndexVectors, lie_within
 from hloexec.ops.movement.copying import row_major
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Placement"]
 
 
 @frozen

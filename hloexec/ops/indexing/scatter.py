@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hloexec.dtypes import Kind
-from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape, parts_of
+from hloexec.core.dtypes import Kind
+from hloexec.core.ir import ArrayShape, Instruction, Module, Shape, TupleShape, parts_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import (
     array_shape,
@@ -44,10 +46,6 @@ from hloexec.ops.reduction.reducers import recognise_components, takes_any_order
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, relate_window_of
 from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ScatterAttributes"]
 
 
 @frozen

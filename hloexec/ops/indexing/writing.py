@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.indexing.combining import combine
 from hloexec.ops.indexing.dynamic_slice import writeable
 from hloexec.ops.indexing.placement import Placement
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.registry import Callee
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ManyWindows", "OneWindow"]
 
 
 @frozen

@@ -9,8 +9,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import element_type
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import element_type
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.precision import part_type
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require
@@ -21,11 +24,6 @@ from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.threads import in_blocks
-from hloexec.precision import part_type
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["FftAttributes"]
 
 _LARGEST_RANK = 3
 _TRANSFORMS: dict[str, Callable[..., Any]] = {

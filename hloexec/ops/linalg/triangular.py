@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
@@ -16,10 +18,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.rounding import Sums
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["CholeskyAttributes", "TriangularSolveAttributes"]
 
 _BLOCK = 32
 """Rows that are substituted one by one; the rest of the work is matrix products."""
@@ -48,7 +46,7 @@ class Cholesky:
 
     [batch..., n, n] of any floating or complex type; only the named triangle is read, the other of the result is zero.
     A matrix that is not positive definite gives NaN everywhere. Under `exact` f32 and narrower compute in f64 (see
-    `hloexec.ops.policies.exact.triangular` for the bound). Source: XLA, Cholesky.
+    `ops.policies.exact.triangular` for the bound). Source: XLA, Cholesky.
     """
 
     layout_of = (0,)
@@ -81,7 +79,7 @@ class TriangularSolve:
 
     a [batch..., n, n] is triangular: the other triangle is not read, nor is the diagonal where `unit_diagonal`. b
     [batch..., n, m], or [batch..., m, n] for the right side. Any floating or complex type. Under `exact` f32 and
-    narrower compute in f64 (see `hloexec.ops.policies.exact.triangular` for the bound). Source: XLA, TriangularSolve.
+    narrower compute in f64 (see `ops.policies.exact.triangular` for the bound). Source: XLA, TriangularSolve.
     """
 
     layout_of = (1,)

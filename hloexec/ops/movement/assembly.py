@@ -14,8 +14,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType
-from hloexec.ir import ArrayShape, PaddingDimension, Shape
+from hloexec.core.dtypes import DType, ElementType
+from hloexec.core.ir import ArrayShape, PaddingDimension, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
@@ -28,10 +30,6 @@ from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_part, relate_sum, resized_start
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.traits import ALL_OPERANDS
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ConcatenateAttributes", "IotaAttributes", "Joining", "PadAttributes", "Padding", "Stacking"]
 
 
 @frozen

@@ -15,9 +15,11 @@ from operator import methodcaller, mul
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
-from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import ElementType, Kind, element_type_of
+from hloexec.core.errors import UnsupportedError
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.elementwise.single import OfScalars
 from hloexec.ops.movement.columns import physical_columns, physical_demand
@@ -28,10 +30,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, relate_bytes, relate_reshape
 from hloexec.ops.rows import RowForm, prefixes
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__: list[str] = []
 
 _COMBINED = -1
 """The tile dimension written `*`: the dimension joins the next more minor one before tiling."""

@@ -1,32 +1,12 @@
-"""How operations that move elements move the columns of an array (see `hloexec.ops.intervals`)."""
+"""How operations that move elements move the columns of an array (see `ops.intervals`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from hloexec.ir import ArrayShape, PaddingDimension
+from hloexec.core.ir import ArrayShape, PaddingDimension
 from hloexec.ops.intervals import INFINITY, MOST_COLUMNS, Bounds, Columns, Demand, Ends, Use, stride_of
-
-__all__ = [
-    "concatenate_demand",
-    "demand_of_whole_axis",
-    "in_order_columns",
-    "in_order_demand",
-    "joined_columns",
-    "mapped_demand",
-    "pad_demand",
-    "padded_columns",
-    "physical_columns",
-    "physical_demand",
-    "repeated_columns",
-    "repeated_demand",
-    "reverse_demand",
-    "slice_demand",
-    "transpose_demand",
-    "updated_demand",
-    "window_demand",
-]
 
 _ANY: Ends = (-INFINITY, INFINITY)
 

@@ -13,11 +13,9 @@ from operator import mul
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.threads import in_blocks
-from hloexec.values import Array
-
-__all__ = ["as_integers", "copy_into", "filled", "in_order", "lies_in_order", "reshaped", "row_major"]
 
 _LITTLE_BYTES = 1 << 12
 """Arrays of so few bytes take less time to copy than to look at."""

@@ -9,9 +9,11 @@ from math import prod
 
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import EvaluationError
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.intervals import Demand, Demanded, Use
@@ -19,10 +21,6 @@ from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Relating
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["DimensionSizeAttributes"]
 
 _S32 = ELEMENT_TYPES["s32"]
 

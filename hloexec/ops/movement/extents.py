@@ -13,21 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape
+from hloexec.core.errors import EvaluationError
+from hloexec.core.ir import ArrayShape
+from hloexec.core.values import Array
 from hloexec.ops.common import flags, require
-from hloexec.values import Array
-
-__all__ = [
-    "common_extent",
-    "completed",
-    "cut_to_common_extents",
-    "part",
-    "reshaped_extents",
-    "reshaped_flags",
-    "reshapes_all_extents",
-    "with_zeros",
-]
 
 
 def part(array: Array, slices: Iterable[slice]) -> Array:

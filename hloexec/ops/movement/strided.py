@@ -13,7 +13,10 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Shape, SliceDimension
+from hloexec.core.ir import ArrayShape, Shape, SliceDimension
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.core.wording import braced
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.intervals import Demand, Demanded, Use
@@ -33,17 +36,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
-from hloexec.structs import frozen
-from hloexec.values import Array
-from hloexec.wording import braced
-
-__all__ = [
-    "BroadcastAttributes",
-    "ReshapeAttributes",
-    "ReverseAttributes",
-    "SliceAttributes",
-    "TransposeAttributes",
-]
 
 _COPIED_BYTES = 1 << 12
 """Broadcasts to no more than this are copies: they take less time than NumPy's views."""

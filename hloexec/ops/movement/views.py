@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Indexing", "Spreading", "without_units"]
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 
 
 @frozen

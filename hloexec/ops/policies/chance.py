@@ -10,31 +10,11 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.core.precision import part_type, smallest_normal
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.threads import in_blocks
-from hloexec.precision import part_type, smallest_normal
-from hloexec.values import Array
-
-__all__ = [
-    "BLOCK",
-    "F64",
-    "accumulated",
-    "as_parts",
-    "chances",
-    "dropped_digits",
-    "has_odd_seed",
-    "hashes_of",
-    "key_of",
-    "moved",
-    "of_hashes",
-    "seeded",
-    "steps_of",
-    "sum_by_chance",
-    "walked",
-    "with_errors",
-    "with_errors_along",
-]
 
 BLOCK = 1 << 16
 """Elements at a time. Less would stay in a core's own cache, but threads would wait for Python's lock more than they

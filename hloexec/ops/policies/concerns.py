@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hloexec.ir import ArrayShape, Computation, Instruction, parts_of
+from hloexec.core.ir import ArrayShape, Computation, Instruction, parts_of
 from hloexec.ops.policies.excess import has_excess, reads_excess
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.flushing import flushes
@@ -11,8 +11,6 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.rounding import Rounding, Sums
-
-__all__ = ["concerns"]
 
 
 def concerns(policy: NumericsPolicy, computation: Computation, instruction: Instruction) -> bool:

@@ -12,13 +12,11 @@ the converts alone that have this policy (measured; docs/precision.md).
 
 from __future__ import annotations
 
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.ir import ArrayShape, Computation, Instruction, Shape
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import find_opcode
 from hloexec.ops.rounding import Rounding, Sums
-
-__all__ = ["has_excess", "reads_excess", "wide_shape", "widest_shape"]
 
 
 def reads_excess(instruction: Instruction) -> bool:
@@ -68,7 +66,7 @@ def _is_half(instruction: Instruction) -> bool:
 
 def _takes_first(computation: Computation, user: Instruction, product: Instruction) -> bool:
     """Whether `user` is a sum of which compilers make a multiply-add with this product: if both operands are products,
-    with the first (see `hloexec.plan.passes.fma`)."""
+    with the first (see `plan.passes.fma`)."""
     names = user.operands
     if user.opcode not in ("add", "subtract") or names.count(product.name) != 1:
         return False

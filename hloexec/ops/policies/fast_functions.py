@@ -14,10 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.elementwise.powers import power
-from hloexec.values import Array
-
-__all__ = ["FAST_FUNCTIONS"]
 
 _f32 = np.float32
 _LOG2_E = _f32(1.4426950408889634)

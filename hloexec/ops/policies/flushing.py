@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.traits import Traits
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Flushing", "flushed", "flushes"]
 
 _FLUSHED_TYPES = frozenset({"bf16", "f32", "f64"})
 _KEPT_CONVERSIONS = frozenset({"bf16", "f32"})

@@ -13,11 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.core.dtypes import ElementType
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, widen
-from hloexec.values import Array
-
-__all__ = ["added_stepwise", "is_narrow_sum", "products_added_stepwise"]
 
 _STEPS = 32
 """Number of terms that are added one after the other."""

@@ -38,25 +38,23 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.core.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.core.precision import part_type, unit_roundoff
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, wide
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
 from hloexec.ops.policies.random_sums import RandomSums, accumulated_type, parted, stacked
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks, in_pieces
-from hloexec.precision import part_type, unit_roundoff
-from hloexec.structs import frozen
-from hloexec.values import Array
 
 if TYPE_CHECKING:
     from hloexec.ops.contraction.matrix_product import OperandSplit
 
-__all__ = ["RandomRounding", "cut_by_chance", "random_rounding"]
-
 _FUNCTION_ERROR = 4.0
-"""Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
+"""Errors of functions, in units of roundoff of the type they are computed in; see `numerics.error_budget`."""
 
 
 @frozen(eq=False)

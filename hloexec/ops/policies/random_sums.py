@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.ir import ArrayShape, Shape, TupleShape
+from hloexec.core.precision import unit_roundoff
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.common import widen
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.narrow_sums import added_stepwise
 from hloexec.ops.rounding import Rounding, Summation
-from hloexec.precision import unit_roundoff
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["RandomSums", "accumulated_type", "parted", "stacked"]
 
 _EVEN = 4
 """If one operand of a product is this many times larger than the other, errors of sums are applied to the smaller."""

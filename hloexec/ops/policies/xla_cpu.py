@@ -19,11 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact.doubled import two_sum
 from hloexec.ops.threads import in_pieces
-from hloexec.values import Array
-
-__all__ = ["XLA_CPU_FUNCTIONS", "multiply_add"]
 
 _DROPPED_BITS = np.int64((1 << 29) - 1)
 """Those of an f64's significand that f32 has no room for."""

@@ -11,8 +11,6 @@ import numpy as np
 
 from hloexec.ops.threads import in_blocks
 
-__all__ = ["PHILOX_WORDS", "philox_4x32", "threefry_2x32", "threefry_2x32_words"]
-
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 

@@ -14,9 +14,11 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
-from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
+from hloexec.core.errors import UnsupportedError
+from hloexec.core.ir import ArrayShape, Instruction, Module, Shape, TupleShape
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -25,10 +27,6 @@ from hloexec.ops.random.bit_generators import PHILOX_WORDS, philox_4x32, threefr
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import require_same_shape, require_tuple, same_type
-from hloexec.structs import define, frozen
-from hloexec.values import Array
-
-__all__ = ["RngAttributes", "RngBitGeneratorAttributes", "RngGetAndUpdateStateAttributes", "seeded"]
 
 _MASK64 = (1 << 64) - 1
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import ArrayShape, Shape, TupleShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, narrow, require, same_type_ignoring_float_width, shape_of, widen
 from hloexec.ops.intervals import demand
@@ -21,10 +23,6 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["BatchNormAttributes"]
 
 
 @frozen

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, in_type, require, same_dimensions, shape_of
 from hloexec.ops.intervals import POSITIVE, Demand, Demanded, Use
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
 from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import Callee, ProgramShape
 from hloexec.ops.signatures import as_parameters, require_reducer, same_type
-from hloexec.values import Array
-
-__all__ = [
-    "element_types",
-    "only_reducer",
-    "reduced",
-    "reduced_demands",
-    "reducer_types",
-    "result_shape",
-    "usual_operations",
-]
 
 
 def reducer_types(

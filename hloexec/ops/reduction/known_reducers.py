@@ -18,22 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType, Kind, element_type_of
+from hloexec.core.dtypes import DType, ElementType, Kind, element_type_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = [
-    "KNOWN_REDUCERS",
-    "UFUNCS",
-    "KnownReducer",
-    "accumulation_dtype",
-    "bound_reduction",
-    "reduce_axis",
-    "reduce_known",
-    "reduces_columns",
-]
 
 _CHUNK_ELEMENTS = 1 << 20
 """Number of elements of narrow arrays that are widened at a time."""

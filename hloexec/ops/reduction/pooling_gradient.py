@@ -12,16 +12,14 @@ from math import copysign, prod
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import Window, WindowDimension
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import Window, WindowDimension
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.threads import for_each
 from hloexec.ops.windows import part_of_windows, taps
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["PREFERENCES", "Preference", "add_at_extrema"]
 
 _BLOCK_BYTES = 256 << 10
 """The source elements of a block; what their windows see, and what is held of it, takes several times as much."""

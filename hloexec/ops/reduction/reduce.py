@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
-from hloexec.ir import ArrayShape, Shape
+from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow_unchecked, require, widen
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use
@@ -47,10 +49,6 @@ from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.signatures import called
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Reduce"]
 
 _TREE_LENGTH = 16
 """Shorter extents take less time one step after the other than along a tree."""

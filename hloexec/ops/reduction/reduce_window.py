@@ -1,4 +1,4 @@
-"""reduce-window. Its kernels: `hloexec.ops.reduction.window_reductions`."""
+"""reduce-window. Its kernels: `ops.reduction.window_reductions`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from math import prod
 
 import attrs
 
-from hloexec.dtypes import ElementType
-from hloexec.ir import ArrayShape, Shape, Window
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape, Shape, Window
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -34,10 +36,6 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.windows import output_size, require_window
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ReduceWindow"]
 
 
 @frozen

@@ -9,19 +9,10 @@ from __future__ import annotations
 
 import attrs
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
-from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.ops.control.annotations import is_annotation
 from hloexec.ops.remembering import remembered
-
-__all__ = [
-    "chooses_by_order",
-    "recognise",
-    "recognise_components",
-    "recognise_value",
-    "takes_any_order",
-    "unrecognised",
-]
 
 _ACTIONS = {
     "add": 2,

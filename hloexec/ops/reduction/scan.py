@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, Computation, Shape, TupleShape, parts_of
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
@@ -18,10 +20,6 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Sums
 from hloexec.ops.signatures import called, require_parameters, require_same_shape
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ScanAttributes"]
 
 
 @frozen

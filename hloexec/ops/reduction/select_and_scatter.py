@@ -7,7 +7,9 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.ir import ArrayShape, Computation, Shape, Window
+from hloexec.core.ir import ArrayShape, Computation, Shape, Window
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.elementwise.selection import CompareAttributes
@@ -21,10 +23,6 @@ from hloexec.ops.relations import Relating, Resizing, relate_window, resized_win
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
 from hloexec.ops.windows import output_size, require_window, taps
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["SelectAndScatterAttributes"]
 
 
 @frozen

@@ -17,13 +17,11 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.dtypes import DType
-from hloexec.ir import WindowDimension
+from hloexec.core.dtypes import DType
+from hloexec.core.ir import WindowDimension
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.windows import output_size, part_of_windows, visits
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Along", "Combination"]
 
 Combination: TypeAlias = Callable[..., object]
 """`combination(x, y, out=out)` fills `out`, which may be `x`; NumPy's function where there is one."""

@@ -13,8 +13,10 @@ from math import prod
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type, element_type_of
-from hloexec.ir import Window
+from hloexec.core.dtypes import ElementType, element_type, element_type_of
+from hloexec.core.ir import Window
+from hloexec.core.precision import part_type
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.complex_parts import from_parts
@@ -34,10 +36,6 @@ from hloexec.ops.registry import Callee
 from hloexec.ops.signatures import called
 from hloexec.ops.threads import for_each
 from hloexec.ops.windows import output_size, part_of_windows, taps
-from hloexec.precision import part_type
-from hloexec.values import Array
-
-__all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise", "rows_of_windows"]
 
 _BLOCK_BYTES = 256 << 10
 """A block of the operand or the result, whichever is larger."""

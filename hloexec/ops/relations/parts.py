@@ -7,16 +7,6 @@ from math import gcd, prod
 
 from hloexec.ops.relations.rules import Axes, Relating
 
-__all__ = [
-    "matching_groups",
-    "relate_bytes",
-    "relate_part",
-    "relate_reshape",
-    "relate_sum",
-    "relate_window_of",
-    "resized_start",
-]
-
 
 def matching_groups(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Positions of two lists of sizes, of equal products, in the smallest runs of which the products are equal.

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from hloexec.ir import Shape, leaf_shapes
-from hloexec.structs import frozen
+from hloexec.core.ir import Shape, leaf_shapes
+from hloexec.core.structs import frozen
 
 if TYPE_CHECKING:
     from hloexec.ops.relations.unknowns import Relations, Value
-
-__all__ = ["Axes", "Place", "RelateRule", "Relating", "ResizeRule", "Resizing", "leafwise", "pointwise"]
 
 Axes: TypeAlias = tuple[int, ...]
 """The dimensions of an array, by their numbers in `Relations`."""

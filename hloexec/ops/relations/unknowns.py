@@ -7,19 +7,9 @@ from typing import Any
 
 import attrs
 
-from hloexec.ir import ArrayShape, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Shape, leaf_shapes
+from hloexec.core.structs import define, frozen
 from hloexec.ops.relations.rules import Axes, Place
-from hloexec.structs import define, frozen
-
-__all__ = [
-    "Equation",
-    "Position",
-    "Product",
-    "Relations",
-    "UnionFind",
-    "Units",
-    "Value",
-]
 
 
 @frozen

@@ -11,10 +11,8 @@ from typing import Any
 
 import attrs
 
-from hloexec.ir import Window, WindowDimension
+from hloexec.core.ir import Window, WindowDimension
 from hloexec.ops.relations.rules import Relating, Resizing
-
-__all__ = ["relate_convolution", "relate_window", "resized_convolution", "resized_windows"]
 
 
 def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:

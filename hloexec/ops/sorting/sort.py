@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.core.ir import ArrayShape, Shape, TupleShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.arena import empty
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
@@ -26,10 +28,6 @@ from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.ops.sorting.comparators import Keys, keys_of, order_key
 from hloexec.ops.threads import in_blocks
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["SortAttributes", "TopKAttributes", "first_indices", "relate_chosen", "stable_argsort"]
 
 _BLOCK_ELEMENTS = 1 << 15
 

@@ -9,12 +9,13 @@ from typing import Any
 import attrs
 from rich.console import RenderableType
 
-from hloexec import __version__
-from hloexec.errors import printable
-from hloexec.graphing import Colours
-from hloexec.ir import Module
-from hloexec.numerics.comparison import Comparison
-from hloexec.origins import source_lines
+from hloexec.analysis.numerics.comparison import Comparison
+from hloexec.core.errors import printable
+from hloexec.core.ir import Module
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array, Value
+from hloexec.core.version import __version__
+from hloexec.language.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
 from hloexec.report.html.figures import figures_of, figures_of_pairs
 from hloexec.report.html.instructions import Index, anchor_of
@@ -25,10 +26,7 @@ from hloexec.report.html.recording import Seen
 from hloexec.report.html.renderables import blocks_of, no_links
 from hloexec.report.html.values import Recording, recorded
 from hloexec.report.units import number_text
-from hloexec.structs import frozen
-from hloexec.values import Array, Value
-
-__all__ = ["Detail", "Page", "Subject", "fragment_blocks", "page_of"]
+from hloexec.tools.graphing import Colours
 
 
 @frozen(eq=False)

@@ -1,15 +1,13 @@
 """What a page is made of: lines of text with tones and links, tables, figures and sections.
 
-All of it is plain text; only `Figure.svg` is markup, which `hloexec.report.html.drawing` has made.
+All of it is plain text; only `Figure.svg` is markup, which `report.html.drawing` has made.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from hloexec.structs import frozen
-
-__all__ = ["Block", "Cell", "Figure", "Line", "Lines", "Paragraph", "Part", "Section", "Table", "Tone"]
+from hloexec.core.structs import frozen
 
 Tone: TypeAlias = Literal["", "good", "near", "doubt", "bad", "muted", "strong"]
 """How a text is to be taken: agrees, rounding only, a warning, differs; beside the point; of weight."""

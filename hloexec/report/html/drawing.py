@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from hloexec.errors import UnsupportedError, printable
+from hloexec.core.errors import UnsupportedError, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["ACCENT", "BAD", "GRID", "INK", "MUTED", "NEAR", "Canvas", "drawing", "end_of", "require_extra"]
 
 INK, MUTED, GRID = "#1c2024", "#60676f", "#e3e6e9"
 ACCENT, BAD, NEAR = "#2f5fd0", "#c0271d", "#1b7f79"

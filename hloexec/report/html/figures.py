@@ -6,22 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hloexec.buffers import MemoryComparison, MemoryUsage
-from hloexec.diffing import Diff, FolderDiff
-from hloexec.explaining import Explanation
-from hloexec.golden import GoldenCheck
-from hloexec.numerics.comparison import Comparison, LeafComparison
+from hloexec.analysis.buffers import MemoryComparison, MemoryUsage
+from hloexec.analysis.numerics.comparison import Comparison, LeafComparison
+from hloexec.core.values import Array
 from hloexec.report.html.content import Figure
 from hloexec.report.html.plots import bars, heat_map, memory_curve, spectrum
 from hloexec.report.html.ranking import first_diff
 from hloexec.report.html.renderables import Linker
 from hloexec.report.html.sampling import Grid, error_sample
 from hloexec.report.units import plural
-from hloexec.shadowing import ShadowRun
-from hloexec.triaging import Triage
-from hloexec.values import Array
-
-__all__ = ["figures_of", "figures_of_pairs"]
+from hloexec.tools.diffing import Diff, FolderDiff
+from hloexec.tools.explaining import Explanation
+from hloexec.tools.golden import GoldenCheck
+from hloexec.tools.shadowing import ShadowRun
+from hloexec.tools.triaging import Triage
 
 _MOST_LEAVES = 4
 _MOST_BARS = 12

@@ -9,16 +9,14 @@ from urllib.parse import quote
 
 import attrs
 
-from hloexec.errors import printable
-from hloexec.ir import Computation, Instruction, Module
-from hloexec.origins import hlo_line, source_lines
+from hloexec.core.errors import printable
+from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.structs import frozen
+from hloexec.core.wording import truncated
+from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.html.content import Line, Part
 from hloexec.report.html.recording import Key
 from hloexec.report.html.renderables import linked
-from hloexec.structs import frozen
-from hloexec.wording import truncated
-
-__all__ = ["Column", "Index", "anchor_of"]
 
 _CONTEXT = 7
 """Lines of HLO on either side of an instruction."""

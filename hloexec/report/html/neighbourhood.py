@@ -7,15 +7,13 @@ import re
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
-from hloexec.errors import HloError, UnsupportedError, printable
-from hloexec.graphing import Colours, graph, quantity
-from hloexec.ir import Module
+from hloexec.core.errors import HloError, UnsupportedError, printable
+from hloexec.core.ir import Module
 from hloexec.report.html.content import Figure
 from hloexec.report.html.instructions import anchor_of
 from hloexec.report.html.recording import Key
 from hloexec.report.units import number_text, plural
-
-__all__ = ["colours_of", "neighbourhood"]
+from hloexec.tools.graphing import Colours, graph, quantity
 
 _SCALE = 4 / 3
 """From points to pixels."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hloexec.buffers import MemoryComparison, MemoryUsage
-from hloexec.diffing import Diff, FolderDiff
-from hloexec.explaining import Explanation
-from hloexec.ir import Module
-from hloexec.nan_search import NanSearch
+from hloexec.analysis.buffers import MemoryComparison, MemoryUsage
+from hloexec.core.ir import Module
+from hloexec.core.structs import frozen
+from hloexec.core.wording import byte_text
 from hloexec.report.html.recording import Key
-from hloexec.report.units import byte_text, count_text
-from hloexec.shadowing import ShadowRun
-from hloexec.structs import frozen
-
-__all__ = ["Ranked", "first_diff", "module_of", "ranked"]
+from hloexec.report.units import count_text
+from hloexec.tools.diffing import Diff, FolderDiff
+from hloexec.tools.explaining import Explanation
+from hloexec.tools.nan_search import NanSearch
+from hloexec.tools.shadowing import ShadowRun
 
 
 @frozen

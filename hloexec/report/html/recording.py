@@ -12,28 +12,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hloexec.devices.topology import Topology
-from hloexec.dtypes import element_type_of
-from hloexec.exec.observers import Event
-from hloexec.ir import Module
-from hloexec.numerics.statistics import leaves
+from hloexec.analysis.numerics.statistics import leaves
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import Module
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array
+from hloexec.engine.devices.topology import Topology
+from hloexec.engine.exec.observers import Event
 from hloexec.ops.common import wide
 from hloexec.report.html.sampling import Sample, difference_sample, error_sample, largest_of, value_sample
-from hloexec.shadowing.observer import ShadowObserver
-from hloexec.shadowing.store import Shadow, energy_of
-from hloexec.structs import define, frozen
-from hloexec.values import Array
-
-__all__ = [
-    "DifferenceRecorder",
-    "Key",
-    "Measure",
-    "Seen",
-    "ShadowRecorder",
-    "ValueRecorder",
-    "ValueStore",
-    "relative_error",
-]
+from hloexec.tools.shadowing.observer import ShadowObserver
+from hloexec.tools.shadowing.store import Shadow, energy_of
 
 Key: TypeAlias = tuple[str, str]
 """The names of a computation and an instruction."""

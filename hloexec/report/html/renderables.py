@@ -14,11 +14,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hloexec.errors import printable
+from hloexec.core.errors import printable
 from hloexec.report.html.content import Block, Cell, Line, Lines, Paragraph, Part, Section, Table, Tone
 from hloexec.report.layout import TerminalOnly, Titled
-
-__all__ = ["Linker", "blocks_of", "line_of", "linked", "no_links"]
 
 Linker = Callable[[str], str | None]
 """From the name or the path of an instruction to where it is on the page."""

@@ -22,8 +22,6 @@ from hloexec.report.records import json_value
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["fragment", "json_data", "render"]
-
 _TEMPLATES = resources.files("hloexec.report.html") / "templates"
 
 

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hloexec.dtypes import element_type_of
-from hloexec.numerics.leaves import blocks
-from hloexec.numerics.ulps import ulp_distances
+from hloexec.analysis.numerics.leaves import blocks
+from hloexec.analysis.numerics.ulps import ulp_distances
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.precision import smallest_normal, unit_roundoff
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.common import wide
-from hloexec.precision import smallest_normal, unit_roundoff
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["Grid", "Sample", "Spectrum", "difference_sample", "error_sample", "largest_of", "value_sample"]
 
 _BLOCK = 1 << 17
 _MOST_ROWS, _MOST_COLUMNS = 64, 160

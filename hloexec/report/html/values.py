@@ -13,16 +13,14 @@ from typing import Any
 
 import attrs
 
-from hloexec.buffers import MemoryComparison, MemoryUsage
-from hloexec.devices.topology import Topology, topology_of
-from hloexec.diffing import Diff, InstructionRun
-from hloexec.diffing.correspondence import correspondence_of
-from hloexec.diffing.partitioned.correspondence import partitioning_of
-from hloexec.errors import HloError, HloWarning, InputError
-from hloexec.exec.running import run_devices
-from hloexec.ir import Module, TupleShape
-from hloexec.nan_search import NanSearch
-from hloexec.origins import hlo_line
+from hloexec.analysis.buffers import MemoryComparison, MemoryUsage
+from hloexec.core.errors import HloError, HloWarning, InputError
+from hloexec.core.ir import Module, TupleShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Value
+from hloexec.engine.devices.topology import Topology, topology_of
+from hloexec.engine.exec.running import run_devices
+from hloexec.language.origins import hlo_line
 from hloexec.report.html.instructions import Column
 from hloexec.report.html.ranking import Ranked
 from hloexec.report.html.recording import (
@@ -35,11 +33,11 @@ from hloexec.report.html.recording import (
     ValueStore,
 )
 from hloexec.report.units import number_text, plural
-from hloexec.shadowing import ShadowRun
-from hloexec.structs import frozen
-from hloexec.values import Value
-
-__all__ = ["Recording", "recorded"]
+from hloexec.tools.diffing import Diff, InstructionRun
+from hloexec.tools.diffing.correspondence import correspondence_of
+from hloexec.tools.diffing.partitioned.correspondence import partitioning_of
+from hloexec.tools.nan_search import NanSearch
+from hloexec.tools.shadowing import ShadowRun
 
 _LOST = "NaN or infinities that should not be, or errors where all should be zero"
 _RUNS = Column("runs", "how often it ran")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from typing import Unpack
 
-from hloexec.arguments import require_integer, require_module, require_path, wrong
-from hloexec.diffing import Diff
-from hloexec.errors import InputError, os_errors_named
-from hloexec.exec.arguments import inputs_by_device
-from hloexec.exec.options import RunOptions, require_run_options
-from hloexec.files import open_atomically, require_ending, require_writable
-from hloexec.ir import Module
+from hloexec.core.arguments import require_integer, require_module, require_path, wrong
+from hloexec.core.errors import InputError, os_errors_named
+from hloexec.core.files import open_atomically, require_ending, require_writable
+from hloexec.core.ir import Module
+from hloexec.core.values import Inputs
+from hloexec.engine.exec.arguments import inputs_by_device
+from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
 from hloexec.report.html.ranking import module_of
-from hloexec.values import Inputs
-
-__all__ = ["MOST_DETAILS", "require_page", "write_html", "write_page"]
+from hloexec.tools.diffing import Diff
 
 MOST_DETAILS = 20
 """Instructions of which a page has plots, unless it is told otherwise."""

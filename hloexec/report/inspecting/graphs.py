@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.graphing import Graph
 from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.report.units import plural
-
-__all__ = ["graph_record", "graph_view"]
+from hloexec.tools.graphing import Graph
 
 _MOST_ROWS = 10
 

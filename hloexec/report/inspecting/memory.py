@@ -10,19 +10,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.buffers import LiveValue, MemoryComparison, MemoryUsage
-from hloexec.buffers.comparison import Difference
-from hloexec.buffers.running import RunEstimate
-from hloexec.buffers.usage import Peak
-from hloexec.ir import TupleShape
-from hloexec.ir.buffer_assignment import BufferAssignment
+from hloexec.analysis.buffers import LiveValue, MemoryComparison, MemoryUsage
+from hloexec.analysis.buffers.comparison import Difference
+from hloexec.analysis.buffers.running import RunEstimate
+from hloexec.analysis.buffers.usage import Peak
+from hloexec.core.ir import TupleShape
+from hloexec.core.ir.buffer_assignment import BufferAssignment
+from hloexec.core.wording import byte_text, truncated
+from hloexec.language.text import format_shape
+from hloexec.language.text.dumps.lines import index_text
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.units import byte_text, count_text, plural
-from hloexec.text import format_shape
-from hloexec.text.dumps.lines import index_text
-from hloexec.wording import truncated
-
-__all__ = ["assignment_line", "memory_record", "memory_view"]
+from hloexec.report.units import count_text, plural
 
 _LONGEST_SHAPE = 60
 

@@ -9,12 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.structs import frozen
 from hloexec.ops.registry import Opcode
 from hloexec.report.units import plural
-from hloexec.structs import frozen
-
-__all__ = ["opcode_types_view"]
 
 _TYPES = [element_type for element_type in ELEMENT_TYPES.values() if element_type.is_array]
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["RECORDS", "printed_records"]
-
 _COMPARISON = "verdict agrees leaves"
 _INSTRUCTION_RUN = "path instruction computation device"
 _NAN_EVENT = (

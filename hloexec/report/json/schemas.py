@@ -9,8 +9,6 @@ from typing import Any
 from hloexec.report.json.keys import KEYS
 from hloexec.report.json.records import RECORDS
 
-__all__ = ["VERSION", "identified", "json_schema"]
-
 VERSION = 1
 """Of all schemas: one more where a key is renamed, left out or given another meaning; not where one is added."""
 

@@ -9,15 +9,13 @@ import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.diffing import Diff
-from hloexec.golden.checking import GoldenCheck, Outcome
-from hloexec.golden.folder import INPUTS, MODULE, OURS, Golden
+from hloexec.report.judging.comparison import comparison_record, comparison_view
+from hloexec.report.judging.diffs import diff_line
 from hloexec.report.layout import rest_text
-from hloexec.report.numerics.comparison import comparison_record, comparison_view
-from hloexec.report.numerics.diffs import diff_line
 from hloexec.report.units import plural, seconds_text
-
-__all__ = ["change_lines", "check_record", "checks_view"]
+from hloexec.tools.diffing import Diff
+from hloexec.tools.golden.checking import GoldenCheck, Outcome
+from hloexec.tools.golden.folder import INPUTS, MODULE, OURS, Golden
 
 _STYLES = {
     Outcome.PASSED: "green",

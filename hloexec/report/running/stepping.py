@@ -6,26 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloexec.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.analysis.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.values import Array, Value
+from hloexec.core.wording import braced, on_devices
+from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen
-from hloexec.origins import hlo_line, source_text
 from hloexec.report.records import leaf_records
 from hloexec.report.units import number_text, plural
-from hloexec.stepping.stepper import Stepper
-from hloexec.stepping.stops import Level, Stop
-from hloexec.values import Array, Value
-from hloexec.wording import braced, on_devices
-
-__all__ = [
-    "devices_text",
-    "level_line",
-    "listing",
-    "statistics_lines",
-    "step_record",
-    "stop_lines",
-    "value_lines",
-]
+from hloexec.tools.stepping.stepper import Stepper
+from hloexec.tools.stepping.stops import Level, Stop
 
 _SHOWN_ELEMENTS = 200
 _EDGE_ELEMENTS = 4

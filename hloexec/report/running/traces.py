@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.ir import ArrayShape
+from hloexec.core.ir import ArrayShape
+from hloexec.core.wording import byte_text
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.records import leaf_records
-from hloexec.report.units import byte_text, count_text, number_text, plural
-from hloexec.tracing.recording import Remarkable
-from hloexec.tracing.running import Traced
-
-__all__ = ["trace_record", "trace_view"]
+from hloexec.report.units import count_text, number_text, plural
+from hloexec.tools.tracing.recording import Remarkable
+from hloexec.tools.tracing.running import Traced
 
 
 def trace_view(traced: Traced, folder: str, module: str, command: Callable[..., str]) -> RenderableType:

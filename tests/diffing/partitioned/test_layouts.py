@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 import hloexec
-from hloexec.devices.topology import Topology
-from hloexec.diffing.graph import Graph
-from hloexec.diffing.partitioned.dependence import Dependence
-from hloexec.diffing.partitioned.layouts import Division, divisions_of, layout_of, layouts, tile_of, tile_shape
-from hloexec.diffing.recording.recorder import GraphRecorder
-from hloexec.diffing.replaying.evaluation import Evaluator
-from hloexec.ir import Sharding
-from hloexec.text.attributes.shardings import parse_sharding
+from hloexec.core.ir import Sharding
+from hloexec.engine.devices.topology import Topology
+from hloexec.language.text.attributes.shardings import parse_sharding
+from hloexec.tools.diffing.graph import Graph
+from hloexec.tools.diffing.partitioned.dependence import Dependence
+from hloexec.tools.diffing.partitioned.layouts import Division, divisions_of, layout_of, layouts, tile_of, tile_shape
+from hloexec.tools.diffing.recording.recorder import GraphRecorder
+from hloexec.tools.diffing.replaying.evaluation import Evaluator
 
 _ROWS, _COLUMNS = Division(2, (0, 0, 1, 1)), Division(2, (0, 1, 0, 1))
 _FOUR = Topology(1, 4)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.partitioned.correspondence import Partitioning
-from hloexec.diffing.partitioned.layouts import tile_of
-from hloexec.diffing.partitioned.tiles import Tiles
+from hloexec.tools.diffing.partitioned.correspondence import Partitioning
+from hloexec.tools.diffing.partitioned.layouts import tile_of
+from hloexec.tools.diffing.partitioned.tiles import Tiles
 
 BEFORE = """HloModule layer, num_partitions=4
 

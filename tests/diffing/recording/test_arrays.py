@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.diffing.digests import digest_of
-from hloexec.diffing.recording.arrays import Arrays
-from hloexec.values import Array
+from hloexec.core.values import Array
+from hloexec.tools.diffing.digests import digest_of
+from hloexec.tools.diffing.recording.arrays import Arrays
 
 
 def random(*dimensions: int, seed: int = 0) -> Array:

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import ArrayShape
 from hloexec.ops.contraction.dot import Dot, DotAttributes
-
-__all__ = ["MATMUL", "MATMUL_TEXT", "dot", "normal"]
 
 MATMUL = DotAttributes(lhs_contracting_dims=(1,), rhs_contracting_dims=(0,))
 MATMUL_TEXT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"

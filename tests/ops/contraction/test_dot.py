@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import ArrayShape
 from hloexec.ops.contraction.dot import Dot, DotAttributes
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array, restrided

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.contraction import matrix_product
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes

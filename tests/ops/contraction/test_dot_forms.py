@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops import threads
 from hloexec.ops.blas import matmul
 from hloexec.ops.contraction import integer_products, matrix_product, plain_products, product_blocks

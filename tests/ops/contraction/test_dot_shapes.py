@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape
 from hloexec.ops.contraction.dot import Dot, DotAttributes
 from tests.ops.contraction.products import MATMUL_TEXT
 
@@ -57,7 +57,7 @@ def inferred_by_xla(lhs: str, rhs: str, attributes: str) -> str | None:
 
 
 def shapes_of(lhs: str, rhs: str, attributes: str) -> tuple[Any, Any, DotAttributes]:
-    from hloexec.text import parse
+    from hloexec.language.text import parse
 
     text = f"HloModule m\n\nENTRY e {{\n  a = {lhs} parameter(0)\n  b = {rhs} parameter(1)\n  ROOT r = f32[] dot(a, b), {attributes}\n}}\n"
     entry = parse(text).entry

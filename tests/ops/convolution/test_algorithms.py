@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import element_type
+from hloexec.core.dtypes import element_type
 from hloexec.ops.common import narrow, widen
 from tests.text.building import op
 

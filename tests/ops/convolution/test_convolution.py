@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import xla
-from hloexec.dtypes import element_type, element_type_of
-from hloexec.errors import ShapeError
-from hloexec.exec import run
-from hloexec.ir import WindowDimension
+from hloexec.core.dtypes import element_type, element_type_of
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import WindowDimension
+from hloexec.engine.exec import run
+from hloexec.language.text import parse
+from hloexec.language.verifier import verify
 from hloexec.ops import threads
 from hloexec.ops.convolution import by_channel as convolution_by_channel
 from hloexec.ops.convolution import forms as convolution_forms
@@ -22,8 +24,6 @@ from hloexec.ops.convolution import kernel_gradient as convolution_kernel_gradie
 from hloexec.ops.convolution import views as convolution_views
 from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.windows import output_size
-from hloexec.text import parse
-from hloexec.verifier import verify
 from tests.drawing import examples
 from tests.ops.evaluation import evaluate
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
 from hloexec.ops.elementwise.arithmetic import fill_maximum, fill_minimum, maximum, minimum
 from tests.families import of_each_family

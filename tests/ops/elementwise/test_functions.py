@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.powers import power
 from tests.drawing import examples

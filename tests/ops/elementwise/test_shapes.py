@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.dtypes import element_type
-from hloexec.errors import ShapeError
-from hloexec.ir import UNBOUNDED, ArrayShape, Shape, TupleShape
+from hloexec.core.dtypes import element_type
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import UNBOUNDED, ArrayShape, Shape, TupleShape
 from hloexec.ops.elementwise.convert import ReducePrecisionAttributes
 from hloexec.ops.elementwise.selection import CompareAttributes
 from hloexec.ops.registry import OPCODES

@@ -9,8 +9,6 @@ import attrs
 import numpy as np
 from hypothesis import strategies as st
 
-__all__ = ["Windows", "braces", "draw_indices", "draw_windows"]
-
 INDEX_TYPES = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 
 

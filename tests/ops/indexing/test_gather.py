@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import hloexec
 from conformance.cell import shape_of, text_of
 from hloexec import testing
-from hloexec.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import hloexec
 from conformance.cell import shape_of
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, TupleShape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.indexing.scatter import Scatter, ScatterAttributes
 from hloexec.ops.registry import ProgramShape

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import EvaluationError, ShapeError
-from hloexec.ir import ArrayShape
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import EvaluationError, ShapeError
+from hloexec.core.ir import ArrayShape
+from hloexec.core.values import flat
 from hloexec.ops.movement.dynamic_shapes import (
     DimensionSizeAttributes,
     DynamicReshape,
@@ -18,7 +19,6 @@ from hloexec.ops.movement.dynamic_shapes import (
     SetDimensionSize,
 )
 from hloexec.ops.movement.strided import Reshape, ReshapeAttributes
-from hloexec.values import flat
 from tests.ops.evaluation import evaluate
 
 F32, S32 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["s32"]

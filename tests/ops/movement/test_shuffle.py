@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import HloError
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import HloError
 from tests.families import of_each_family
 from tests.text.building import op
 

@@ -11,9 +11,7 @@ import mpmath
 import numpy as np
 
 import hloexec
-from hloexec.dtypes import ElementType, element_type_of
-
-__all__ = ["BOUND", "evaluate_exactly", "largest_error", "to_fraction"]
+from hloexec.core.dtypes import ElementType, element_type_of
 
 BOUND = 0.5 + 2.0**-20
 """What the `exact` policy promises of f32 and narrower results."""

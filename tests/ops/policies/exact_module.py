@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 import hloexec
-from hloexec.dtypes import element_type
+from hloexec.core.dtypes import element_type
 from hloexec.ops.common import narrow
-
-__all__ = ["digests", "main"]
 
 _UNARY = (
     "acos acosh asin asinh atanh cosine cosh exponential exponential-minus-one log log-plus-one logistic rsqrt sine "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.dtypes import Kind, element_type
+from hloexec.core.dtypes import Kind, element_type
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
 from tests.drawing import examples

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import element_type, element_type_of
+from hloexec.core.dtypes import element_type, element_type_of
 from hloexec.ops.common import narrow
 from tests.ops.policies.exact_errors import BOUND, evaluate_exactly, largest_error
 

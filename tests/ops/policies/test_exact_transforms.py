@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls.user_calls import unregister_custom_call
-from hloexec.dtypes import element_type_of
+from hloexec.core.dtypes import element_type, element_type_of
+from hloexec.ops.library_calls.user_calls import unregister_custom_call
 from tests.ops.policies.exact_errors import BOUND, context, evaluate_exactly, largest_error, to_fraction
 
 MP = context(300)
@@ -195,7 +195,7 @@ def _normalized(x: Any, scale: Any, offset: Any, epsilon: float) -> tuple[list[A
 
 @pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
 def test_normalization_is_rounded_once(name: str) -> None:
-    storage = hloexec.dtypes.element_type(name).storage
+    storage = element_type(name).storage
     x = (_numbers(11, 40, 3) * [1, 100, 0.01] + [0, 30, 1]).astype(storage)
     scale, offset = _numbers(12, 3).astype(storage), _numbers(13, 3).astype(storage)
     epsilon = float(np.float32(0.001))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.dtypes import element_type
+from hloexec.core.dtypes import element_type
 from tests.ops.against_xla import Case, module_text
 
 xla = pytest.importorskip("conformance.xla")

@@ -172,7 +172,7 @@ def test_observers_see_values_of_the_declared_type_under_excess_precision() -> N
 @pytest.mark.slow
 def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
-    from hloexec.interop.xla_cpu import run_on_xla_cpu
+    from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 
     module = hloexec.parse(
         "HloModule m\nENTRY e { x = bf16[999] parameter(0)\n m = bf16[999] multiply(x, x)\n"

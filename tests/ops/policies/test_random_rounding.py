@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import UnsupportedError
-from hloexec.exec import plans
-from hloexec.plan import planner
+from hloexec.core.errors import UnsupportedError
+from hloexec.engine.exec import plans
+from hloexec.engine.plan import planner
 from tests.plan.random_programs import RandomProgram, random_program
 from tests.plan.ways import bits, differences
 

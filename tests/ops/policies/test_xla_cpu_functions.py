@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.dtypes import element_type
+from hloexec.core.dtypes import element_type
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS, multiply_add
 from tests.drawing import examples
 

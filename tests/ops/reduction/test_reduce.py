@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import ShapeError
+from hloexec.core.ir import ArrayShape, TupleShape, Window, WindowDimension
 from hloexec.ops.elementwise.map import Map, MapAttributes
 from hloexec.ops.reduction import known_reducers
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, bound_reduction, reduce_axis, reduce_known
@@ -489,7 +489,7 @@ def test_a_window_that_does_not_fit_is_refused(window, message):
     "window", ["size=2x2", "size=6x2", "size=3x2 pad=2_0x0_0", "size=2x2 lhs_dilate=2x1 rhs_dilate=1x3 pad=-1_2x0_0"]
 )
 def test_the_shape_of_a_reduce_window_is_the_one_that_xla_infers(window):
-    from hloexec.text import parse
+    from hloexec.language.text import parse
 
     _hlo = pytest.importorskip("jaxlib._hlo")
     lines = "ENTRY e {\n  p = f32[4,5] parameter(0)\n  z = f32[] constant(0)\n  ROOT r = "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hloexec.language.text import parse
 from hloexec.ops.reduction.reducers import chooses_by_order, recognise, recognise_components
-from hloexec.text import parse
 
 
 def computation(body: str):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import ShapeError
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.errors import ShapeError
 from tests.ops.evaluation import evaluate
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import Window, WindowDimension
+from hloexec.core.dtypes import ELEMENT_TYPES
+from hloexec.core.ir import Window, WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.reduction import sliding, window_reductions
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS

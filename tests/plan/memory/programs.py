@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hloexec.exec import run
-from hloexec.exec.statistics import Statistics
+from hloexec.engine.exec import run
+from hloexec.engine.exec.statistics import Statistics
 from tests.exec.programs import parsed
 
 MB = 1_000_000

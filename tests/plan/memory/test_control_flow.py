@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from hloexec.exec import plan_of, run
-from hloexec.exec.statistics import Statistics
-from hloexec.plan.memory import entry_peak_bytes
+from hloexec.engine.exec import plan_of, run
+from hloexec.engine.exec.statistics import Statistics
+from hloexec.engine.plan.memory import entry_peak_bytes
 from tests.exec.programs import parsed
 from tests.plan.memory.programs import MB, counted
 

@@ -12,12 +12,12 @@ import weakref
 import numpy as np
 import pytest
 
-from hloexec.errors import HloWarning, ResourceError
-from hloexec.exec import plan_of, run, run_devices
-from hloexec.exec.statistics import Statistics
+from hloexec.core.errors import HloWarning, ResourceError
+from hloexec.engine.exec import plan_of, run, run_devices
+from hloexec.engine.exec.statistics import Statistics
+from hloexec.engine.plan.memory import entry_peak_bytes
+from hloexec.engine.plan.regions import blocks
 from hloexec.ops.arena import owner_of
-from hloexec.plan.memory import entry_peak_bytes
-from hloexec.plan.regions import blocks
 from tests.exec.programs import parsed
 from tests.plan.memory.programs import CHAIN, COPIES, MB, counted
 from tests.plan.random_programs import random_program

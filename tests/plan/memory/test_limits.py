@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from hloexec import system_memory
-from hloexec.errors import InputError, ParseError, ResourceError
-from hloexec.exec import plan_of, run, run_devices
+from hloexec.core import system_memory
+from hloexec.core.errors import InputError, ParseError, ResourceError
+from hloexec.engine.exec import plan_of, run, run_devices
 from tests.exec.programs import parsed, run_text
 from tests.plan.memory.programs import CHAIN, COPIES, MB
 

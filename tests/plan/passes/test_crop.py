@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec.plans import plan_of
-from hloexec.ir import ArrayShape
+from hloexec.core.ir import ArrayShape
+from hloexec.engine.exec.plans import plan_of
 from tests.plan.ways import bits
 
 FUSION = """HloModule m

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ir import ArrayShape
+from hloexec.core.ir import ArrayShape
 from tests.plan.loops import loop
 from tests.plan.random_programs import RandomProgram
 from tests.plan.ways import differences

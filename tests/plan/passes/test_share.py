@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec.plans import plan_of
-from hloexec.plan.regions.region import RegionKernel
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.plan.regions.region import RegionKernel
 from tests.plan.ways import bits, require_same_bits
 
 EXPONENTIALS = """HloModule m, is_scheduled=true

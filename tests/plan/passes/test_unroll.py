@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import plan_of
+from hloexec.core.values import flat
+from hloexec.engine.exec import plan_of
+from hloexec.engine.plan.steps import While
 from hloexec.ops import registry
-from hloexec.plan.steps import While
-from hloexec.values import flat
 
 _SIZE = 1 << 17
 

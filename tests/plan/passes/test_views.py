@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import hloexec
-from hloexec.plan.passes.views import _one_after_the_other
+from hloexec.engine.plan.passes.views import _one_after_the_other
 
 
 def _random_index(rng: np.random.Generator, sizes: tuple[int, ...]) -> tuple[Any, ...]:

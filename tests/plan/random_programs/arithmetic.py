@@ -15,20 +15,6 @@ from tests.plan.random_programs.writing import (
     spread_scalar,
 )
 
-__all__ = [
-    "again",
-    "by_rows",
-    "convolve",
-    "cumulate",
-    "dot",
-    "draw",
-    "element_by_element",
-    "elementwise",
-    "mixed",
-    "reduce",
-    "turned_sum",
-]
-
 _UNARY = ("negate", "abs", "exponential", "sine", "cosine", "tanh", "logistic", "sqrt", "floor", "sign", "log-plus-one")
 _BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "atan2")
 _REPEATED = {*_UNARY, *_BINARY, "transpose", "reshape", "slice", "broadcast", "reverse", "pad", "dynamic-slice", "dot"}

@@ -10,8 +10,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, UNSIGNED, Body, Value, Writer, spread_scalar
 
-__all__ = ["dot_as_asked", "groups", "reduce_by", "sort_by"]
-
 
 def _combination(writer: Writer, kind: str) -> str:
     """A computation of two numbers, by its name."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from tests.plan.random_programs.arithmetic import turned_sum
 from tests.plan.random_programs.writing import Body, Value, Writer, spread_scalar
 
-__all__ = ["call", "conditional", "inner", "loop", "some"]
-
 
 def call(writer: Writer, body: Body) -> None:
     given = some(writer, body)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.plan.random_programs.writing import Body, Value, Writer
 
-__all__ = ["collective", "device_number", "exchange"]
-
 
 def exchange(writer: Writer, body: Body) -> None:
     found = [value for value in body.values if value.kind not in ("pred", "c64")]

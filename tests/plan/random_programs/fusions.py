@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.plan.random_programs.control_flow import inner, some
 from tests.plan.random_programs.writing import Body, Value, Writer
 
-__all__ = ["asynchronous", "copy_pair", "several_results", "update_in_fusion"]
-
 
 def several_results(writer: Writer, body: Body) -> None:
     """A fusion or a call whose result is a tuple."""

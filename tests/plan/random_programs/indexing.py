@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, UNSIGNED, Body, Dims, Value, Writer, cut
 
-__all__ = ["dot_batches", "gather_any", "reduce_pair", "scatter_any", "sort_pair", "top"]
-
 
 def reduce_pair(writer: Writer, body: Body) -> None:
     """The largest elements with their indices, or a maximum and a sum at once."""

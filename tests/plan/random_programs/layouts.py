@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import Body, Dims, Value, Writer, shape_text
 
-__all__ = ["copy_to_layout", "reinterpret", "transpose_as_bitcast"]
-
 
 def copy_to_layout(writer: Writer, body: Body) -> None:
     """The same value in another order, at times in tiles, and what is computed of both orders."""

@@ -8,8 +8,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, Body, Dims, Value, Writer, cut
 
-__all__ = ["annotation", "factors", "gemm", "largest", "library_sort", "normalise", "scan", "transform"]
-
 
 def gemm(writer: Writer, body: Body) -> None:
     """A product by cuBLAS: with a matrix added, a bias, an activation, a workspace."""

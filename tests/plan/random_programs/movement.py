@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import SHAPES, Body, Writer, spread_scalar
 
-__all__ = ["bitcast", "convert", "gather", "move", "scatter", "select", "sort", "transpose", "update"]
-
 
 def transpose(writer: Writer, body: Body) -> None:
     found = [value for value in body.values if len(value.dims) > 1]

@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, STORAGE, UNSIGNED, Body, Value, Writer
 
-__all__ = ["complex_chain", "convert_chain", "edge", "indices", "long_chain", "rarer_function"]
-
 _MORE_KINDS = (
     "f8e4m3", "f8e3m4", "f8e4m3b11fnuz", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0fnu", "f4e2m1fn", "s2", "u2", "s16", "u16",
     "u64",

@@ -35,8 +35,6 @@ from tests.plan.random_programs.writing import (
     Writer,
 )
 
-__all__ = ["random_program"]
-
 _ANYWHERE: list[Maker] = [
     *[arithmetic.elementwise] * 7, *[movement.transpose] * 3, *[arithmetic.reduce] * 3, *[arithmetic.dot] * 3,
     *[movement.move] * 3, *[arithmetic.turned_sum] * 2, movement.update, movement.select, movement.convert,

@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, STORAGE, UNSIGNED, Body, Writer, spread_scalar
 
-__all__ = ["barrier", "bits_of", "bounded", "clamp", "complex_parts", "convert_any", "count_up", "empty", "round_to"]
-
 
 def empty(writer: Writer, body: Body) -> None:
     """An array without elements: what is left of it when it is summed, put beside others, padded or multiplied."""

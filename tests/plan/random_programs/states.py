@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, Body, Value, Writer, spread_scalar
 
-__all__ = ["branches", "mapped", "nested_loops", "random_bits", "reduce_many", "rows_of_a_loop", "sort_keys", "swaps"]
-
 
 def branches(writer: Writer, body: Body) -> None:
     """A conditional that takes and gives tuples in tuples; its branches may share a computation."""

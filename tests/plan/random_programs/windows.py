@@ -6,8 +6,6 @@ from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, Body, Dims, Value, Writer, cut
 
-__all__ = ["convolve_any", "pad_any", "reduce_windows", "select_and_scatter"]
-
 
 def pad_any(writer: Writer, body: Body) -> None:
     """Edges that add and take away, and elements in between."""

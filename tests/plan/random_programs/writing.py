@@ -10,23 +10,6 @@ import attrs
 import ml_dtypes
 import numpy as np
 
-__all__ = [
-    "FLOATS",
-    "INTEGERS",
-    "SHAPES",
-    "STORAGE",
-    "UNSIGNED",
-    "Body",
-    "Dims",
-    "Maker",
-    "RandomProgram",
-    "Value",
-    "Writer",
-    "cut",
-    "shape_text",
-    "spread_scalar",
-]
-
 Dims = tuple[int, ...]
 
 STORAGE: dict[str, Any] = {

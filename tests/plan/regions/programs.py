@@ -10,9 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.cell import text_of
-from hloexec.dtypes import element_type
-
-__all__ = ["row_programs"]
+from hloexec.core.dtypes import element_type
 
 _FLOATS = ("f32", "bf16", "f16")
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")

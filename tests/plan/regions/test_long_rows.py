@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.plan.regions.long_rows import row_by_row
+from hloexec.engine.plan.regions.long_rows import row_by_row
 
 _SPECIAL = np.array(
     [0, 1 << 31, 0x7FC00001, 0xFFC00002, 0x7F800000, 0xFF800000, 1, 0x3F800000, 0x40490FDB], np.uint32

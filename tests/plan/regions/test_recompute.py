@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import hloexec
-from hloexec.exec import plan_of
-from hloexec.exec.statistics import Statistics
+from hloexec.engine.exec import plan_of
+from hloexec.engine.exec.statistics import Statistics
 from tests.plan.random_graphs import INPUT_COUNT, random_graph
 from tests.plan.ways import Values, bits, regions_of
 

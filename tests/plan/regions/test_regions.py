@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 import hloexec
-from hloexec.dtypes import element_type
-from hloexec.exec.plans import plan_of
-from hloexec.plan.regions import block_program, blocks
-from hloexec.plan.regions.region import Region
+from hloexec.core.dtypes import element_type
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.plan.regions import block_program, blocks
+from hloexec.engine.plan.regions.region import Region
 from tests.drawing import examples
 from tests.plan.regions.programs import row_programs
 from tests.plan.ways import regions_of, require_same_bits, small_regions

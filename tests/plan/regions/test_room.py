@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import plan_of
-from hloexec.plan.memory import entry_peak_bytes
-from hloexec.plan.regions import blocks, region
+from hloexec.engine.exec import plan_of
+from hloexec.engine.plan.memory import entry_peak_bytes
+from hloexec.engine.plan.regions import blocks, region
 from tests.plan.ways import bits, regions_of, thread_count
 
 _SUM = """

@@ -12,9 +12,7 @@ import numpy as np
 
 import hloexec
 from hloexec.report.html import write_html, write_page
-from hloexec.triaging import Blamed, CauseGroup, MinifiedModule, TriagedModule
-
-__all__ = ["ATTACK", "EXAMPLES", "few_details", "hostile_module", "write_samples"]
+from hloexec.tools.triaging import Blamed, CauseGroup, MinifiedModule, TriagedModule
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ATTACK = "</script></style><img src=x onerror=hacked=1><script>hacked=1</script><b>\"'&lt;"

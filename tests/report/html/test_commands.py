@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import hloexec
 from hloexec.cli import main
 from tests.report.html.samples import EXAMPLES, few_details
 from tests.report.needs import require_report_packages
@@ -107,7 +106,7 @@ def test_wrong_uses_are_told_before_anything_runs(
 ) -> None:
     os.symlink("m.hlo", "link.hlo")
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    monkeypatch.setattr(hloexec.exec, "run_devices", None)
+    monkeypatch.setattr("hloexec.engine.exec.run_devices", None)
     assert main(words.split()) == 2
     assert WRONG[words] in capfd.readouterr().err.replace("\n", " ")
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before

@@ -8,8 +8,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["ADD", "MAX", "MODULES", "HandMade", "module", "number", "text"]
-
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] add(x, y) }\n"
 MAX = "max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] maximum(x, y) }\n"
 

@@ -7,8 +7,6 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.options import file_argument, output_option, strict_option, write_text
 
-__all__ = ["command"]
-
 
 @click.command("fmt", epilog=examples("hloexec fmt module.hlo --no-metadata"))
 @file_argument

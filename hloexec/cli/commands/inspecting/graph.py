@@ -12,9 +12,7 @@ from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
-    from hloexec.graphing import Colours, Graph
-
-__all__ = ["command"]
+    from hloexec.tools.graphing import Colours, Graph
 
 
 @click.command(
@@ -84,8 +82,8 @@ def command(
     import attrs
 
     import hloexec
-    from hloexec.graphing.files import require_savable
     from hloexec.report.inspecting.graphs import graph_record, graph_view
+    from hloexec.tools.graphing.files import require_savable
 
     module = hloexec.load(file)
     drawn = hloexec.graph(module, distance=2 if distance is None else distance, **settings)
@@ -104,7 +102,7 @@ def command(
 
 def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, given: RunOptions) -> Colours | None:
     """What the graph is coloured by, as the options say."""
-    from hloexec import graphing
+    from hloexec.tools import graphing
 
     if values is not None:
         return graphing.read_colours(values, drawn.module)
@@ -119,6 +117,6 @@ def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, gi
     with ProgressBar() as progress:
         if colour == "time":
             return graphing.time_colours(run.module, run.inputs, observers=[progress], **run.options)
-        from hloexec.shadowing import shadow
+        from hloexec.tools.shadowing import shadow
 
         return graphing.error_colours(shadow(run.module, run.inputs, observers=[progress], **run.options))

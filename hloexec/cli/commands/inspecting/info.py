@@ -16,8 +16,6 @@ from hloexec.cli.reports import show_report
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["command"]
-
 
 @click.command("info", epilog=examples("hloexec info module.hlo", "hloexec info a.npz"))
 @file_argument
@@ -34,7 +32,7 @@ def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
 
     For a .npz or .npy file it shows the arrays, for a buffer assignment the allocations.
     """
-    from hloexec.interop.content import Format
+    from hloexec.language.interop.content import Format
 
     form = _format(file)
     if form is Format.ARRAYS:
@@ -47,9 +45,9 @@ def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
 
 def _format(file: str) -> object:
     """The kind of a file, by its first bytes; None if they do not tell."""
-    from hloexec.files import opened
-    from hloexec.interop.content import Format, detect
-    from hloexec.literals.xla import holds_literal
+    from hloexec.core.files import opened
+    from hloexec.language.interop.content import Format, detect
+    from hloexec.language.literals.xla import holds_literal
 
     try:
         with opened(file) as stream:
@@ -62,7 +60,7 @@ def _format(file: str) -> object:
 def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> None:
     import hloexec
     from hloexec.report.records import summary_record
-    from hloexec.summary import summarize, summarize_computations
+    from hloexec.tools.summary import summarize, summarize_computations
 
     module = hloexec.load(file, strict=strict)
     if strict:
@@ -84,8 +82,8 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
-    from hloexec.literals.entries import entries
-    from hloexec.numerics.statistics import statistics
+    from hloexec.analysis.numerics.statistics import statistics
+    from hloexec.language.literals.entries import entries
     from hloexec.report.records import leaf_records
 
     rows = [(entry.stem or "value", leaf) for entry in entries(file) for leaf in statistics(entry.read(None))]

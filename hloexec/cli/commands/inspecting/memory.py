@@ -10,8 +10,6 @@ from hloexec.cli.help import examples
 from hloexec.cli.options import file_argument, html_option, json_option, top_option
 from hloexec.cli.reports import show_report, write_command_page
 
-__all__ = ["command"]
-
 
 @click.command("memory", epilog=examples("hloexec memory module.hlo --top 0"))
 @file_argument
@@ -34,7 +32,7 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     differ.
     """
     import hloexec
-    from hloexec.buffers.running import run_estimate
+    from hloexec.analysis.buffers.running import run_estimate
     from hloexec.report.inspecting.memory import memory_record, memory_view
 
     if file == "-" and "-" in assignments:

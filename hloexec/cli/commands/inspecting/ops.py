@@ -13,8 +13,6 @@ from hloexec.cli.reports import show_report
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["command"]
-
 
 @click.command("ops", epilog=examples("hloexec ops --types"))
 @click.option("--unsupported", is_flag=True, help="List only opcodes that cannot run yet.")
@@ -28,7 +26,7 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
     opcodes = [OPCODES[name] for name in sorted(OPCODES) if not (unsupported and OPCODES[name].is_supported)]
     accepted = None
     if types:
-        from hloexec.element_types import accepted_element_types
+        from hloexec.language.element_types import accepted_element_types
 
         accepted = {entry.name: accepted_element_types(entry) for entry in opcodes}
 

@@ -8,8 +8,6 @@ from hloexec.cli.help import examples
 from hloexec.cli.options import file_argument, json_option, named_policy, strict_option
 from hloexec.cli.reports import show_report
 
-__all__ = ["command"]
-
 
 @click.command("plan", epilog=examples("hloexec plan module.hlo", "hloexec plan module.hlo --after fma"))
 @file_argument
@@ -25,12 +23,12 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     are hoisted out of loops. Nothing is run.
     """
     import hloexec
-    from hloexec.exec.code.code import sources
-    from hloexec.exec.code.compiling import code_of
-    from hloexec.exec.plans import plan_of
-    from hloexec.plan.memory import entry_peak_bytes
-    from hloexec.plan.pipeline import PASS_NAMES
-    from hloexec.wording import byte_text, counted
+    from hloexec.core.wording import byte_text, counted
+    from hloexec.engine.exec.code.code import sources
+    from hloexec.engine.exec.code.compiling import code_of
+    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.plan.memory import entry_peak_bytes
+    from hloexec.engine.plan.pipeline import PASS_NAMES
 
     policy = named_policy(numerics)
     if after is not None and after not in PASS_NAMES:

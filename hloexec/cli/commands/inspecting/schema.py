@@ -7,10 +7,8 @@ import json
 import click
 
 from hloexec.cli.help import examples
-from hloexec.errors import InputError
-from hloexec.wording import quoted
-
-__all__ = ["command"]
+from hloexec.core.errors import InputError
+from hloexec.core.wording import quoted
 
 
 @click.command("schema", epilog=examples("hloexec schema", "hloexec schema run"))

@@ -18,10 +18,8 @@ from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, register_custom_calls, run_option, run_options
 
 if TYPE_CHECKING:
-    from hloexec.golden import GoldenCheck
-    from hloexec.ir import Module
-
-__all__ = ["command"]
+    from hloexec.core.ir import Module
+    from hloexec.tools.golden import GoldenCheck
 
 _SUFFIXES = (".gz", ".txt", ".hlo", ".pb", ".mlir")
 
@@ -68,9 +66,9 @@ def record(
     result than the module gives, that is recorded and said, and the exit code is that of `golden check`.
     """
     import hloexec
-    from hloexec.golden.folder import SUFFIX
-    from hloexec.numerics.tolerances import given_tolerance
-    from hloexec.results import read_result, result_shapes
+    from hloexec.analysis.numerics.tolerances import given_tolerance
+    from hloexec.tools.golden.folder import SUFFIX
+    from hloexec.tools.results import read_result, result_shapes
 
     if given.elided not in ("zeros", "random", "error"):
         raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
@@ -150,8 +148,8 @@ def check(
     shows what came of those that have been checked.
     """
     import hloexec
-    from hloexec.golden import find_goldens
     from hloexec.report.running.golden import check_record, checks_view
+    from hloexec.tools.golden import find_goldens
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
     module = None if module_file is None else hloexec.load(module_file)
@@ -182,7 +180,7 @@ def check(
 
 def _exit_code(checks: Sequence[GoldenCheck]) -> int:
     """That of the worst."""
-    from hloexec.golden.checking import Outcome
+    from hloexec.tools.golden.checking import Outcome
 
     outcomes = {entry.outcome for entry in checks}
     codes = {Outcome.BROKEN: 2, Outcome.FAILED: 1, Outcome.NOT_DECIDED: 3}
@@ -191,8 +189,8 @@ def _exit_code(checks: Sequence[GoldenCheck]) -> int:
 
 def _advice(checks: Sequence[GoldenCheck], module: Module | None, module_file: str | None) -> list[str]:
     """Where to look if another module fails a check, by the first that it fails."""
-    from hloexec.golden.checking import Outcome, diff_with_recorded
     from hloexec.report.running.golden import change_lines
+    from hloexec.tools.golden.checking import Outcome, diff_with_recorded
 
     failed = (check.golden for check in checks if check.outcome is Outcome.FAILED)
     golden = next((each for each in failed if each is not None), None)
@@ -204,11 +202,11 @@ def _advice(checks: Sequence[GoldenCheck], module: Module | None, module_file: s
 def _checked(path: Path, module: Module | None, result_file: str | None, *, is_updated: bool) -> GoldenCheck:
     """What came of a golden; one that cannot be updated does not keep others from it."""
     import hloexec
-    from hloexec.errors import HloError
-    from hloexec.golden import GoldenCheck, update_golden
-    from hloexec.golden.checking import Outcome
-    from hloexec.golden.folder import MODULE
-    from hloexec.results import read_result, result_shapes
+    from hloexec.core.errors import HloError
+    from hloexec.tools.golden import GoldenCheck, update_golden
+    from hloexec.tools.golden.checking import Outcome
+    from hloexec.tools.golden.folder import MODULE
+    from hloexec.tools.results import read_result, result_shapes
 
     try:
         actual = None if result_file is None else read_result(result_file, result_shapes(hloexec.load(path / MODULE)))

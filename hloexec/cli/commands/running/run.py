@@ -15,23 +15,21 @@ from hloexec.cli.inputs.loading import Prepared, given_values, require_normal, r
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import HloError
-from hloexec.structs import frozen
+from hloexec.core.errors import HloError
+from hloexec.core.structs import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hloexec.analysis.numerics.comparison import Comparison
     from hloexec.cli.against import Expectation
     from hloexec.cli.inputs.host_values import HostValues
-    from hloexec.devices.topology import Topology
-    from hloexec.interop import Snapshot
-    from hloexec.ir import Computation, Module
-    from hloexec.numerics.comparison import Comparison
-    from hloexec.values import Array, Value
+    from hloexec.core.ir import Computation, Module
+    from hloexec.core.values import Array, Value
+    from hloexec.engine.devices.topology import Topology
+    from hloexec.language.interop import Snapshot
 
     _Division: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-
-__all__ = ["command"]
 
 
 @click.command("run", epilog=examples("hloexec run module.hlo", "hloexec run module.hlo --seed 3"))
@@ -118,12 +116,12 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
     If the devices' values differ, the rows name the devices that hold each value, and in files the keys of a value
     begin with the number of its device.
     """
-    from hloexec import literals
     from hloexec.cli.against import expectation, with_inputs_of
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.execution import execute
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
-    from hloexec.values import label_of
+    from hloexec.core.values import label_of
+    from hloexec.language import literals
 
     own = _Options(**more)
     if own.against is not None:
@@ -176,7 +174,7 @@ def command(file: str, given: RunOptions, strict: bool, html: str | None, as_jso
 def _reassembled(loaded: _Loaded, results: list[Value], sharding: str | None) -> tuple[list[Value], _Division]:
     """The whole result, and what divides others like it."""
     import hloexec
-    from hloexec.sharding import shards_of_result
+    from hloexec.engine.sharding import shards_of_result
 
     run = loaded.run
     given = {name: run.options[name] for name in ("replicas", "partitions")}
@@ -237,7 +235,7 @@ class _Options:
 
     def require_destinations(self) -> None:
         """LiteralError where a file cannot be written; click.UsageError where two of them are the same."""
-        from hloexec.literals import require_writable
+        from hloexec.language.literals import require_writable
 
         written = set()
         for path in (self.save, self.save_inputs, self.outfeed, *(path for _, path in self.sent)):
@@ -263,12 +261,12 @@ class _Loaded:
 
 def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
-    from hloexec import literals
-    from hloexec.arguments import named_computation
     from hloexec.cli.execution import require_instructions
     from hloexec.cli.inputs.host_values import host_values
     from hloexec.cli.memory_advice import memory_advice
-    from hloexec.loading import load_with_values
+    from hloexec.core.arguments import named_computation
+    from hloexec.language import literals
+    from hloexec.language.loading import load_with_values
 
     settings = given.settings()
     own.require_destinations()
@@ -303,8 +301,8 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     """The snapshot with a smaller module, which its values do not fit; standard error says so."""
-    from hloexec.shrinking import shrink
-    from hloexec.wording import byte_text
+    from hloexec.core.wording import byte_text
+    from hloexec.tools.shrinking import shrink
 
     found = shrink(snapshot.module, max_bytes=max_bytes)
     if not found.changes:
@@ -356,8 +354,8 @@ class _Inputs:
 
 def _whole_values(path: str, module: Module) -> tuple[Value, ...]:
     """The values of the parameters in a file, in order, of a module whose parameters may be parts of them."""
-    from hloexec import literals
-    from hloexec.errors import LiteralError
+    from hloexec.core.errors import LiteralError
+    from hloexec.language import literals
 
     try:
         values = literals.load(path)

@@ -17,8 +17,6 @@ from hloexec.cli.run_options import RunOptions, run_options
 if TYPE_CHECKING:
     from hloexec.cli.stepping.shell import Shell
 
-__all__ = ["command"]
-
 
 @click.command(
     "step",
@@ -70,7 +68,7 @@ def command(
     """
     from hloexec.cli.stepping.scripts import Line, lines_of_file, lines_of_input, run_lines
     from hloexec.cli.stepping.shell import Shell
-    from hloexec.stepping import step
+    from hloexec.tools.stepping import step
 
     is_scripted = bool(commands) or script is not None
     if file == "-" and (interactive or not is_scripted):

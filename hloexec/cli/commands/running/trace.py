@@ -12,8 +12,6 @@ from hloexec.cli.options import ByteCount, file_argument, json_option
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
 
-__all__ = ["command"]
-
 
 @click.command("trace", epilog=examples("hloexec trace module.hlo -o trace"))
 @file_argument
@@ -52,10 +50,10 @@ def command(
     not finite, then the largest ones.
     """
     from hloexec.cli.progress import ProgressBar
-    from hloexec.files import require_new_folder
+    from hloexec.core.files import require_new_folder
     from hloexec.report.running.traces import trace_record, trace_view
-    from hloexec.tracing.running import record
-    from hloexec.tracing.selection import Selection
+    from hloexec.tools.tracing.running import record
+    from hloexec.tools.tracing.selection import Selection
 
     selection = Selection.of(select)
     require_new_folder(folder)

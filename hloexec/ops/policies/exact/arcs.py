@@ -11,12 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import PI, arctangent, table
-from hloexec.values import Array
-
-__all__ = ["arc_cosine", "arc_sine", "arc_tangent", "arc_tangent_of_point"]
 
 _TABLE, _TABLE_LOW = table(arctangent(Fraction(j, 64)) if j else 0 for j in range(65))
 _COEFFICIENTS = (-1 / 3, 1 / 5, -1 / 7, 1 / 9)

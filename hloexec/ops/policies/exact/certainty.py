@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.core.dtypes import ElementType
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow
-from hloexec.values import Array
-
-__all__ = ["EXACT_UNITS", "can_be_certain", "doubtful", "near_a_middle", "units_of"]
 
 _MARGIN = 2.0**-42
 """Relative. Whoever finds a value certain knows that the true one is at least this far from the middle between two

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.complex_parts import from_parts, with_infinities
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.arcs import arc_tangent, arc_tangent_of_point
@@ -22,9 +23,6 @@ from hloexec.ops.policies.exact.fixed_point import LN2, parts
 from hloexec.ops.policies.exact.logarithms import inverse_hyperbolic_sine, log_pair, log_plus_one, log_plus_one_pair
 from hloexec.ops.policies.exact.roots import hypotenuse_pair
 from hloexec.ops.policies.exact.trigonometry import cos, sin, sin_and_cos_pairs, tan
-from hloexec.values import Array
-
-__all__ = ["COMPLEX_FUNCTIONS", "absolute", "divide"]
 
 Parts: TypeAlias = tuple[Array, Array]
 _Function: TypeAlias = Callable[..., Parts]

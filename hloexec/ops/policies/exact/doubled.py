@@ -13,24 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.values import Array
-
-__all__ = [
-    "Pair",
-    "add",
-    "divide",
-    "fast_two_sum",
-    "halves",
-    "multiply",
-    "polynomial",
-    "power_of_two",
-    "rounded_to_odd",
-    "scaled",
-    "square_root",
-    "two_product",
-    "two_sum",
-    "where",
-]
+from hloexec.core.values import Array
 
 Pair: TypeAlias = tuple[Any, Any]
 

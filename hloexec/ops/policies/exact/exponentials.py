@@ -10,21 +10,10 @@ from math import factorial
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import LN2, parts, root_of_two, table
-from hloexec.values import Array
-
-__all__ = [
-    "cosh",
-    "exponential",
-    "exponential_minus_one",
-    "exponential_of_two",
-    "exponential_pair",
-    "logistic",
-    "sinh",
-    "tanh",
-]
 
 _INDEX_BITS = 6
 _COUNT = 1 << _INDEX_BITS

@@ -13,22 +13,7 @@ from math import isqrt
 
 import numpy as np
 
-from hloexec.values import Array
-
-__all__ = [
-    "LN2",
-    "PI",
-    "arctangent",
-    "cosine",
-    "error_function_coefficients",
-    "fixed",
-    "logarithm",
-    "parts",
-    "root_of_two",
-    "sine",
-    "table",
-    "two_over_pi_words",
-]
+from hloexec.core.values import Array
 
 _PLACES = 256
 _ONE = 1 << _PLACES

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import Kind
+from hloexec.core.dtypes import Kind
+from hloexec.core.values import Array
 from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import arcs, exponentials, logarithms, roots, trigonometry
 from hloexec.ops.policies.exact.certainty import near_a_middle
 from hloexec.ops.policies.exact.complex_functions import COMPLEX_FUNCTIONS, absolute
 from hloexec.ops.threads import in_pieces
-from hloexec.values import Array
-
-__all__ = ["EXACT_FORMULAS", "QUICK_FORMULAS"]
 
 _TILE = 1 << 13
 """Elements that go through a function at a time, so that its many intermediate results stay in the cache."""

@@ -17,12 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import fixed_point
 from hloexec.ops.policies.exact.doubled import Pair, add, divide, multiply, scaled
-from hloexec.values import Array
-
-__all__ = ["fourier_transform"]
 
 Points: TypeAlias = tuple[Array, Array]
 """Complex numbers `[2, ..., n]` as pairs: real and imaginary parts stand along the first axis."""

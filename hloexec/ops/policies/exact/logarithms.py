@@ -12,23 +12,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.exponentials import exponential_pair
 from hloexec.ops.policies.exact.fixed_point import LN2, fixed, logarithm, parts, table
-from hloexec.values import Array
-
-__all__ = [
-    "inverse_hyperbolic_cosine",
-    "inverse_hyperbolic_sine",
-    "inverse_hyperbolic_tangent",
-    "log",
-    "log_pair",
-    "log_plus_one",
-    "log_plus_one_pair",
-    "log_to_base_two",
-    "power",
-]
 
 _FIRST, _LAST = 90, 182
 _INVERSES = [Fraction(round(Fraction(128 * 512, max(j, 1))), 512) for j in range(_LAST + 1)]

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair
 from hloexec.ops.policies.exact.sums import add_pairs, kept_finite, sum_pairs
-from hloexec.values import Array
-
-__all__ = ["gradients", "mean_and_variance", "normalized", "pair"]
 
 
 def mean_and_variance(x: Array) -> tuple[Pair, Pair]:

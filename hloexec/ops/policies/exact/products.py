@@ -20,17 +20,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.core.dtypes import ElementType
+from hloexec.core.precision import part_type
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
 from hloexec.ops.policies.exact.doubled import rounded_to_odd, scaled, two_product, two_sum
 from hloexec.ops.threads import for_each
-from hloexec.precision import part_type
-from hloexec.structs import frozen
-from hloexec.values import Array
-
-__all__ = ["ExactMultiplier", "exact_matrix_product"]
 
 _LENGTH = 1 << 10
 """Longer sums are made in pieces of this length, which leave 21 bits for a slice."""

@@ -6,12 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, power_of_two, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import error_function_coefficients, table
-from hloexec.values import Array
-
-__all__ = ["cube_root", "error_function", "hypotenuse_pair", "plain_error_function", "reciprocal_square_root"]
 
 
 def _mantissa_and_exponent(x: Array) -> tuple[Array, Array]:

@@ -12,17 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.core.dtypes import ElementType
+from hloexec.core.precision import part_type
+from hloexec.core.values import Array
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
 from hloexec.ops.policies.exact.doubled import Pair, rounded_to_odd, scaled
 from hloexec.ops.threads import in_blocks
-from hloexec.precision import part_type
-from hloexec.values import Array
-
-__all__ = ["add_by_key", "add_pairs", "can_reduce_exactly", "kept_finite", "reduce_exactly", "sum_pairs"]
 
 _CHUNK = 1 << 17
 """Terms that are widened at a time."""

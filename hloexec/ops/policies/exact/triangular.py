@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.complex_parts import from_parts
-from hloexec.values import Array
-
-__all__ = ["lower_factors", "solution"]
 
 
 def lower_factors(matrices: Array) -> Array:

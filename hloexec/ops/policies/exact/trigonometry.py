@@ -11,12 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from hloexec.core.values import Array
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import PI, cosine, fixed, parts, sine, table, two_over_pi_words
-from hloexec.values import Array
-
-__all__ = ["cos", "sin", "sin_and_cos_pairs", "tan"]
 
 _NODES = [fixed(Fraction(j, 64)) for j in range(52)]
 _SINE, _SINE_LOW = table(map(sine, _NODES))

@@ -1,7 +1,7 @@
 """The keys of what `--json` prints: each with its type and its meaning.
 
 A key means the same wherever it stands, so there is one table of keys, in parts by what a command is for
-(`hloexec.cli.commands`), and one for what is `shared`. Counts end in `_count` and sizes in `_bytes`.
+(`cli.commands`), and one for what is `shared`. Counts end in `_count` and sizes in `_bytes`.
 """
 
 from __future__ import annotations

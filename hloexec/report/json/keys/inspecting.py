@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["INSPECTING"]
-
 INSPECTING: Mapping[str, tuple[str, str]] = {
     # Modules.
     "parameters": ("[parameter]", "The parameters of the entry computation."),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["MAKING"]
-
 MAKING: Mapping[str, tuple[str, str]] = {
     # Extracted modules.
     "has_same_bits": ("flag", "Whether the extracted module gives the same bits."),

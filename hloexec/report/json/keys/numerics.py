@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["NUMERICS"]
-
 _VERDICTS = (
     "equal|rounding only|within tolerance|99 % within tolerance|median within tolerance|mean within tolerance|"
     "not decided|different"

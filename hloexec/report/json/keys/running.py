@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["RUNNING"]
-
 RUNNING: Mapping[str, tuple[str, str]] = {
     # Runs and steps.
     "printed": ("[literal]", "What --print asks for."),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["SHARED"]
-
 SHARED: Mapping[str, tuple[str, str]] = {
     # What every record says of itself, and of what was run.
     "schema": ("text", "Which record it is."),

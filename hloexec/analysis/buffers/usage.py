@@ -1,0 +1,182 @@
+"""The memory that a module's values need while it runs as scheduled, estimated from the module alone.
+
+Every value has a size, a memory space and a live range; values that share a buffer count once. Buffers get no
+addresses, so a compiler that packs them needs at least as much, unless it lets a result reuse the buffer of an operand
+that dies with it, which the live ranges count as live at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from hloexec.analysis.buffers.dataflow import analyse
+from hloexec.analysis.buffers.flattening import flatten
+from hloexec.analysis.buffers.live_ranges import lifetimes
+from hloexec.analysis.buffers.sizes import Target, byte_size, memory_space, target_of
+from hloexec.core.arguments import require_module
+from hloexec.core.ir import Module, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Described
+from hloexec.language.text.dumps.lines import index_text
+from hloexec.language.verifier import verify
+
+
+@frozen
+class LiveValue:
+    """A value: what an instruction defines at an index of its shape, and when it is needed.
+
+    `byte_size` is in bytes as the target's layout stores it, a tuple's being that of its table of pointers; `color` is
+    its memory space; `start` and `end` are positions in the schedule, both included; values of one `buffer` share
+    memory. A phi represents one of several values where control flow joins.
+    """
+
+    computation: str
+    instruction: str
+    index: tuple[int, ...]
+    shape: Shape
+    instruction_shape: Shape
+    byte_size: int
+    color: int
+    start: int
+    end: int
+    buffer: int
+    is_phi: bool
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        return self.instruction, self.index
+
+    @property
+    def label(self) -> str:
+        """`instruction` or, where it makes a tuple, `instruction{index}`."""
+        if self.instruction_shape is self.shape and not self.index and self.instruction_shape.is_array:
+            return self.instruction
+        return f"{self.instruction}{index_text(self.index)}"
+
+
+@frozen
+class Peak:
+    """The most bytes at once, and the first position in the schedule where that is so."""
+
+    bytes: int
+    time: int
+
+
+@frozen(slots=False, repr=False)
+class MemoryUsage(Described):
+    """The result of `memory_usage`. Bytes are those of one device."""
+
+    module_name: str
+    is_scheduled: bool
+    target: Target
+    sequence: tuple[tuple[str, str], ...]
+    """The instructions in order, as names of computation and instruction; computations that control flow calls stand
+    before the instruction that calls them."""
+    values: tuple[LiveValue, ...]
+    parameter_bytes: int
+    output_bytes: int
+
+    def __str__(self) -> str:
+        peak = self.peak
+        return f"{self.module_name}: at most {peak.bytes} bytes alive at once, at %{self.instruction_at(peak.time)}"
+
+    @cached_property
+    def peak(self) -> Peak:
+        """Where most is alive, all memory spaces together."""
+        return highest(self.values, len(self.sequence))
+
+    @cached_property
+    def peak_by_color(self) -> dict[int, Peak]:
+        """Where most is alive in each memory space."""
+        by_color: dict[int, list[LiveValue]] = {}
+        for value in sorted(self.values, key=lambda value: value.color):
+            by_color.setdefault(value.color, []).append(value)
+        return {color: highest(values, len(self.sequence)) for color, values in by_color.items()}
+
+    def alive_at(self, time: int) -> list[LiveValue]:
+        """The buffers alive at a position, each by its largest value there, largest first."""
+        found: dict[int, LiveValue] = {}
+        for value in self.values:
+            if value.start <= time <= value.end:
+                known = found.get(value.buffer)
+                if known is None or value.byte_size > known.byte_size:
+                    found[value.buffer] = value
+        return sorted(found.values(), key=lambda value: (-value.byte_size, value.instruction, value.index))
+
+    def bytes_at(self, time: int) -> int:
+        """The bytes that are alive at a position in the schedule."""
+        return sum(value.byte_size for value in self.alive_at(time))
+
+    def instruction_at(self, time: int) -> str:
+        """The name of the instruction at a position; the end of the program is where its last one is."""
+        return self.sequence[min(time, len(self.sequence) - 1)][1] if self.sequence else ""
+
+
+def memory_usage(module: Module) -> MemoryUsage:
+    """Compute the live ranges of all values of a module, and the memory that they need.
+
+    The order of instructions is that of the text if the module is scheduled, otherwise the order in which hloexec runs
+    them. Raises VerificationError if the module is not well-formed.
+    """
+    require_module(module)
+    verify(module)
+    flat = flatten(module)
+    dataflow = analyse(module, flat)
+    lives = lifetimes(module, flat, dataflow)
+    target = target_of(module)
+    buffer_of = {number: buffer for buffer, group in enumerate(lives.groups) for number in group}
+    values = tuple(
+        LiveValue(
+            computation=value.place.computation,
+            instruction=value.place.instruction,
+            index=value.place.index,
+            shape=value.shape,
+            instruction_shape=value.instruction.shape,
+            byte_size=byte_size(value.shape, target),
+            color=memory_space(value.shape),
+            start=lives.spans[value.number][0],
+            end=lives.spans[value.number][1],
+            buffer=buffer_of[value.number],
+            is_phi=value.is_phi,
+        )
+        for value in dataflow.values
+    )
+    entry = module.entry
+    parameters = {parameter.name for parameter in entry.parameters}
+    shown = dataflow.at[entry.name, entry.root_name].values()
+    outputs = {buffer_of[value.number] for group in shown for value in group}
+    return MemoryUsage(
+        module_name=module.name,
+        is_scheduled=module.is_scheduled,
+        target=target,
+        sequence=tuple((computation.name, instruction.name) for computation, instruction in flat.sequence),
+        values=values,
+        parameter_bytes=sum(
+            value.byte_size for value in values if value.computation == entry.name and value.instruction in parameters
+        ),
+        output_bytes=sum(max(values[number].byte_size for number in lives.groups[buffer]) for buffer in outputs),
+    )
+
+
+def highest(values: Sequence[LiveValue], end: int) -> Peak:
+    """The most bytes that the buffers of some values take at once, in a schedule of `end` instructions.
+
+    A buffer takes at any time what its largest value takes that is alive.
+    """
+    changes = [0] * (end + 2)
+    by_buffer: dict[int, list[LiveValue]] = {}
+    for value in values:
+        by_buffer.setdefault(value.buffer, []).append(value)
+    for members in by_buffer.values():
+        before = 0
+        for time in sorted({value.start for value in members} | {value.end + 1 for value in members}):
+            alive = max((value.byte_size for value in members if value.start <= time <= value.end), default=0)
+            changes[time] += alive - before
+            before = alive
+    peak, live = Peak(0, 0), 0
+    for time in range(end + 1):
+        live += changes[time]
+        if live > peak.bytes:
+            peak = Peak(live, time)
+    return peak

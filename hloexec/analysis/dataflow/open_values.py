@@ -1,0 +1,147 @@
+"""What HLO, or the text of a module, leaves open: elided constants, random numbers of an unspecified generator, the
+order in which a scatter writes, memory that nothing has written; and which results depend on it.
+
+Opcodes and library calls say it in their entries (`unspecified` in `ops.traits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import attrs
+
+from hloexec.analysis.dataflow.forward import Fact, ForwardAnalysis
+from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.structs import define, frozen
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.library_calls.registry import find_custom_call
+from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import Role, role_of
+from hloexec.ops.relations import Place
+
+_NONE: frozenset[Place] = frozenset()
+_SOME: frozenset[Place] = frozenset((("", ""),))
+
+
+@frozen
+class _Open(Fact["_Open"]):
+    """The places that leave a value open, its parts' aside."""
+
+    places: frozenset[Place] = frozenset()
+
+    def joined(self, other: _Open) -> _Open:
+        return attrs.evolve(self, places=self.places | other.places)
+
+    @property
+    def all(self) -> frozenset[Place]:
+        """With those of the parts."""
+        return frozenset().union(self.places, *(part.all for part in self.parts))
+
+    def with_places(self, places: frozenset[Place]) -> _Open:
+        """The same value, left open by further places."""
+        parts = tuple(part.with_places(places) for part in self.parts)
+        return _Open(self.places | places, parts=parts)
+
+
+def open_values(module: Module, elided: Container[str] = ()) -> dict[Place, str]:
+    """What leaves open what it gives, by computation and instruction, and why, as a clause; `elided` are the constants
+    whose values are known though the text elides them."""
+    found = {}
+    for computation in module:
+        for instruction in computation:
+            reason = _reason(module, instruction, elided)
+            if reason is not None:
+                found[computation.name, instruction.name] = reason
+    return found
+
+
+def _reason(module: Module, instruction: Instruction, elided: Container[str]) -> str | None:
+    role = role_of(instruction)
+    if role is Role.CONSTANT:
+        is_open = instruction.attributes.literal.is_elided and instruction.name not in elided
+        return "is elided in the text" if is_open else None
+    if role is Role.CUSTOM_CALL and find_custom_call(instruction.attributes.custom_call_target) is None:
+        return f"is the result of {instruction.attributes.custom_call_target}, which hloexec does not know"
+    rule = traits_of(instruction).unspecified
+    return None if rule is None else rule(instruction, module)
+
+
+def elides_constants(module: Module) -> bool:
+    """Whether the text of a module leaves out the value of a constant."""
+    constants = (each for computation in module for each in computation if role_of(each) is Role.CONSTANT)
+    return any(constant.attributes.literal.is_elided for constant in constants)
+
+
+def open_leaves(module: Module, values: Container[Place]) -> dict[tuple[int, ...], frozenset[Place]]:
+    """The leaves of the entry's result that depend on `values`, with those that they depend on."""
+    return _leaves(_Analysis(module, values))
+
+
+def depending_leaves(module: Module, values: Container[Place]) -> frozenset[tuple[int, ...]]:
+    """The leaves of the entry's result that depend on any of `values`."""
+    return frozenset(_leaves(_Whether(module, values)))
+
+
+def _leaves(analysis: _Analysis) -> dict[tuple[int, ...], frozenset[Place]]:
+    entry = analysis.module.entry
+    fact = analysis.run(entry, [analysis.nothing] * len(entry.parameters))
+    found = {}
+    for index, _ in leaf_shapes(entry.result_shape):
+        part, places = fact, fact.places
+        for number in index:
+            part = part.parts[number] if number < len(part.parts) else analysis.nothing
+            places |= part.places
+        if places:
+            found[index] = places
+    return found
+
+
+@define(eq=False)
+class _Analysis(ForwardAnalysis[_Open]):
+    """Follows open values through a module."""
+
+    values: Container[Place]
+
+    @property
+    def most_rounds(self) -> int:
+        """Places only ever come up, so there is an end."""
+        return 1_000_000
+
+    @property
+    def nothing(self) -> _Open:
+        return _Open()
+
+    def constant(self, instruction: Instruction, place: Place) -> _Open:
+        return _everywhere(instruction.shape, self._own(place))
+
+    def computed(
+        self, computation: Computation, instruction: Instruction, operands: list[_Open], place: Place
+    ) -> _Open:
+        places = self._own(place).union(*(operand.all for operand in operands))
+        for name in computation_names(instruction.attributes):
+            places |= self.run(self.module.by_name[name], [], is_final=False).all
+        return _everywhere(instruction.shape, places)
+
+    def looped(self, condition: Computation, body: Computation, state: _Open) -> _Open:
+        """How often a loop runs decides over all that it hands on."""
+        return state.with_places(self.run(condition, [state], is_final=False).all)
+
+    def chosen(self, choice: _Open, fact: _Open) -> _Open:
+        return fact.with_places(choice.all)
+
+    def _own(self, place: Place) -> frozenset[Place]:
+        return frozenset((place,)) if place in self.values else frozenset()
+
+
+@define(eq=False)
+class _Whether(_Analysis):
+    """Does not tell one place from another: sets of thousands take long to join."""
+
+    def _own(self, place: Place) -> frozenset[Place]:
+        return _SOME if place in self.values else _NONE
+
+
+def _everywhere(shape: Shape, places: frozenset[Place]) -> _Open:
+    if isinstance(shape, TupleShape) and places:
+        return _Open(parts=tuple(_everywhere(part, places) for part in shape.elements))
+    return _Open(places)

@@ -1,0 +1,308 @@
+"""Measuring the difference of two arrays of one shape, block by block: values of gigabytes take megabytes to compare.
+
+The first pass determines the magnitude of the numbers, so that no square overflows; the second compares the elements.
+Blocks with equal bits cost little more than reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.analysis.numerics.error_maps import ErrorMap, MapMaker
+from hloexec.analysis.numerics.leaves import blocks
+from hloexec.analysis.numerics.severities import absolute_errors, exceeds, severities, tolerates_nothing
+from hloexec.analysis.numerics.tolerances import Tolerance
+from hloexec.analysis.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array
+from hloexec.ops.common import wide
+
+PERCENTILES = (50, 90, 99, 100)
+_BLOCK = 1 << 16
+"""Number of elements processed at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
+MOST_ELEMENTS = 8
+"""How many of the first and of the worst elements are listed."""
+_SHARES = {"max": 100, "p99": 99, "median": 50}
+"""How many of a hundred elements have to be within the tolerance for a statistic, by nearest rank, to be so."""
+_EXACT_BUCKETS = 64
+"""Distances below this are counted each by itself, larger ones by octaves."""
+_BUCKETS_PER_OCTAVE = 32
+"""So percentiles are at most 3 % too low."""
+_BUCKETS = _EXACT_BUCKETS + 1 + 60 * _BUCKETS_PER_OCTAVE
+
+_Means: TypeAlias = Callable[[Array], Array] | None
+"""What gives the means of samples at flat places."""
+
+
+@frozen
+class ElementDifference:
+    """One element at which two arrays differ."""
+
+    index: tuple[int, ...]
+    actual: Any
+    expected: Any
+    absolute_error: float
+    """Infinite where only one of the two is a finite number."""
+    ulps: float
+    severity: float
+    """The error in units of the tolerance; the error itself where nothing is tolerated."""
+
+
+@frozen
+class Measured:
+    """The measurements of `LeafComparison` for two arrays of one shape."""
+
+    unequal: int
+    mismatches: int
+    max_absolute_error: float | None
+    mean_absolute_error: float | None
+    max_relative_error: float | None
+    mean_relative_error: float | None
+    ulp_percentiles: dict[int, float]
+    cosine: float | None
+    nans: tuple[int, int, int]
+    infinities: tuple[int, int, int]
+    unlike_zeros: int
+    mean_severity: float
+    infinite_mismatches: int
+    is_within: bool
+    """Whether the statistic of the errors that the tolerance is for is within it."""
+    first: tuple[ElementDifference, ...]
+    worst: tuple[ElementDifference, ...]
+    error_map: ErrorMap
+    tolerance: Tolerance
+
+    @property
+    def one_sided(self) -> int:
+        """In how many places one side has a NaN or an infinity that the other does not have."""
+        return sum(self.nans[1:]) + sum(self.infinities[1:])
+
+
+def measure(
+    actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None, means: _Means = None
+) -> Measured:
+    """Compare an array with another of the same dimensions and of a comparable type.
+
+    `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` give those of samples
+    at flat places.
+    """
+    accumulator = _Accumulator(actual, expected, tolerance, scales, means)
+    start = 0
+    for ours, theirs in blocks(_BLOCK, actual, expected):
+        accumulator.add(ours, theirs, start)
+        start += ours.size
+    return accumulator.result()
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude of a finite element; 1 where all are zero."""
+    largest = 0.0
+    with np.errstate(all="ignore"):
+        for (block,) in blocks(_BLOCK, array):
+            sizes = magnitudes(wide(block))
+            finite = np.isfinite(sizes)
+            largest = max(largest, float((sizes if finite.all() else sizes[finite]).max(initial=0.0)))
+    return largest or 1.0
+
+
+class _Accumulator:
+    """Everything that is counted, summed up and remembered on the second pass."""
+
+    def __init__(
+        self, actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None, means: _Means
+    ) -> None:
+        self._arrays = (actual, expected)
+        self._own_scales = None if scales is None else scales.reshape(-1)
+        self._means = means
+        self._narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
+        self._tolerance = tolerance
+        self._scales = _largest(actual), _largest(expected)
+        self._products = np.zeros(3)
+        self._histogram = np.zeros(_BUCKETS + 1, np.int64)
+        self._most_ulps = 0.0
+        self._absolute = _Mean()
+        self._relative = _Mean()
+        self._unequal = self._mismatches = self._unlike_zeros = self._infinite_mismatches = 0
+        self._severity_sum = 0.0
+        self._nans = np.zeros(3, np.int64)
+        self._infinities = np.zeros(3, np.int64)
+        self._first: list[ElementDifference] = []
+        self._worst: list[ElementDifference] = []
+        self._map = MapMaker(actual.shape)
+
+    def add(self, ours: Array, theirs: Array, start: int) -> None:
+        """Take one piece of both arrays into account."""
+        with np.errstate(all="ignore"):
+            x, y = wide(ours), wide(theirs)
+            same = same_bits(ours, theirs) if ours.dtype == theirs.dtype else _same_values(x, y)
+            self._count_placement(x, y)
+            self._absolute.count += ours.size
+            self._relative.count += ours.size
+            self._histogram[0] += int(np.count_nonzero(same))
+            places = np.flatnonzero(~same)
+            if places.size:
+                self._add_unequal(ours[places], theirs[places], x[places], y[places], places + start)
+
+    def _count_placement(self, x: Array, y: Array) -> None:
+        if x.dtype.kind not in "fc":
+            x, y = x.astype(np.float64), y.astype(np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            for counts, test in ((self._nans, np.isnan), (self._infinities, np.isinf)):
+                first, second = test(x), test(y)
+                counts += [np.sum(first & second), np.sum(first & ~second), np.sum(second & ~first)]
+            self._absolute.count -= int(np.sum(~finite))
+            self._relative.count -= int(np.sum(~finite))
+            x, y = x[finite], y[finite]
+        self._relative.count -= int(np.sum(y == 0))
+        x, y = x / self._scales[0], y / self._scales[1]
+        # Not by BLAS, whose threads would wait for one another on blocks as small as these.
+        self._products += [np.sum(first * second.conj()).real for first, second in ((x, y), (x, x), (y, y))]
+
+    def _add_unequal(self, ours: Array, theirs: Array, x: Array, y: Array, places: Array) -> None:
+        """Elements that are not the same, with their flat places."""
+        self._unequal += places.size
+        ulps = ulp_distances(ours, theirs)
+        errors = absolute_errors(x, y, ulps)
+        sizes = magnitudes(y)
+        if x.dtype.kind == "f":
+            self._unlike_zeros += int(np.sum((x == 0) & (y == 0)))
+        self._absolute.add(errors[np.isfinite(errors)])
+        related = np.isfinite(errors) & np.isfinite(sizes) & (sizes > 0)
+        self._relative.add(errors[related] / sizes[related])
+        self._add_ulps(ulps[~np.isinf(ulps)])
+        scales = None if self._own_scales is None else self._own_scales[places]
+        means = None if self._means is None else self._means(places)
+        found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
+        self._map.add(places, np.full(found.shape, np.inf) if tolerates_nothing(self._tolerance) else found)
+        too_bad = exceeds(found, self._tolerance)
+        self._mismatches += int(np.count_nonzero(too_bad))
+        self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
+        self._severity_sum += float(found.sum())
+        picked = np.flatnonzero(too_bad)[: MOST_ELEMENTS - len(self._first)]
+        count = min(MOST_ELEMENTS, places.size)
+        order = np.argpartition(-found, count - 1)[:count]
+        for kept, chosen in ((self._first, picked), (self._worst, order)):
+            kept += [
+                _element(*self._arrays, int(places[k]), float(errors[k]), float(ulps[k]), float(found[k]))
+                for k in chosen
+            ]
+        self._worst.sort(key=lambda element: (-element.severity, -element.absolute_error, element.index))
+        del self._worst[MOST_ELEMENTS:]
+
+    def _add_ulps(self, distances: Array) -> None:
+        self._most_ulps = max(self._most_ulps, float(distances.max(initial=0.0)))
+        whole = np.ceil(distances)
+        fraction, exponent = np.frexp(whole)
+        octave = np.maximum(exponent - 7, 0)
+        coarse = _EXACT_BUCKETS + octave * _BUCKETS_PER_OCTAVE + ((2 * fraction - 1) * _BUCKETS_PER_OCTAVE).astype(int)
+        buckets = np.where(whole < _EXACT_BUCKETS, whole, coarse).astype(np.int64)
+        self._histogram += np.bincount(np.minimum(buckets, _BUCKETS), minlength=_BUCKETS + 1)
+
+    def result(self) -> Measured:
+        dot, first, second = self._products
+        is_known = first > 0 and second > 0
+        return Measured(
+            unequal=self._unequal,
+            mismatches=self._mismatches,
+            max_absolute_error=self._absolute.largest if self._absolute.count else None,
+            mean_absolute_error=self._absolute.mean,
+            max_relative_error=self._relative.largest if self._relative.count else None,
+            mean_relative_error=self._relative.mean,
+            ulp_percentiles=self._percentiles(),
+            cosine=float(dot / np.sqrt(first) / np.sqrt(second)) if is_known else None,
+            nans=_three(self._nans),
+            infinities=_three(self._infinities),
+            unlike_zeros=self._unlike_zeros,
+            mean_severity=self._mean_severity,
+            infinite_mismatches=self._infinite_mismatches,
+            is_within=self._is_within(),
+            first=tuple(self._first),
+            worst=tuple(self._worst),
+            error_map=self._map.result(),
+            tolerance=self._tolerance,
+        )
+
+    @property
+    def _mean_severity(self) -> float:
+        return self._severity_sum / max(1, self._arrays[0].size)
+
+    def _is_within(self) -> bool:
+        """Where NaN or an infinity stands on one side only, there is no error that a statistic could take in."""
+        statistic, count = self._tolerance.check_error, self._arrays[0].size
+        if self._infinite_mismatches:
+            return False
+        if statistic == "mean":
+            return not exceeds(np.asarray(self._mean_severity), self._tolerance)
+        return 100 * (count - self._mismatches) >= _SHARES[statistic] * count
+
+    def _percentiles(self) -> dict[int, float]:
+        total = int(self._histogram.sum())
+        if not total:
+            return {}
+        buckets = np.searchsorted(np.cumsum(self._histogram), [total * percentile / 100 for percentile in PERCENTILES])
+        distances = [*(min(_smallest_of(bucket), self._most_ulps) for bucket in buckets[:-1].tolist()), self._most_ulps]
+        return dict(zip(PERCENTILES, distances, strict=True))
+
+
+@define
+class _Mean:
+    """A mean over elements most of which are zero, and the largest of them."""
+
+    count: int = 0
+    largest: float = 0.0
+    total: float = 0.0
+
+    def add(self, errors: Array) -> None:
+        self.largest = max(self.largest, float(errors.max(initial=0.0)))
+        self.total += float(errors.sum())
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.count if self.count > 0 else None
+
+
+def _smallest_of(bucket: int) -> float:
+    """The smallest distance that falls into a bucket."""
+    if bucket < _EXACT_BUCKETS:
+        return float(bucket)
+    octave, part = divmod(bucket - _EXACT_BUCKETS, _BUCKETS_PER_OCTAVE)
+    return float((_BUCKETS_PER_OCTAVE + part) * 2 ** (octave + 1))
+
+
+def _same_values(x: Array, y: Array) -> Array:
+    """Of values of two types: whether they are the same number with the same sign, or both NaN."""
+    if x.dtype.kind == "c":
+        return _same_values(x.real, y.real) & _same_values(x.imag, y.imag)
+    if x.dtype.kind != "f":
+        return np.asarray(x == y)
+    return np.asarray(((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y)))
+
+
+def elements_at(actual: Array, expected: Array, places: Array) -> tuple[ElementDifference, ...]:
+    """The first of the differing elements at flat places, with their distance in ULPs for their error."""
+    first = places[:MOST_ELEMENTS]
+    pairs = zip(first.tolist(), ulp_distances(actual.flat[first], expected.flat[first]).tolist(), strict=True)
+    return tuple(_element(actual, expected, place, ulps, ulps, ulps) for place, ulps in pairs)
+
+
+def _element(
+    actual: Array, expected: Array, place: int, error: float, ulps: float, severity: float
+) -> ElementDifference:
+    index = tuple(map(int, np.unravel_index(place, actual.shape)))
+    error = np.inf if np.isnan(error) else error
+    return ElementDifference(index, _scalar(actual[index]), _scalar(expected[index]), error, ulps, severity)
+
+
+def _scalar(element: object) -> Any:
+    """An element as a Python number."""
+    return wide(np.asarray(element).reshape(1))[0].item()
+
+
+def _three(counts: Array) -> tuple[int, int, int]:
+    both, only_actual, only_expected = map(int, counts)
+    return both, only_actual, only_expected

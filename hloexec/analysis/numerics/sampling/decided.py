@@ -1,0 +1,339 @@
+"""Elements of which rounding chooses between separate values: the sign of a number that is nearly 0 (as in the first
+step of Adam or of Lion), a floor at a tie, a route.
+
+Where these may be what makes leaves different, samples of the elements at hand are looked at one by one, from 64 runs
+that round at random. An element whose sides lie in two groups (`numerics.sampling.groups`) is *not decided*. If
+they lie in one, its spread is that group's. If its samples are no groups but vary far more than the first runs showed,
+its spread is that of all of them. All other elements, and the leaves' rows, are judged as ever, with the spreads of the
+first runs: those of 64 runs hold the other groups, too.
+
+A value that rounding yields with the probability p is not among N samples with (1 − p)ᴺ: one with p = 5 % is missed by
+64 samples four times in a hundred, and one with 1 % half of the time. What no sample shows remains *different*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.analysis.dataflow.decisions import decided_leaves, steep_leaves
+from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
+from hloexec.analysis.numerics.leaves import Pair, blocks
+from hloexec.analysis.numerics.measuring import MOST_ELEMENTS
+from hloexec.analysis.numerics.sampling.groups import Group, Membership, groups_of, membership, reach_of
+from hloexec.analysis.numerics.sampling.runs import Sampled
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
+from hloexec.analysis.numerics.sequential import MOST_BESIDE
+from hloexec.analysis.numerics.severities import absolute_errors, exceeds, severities
+from hloexec.analysis.numerics.ulps import narrower, same_bits, ulp_distances
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import Module
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array, label_of
+from hloexec.ops.common import wide
+
+_CHANCE = 0.01
+"""Of rounding alone being farther from the centre of its group, in some element of a leaf."""
+_SHARE = 1 / 16
+"""So many elements may be different where decisions are behind a leaf; a fault of a whole leaf is in more."""
+_SHARE_BY_STEEPNESS = 1 / 100
+"""And where only quotients and poles are."""
+_FEW_ROWS = 8
+"""Or those of one row of so many: a route decides over a whole row."""
+_MOST_PLACES = 1 << 16
+_GROWN = 3.0
+"""All samples of an element vary so many times more than the first ones where they are its spread."""
+_FIRST = 4
+_BLOCK = 1 << 16
+
+_Judge: TypeAlias = Callable[[Mapping[str, Spread], Sequence[Pair]], Sequence[LeafComparison]]
+"""What compares pairs with these spreads."""
+
+
+def with_groups(
+    found: Comparison,
+    pairs: Sequence[Pair],
+    spreads: Mapping[str, Spread],
+    sample: Callable[..., Iterator[Sampled]],
+    judge: _Judge,
+    module: Module,
+) -> Comparison:
+    """A comparison, with elements between whose values rounding chooses *not decided*.
+
+    `sample` takes samples in stages, as `sampled_in_stages` of the `module` does; `judge` compares leaves with spreads.
+    """
+    arrays = {label: (actual, expected) for label, actual, expected in pairs}
+    labels = _Labels(module)
+    places = _beyond(found, arrays, spreads, labels)
+    count = sum(each.size for each in places.values())
+    if not 0 < count <= _MOST_PLACES:
+        return found
+
+    def looks_of(runs: Sampled) -> dict[str, _Look]:
+        leaves = (leaf for leaf in found.leaves if leaf.label in places)
+        return {
+            leaf.label: _Look.of(
+                leaf,
+                arrays[leaf.label],
+                places[leaf.label],
+                runs.kept[leaf.label],
+                labels.is_steep(leaf.label),
+            )
+            for leaf in leaves
+        }
+
+    looks = _looks(sample(stages=STAGES, kept=places), places.keys(), looks_of)
+    return _judged(pairs, spreads, looks, judge) if looks else found
+
+
+@define(slots=False, eq=False)
+class _Labels:
+    """The labels of leaves that what chooses is behind."""
+
+    _module: Module
+
+    def decides(self, label: str) -> bool:
+        """Whether a decision about floats is behind a leaf."""
+        return _has(self._decided, label)
+
+    def is_steep(self, label: str) -> bool:
+        """Whether a quotient or a pole is."""
+        return _has(self._steep, label)
+
+    def chooses(self, label: str) -> bool:
+        """Whether either is."""
+        return self.decides(label) or self.is_steep(label)
+
+    @cached_property
+    def _decided(self) -> frozenset[str]:
+        return frozenset(map(label_of, decided_leaves(self._module)))
+
+    @cached_property
+    def _steep(self) -> frozenset[str]:
+        return frozenset(map(label_of, steep_leaves(self._module)))
+
+
+def _has(labels: frozenset[str], label: str) -> bool:
+    """Whether a leaf is among those of a device's result; of several devices', labels have the number in front."""
+    rest = label.partition(".")[2]
+    lone = ("value", "0") if label in ("value", "0") else ()
+    return not labels.isdisjoint((label, rest or "value", *lone))
+
+
+def _beyond(
+    found: Comparison,
+    arrays: Mapping[str, tuple[Array | None, Array | None]],
+    spreads: Mapping[str, Spread],
+    labels: _Labels,
+) -> dict[str, Array]:
+    """Elements that are beyond their tolerance, by leaf; none where a leaf is different that is so as a whole."""
+    places = {}
+    for leaf in found.different:
+        if leaf.measured is None or leaf.tolerance.is_given or leaf.ulp_type[:1] == "c":
+            return {}
+        # What is off as a whole is a fault.
+        if leaf.severity_beside * leaf.tolerance.factor > MOST_BESIDE:
+            return {}
+        most = _SHARE if labels.decides(leaf.label) else _SHARE_BY_STEEPNESS
+        if not labels.chooses(leaf.label):
+            return {}
+        sizes = _severities(leaf, arrays[leaf.label], spreads.get(leaf.label))
+        if sizes is None:
+            return {}
+        is_off = exceeds(sizes, leaf.tolerance) & (sizes > 0)
+        others = float(sizes[~is_off].sum()) / max(1, int(np.count_nonzero(~is_off)))
+        if not _are_few(is_off, most) or others * leaf.tolerance.factor > MOST_BESIDE:
+            return {}
+        places[leaf.label] = np.flatnonzero(is_off)
+    return places
+
+
+def _are_few(is_off: Array, most: float) -> bool:
+    if np.count_nonzero(is_off) <= max(MOST_ELEMENTS, most * is_off.size):
+        return True
+    rows = is_off.reshape(-1, is_off.shape[-1] if is_off.ndim else 1).any(-1)
+    return bool(np.count_nonzero(rows) <= max(1, rows.size // _FEW_ROWS))
+
+
+def _severities(leaf: LeafComparison, sides: tuple[Array | None, Array | None], spread: Spread | None) -> Array | None:
+    """The severity of each element; 0 where both sides are the same."""
+    actual, expected = sides
+    if actual is None or expected is None or not actual.size:
+        return None
+    entry = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
+    found = np.zeros(actual.size)
+    scales = None if spread is None else spread.scales
+    if scales is not None and scales.shape != actual.shape:
+        return None
+    start = 0
+    for ours, theirs, own in blocks(_BLOCK, actual, expected, actual if scales is None else scales):
+        x, y = wide(ours), wide(theirs)
+        same = same_bits(ours, theirs) if ours.dtype == theirs.dtype else x == y
+        places = np.flatnonzero(~same)
+        if places.size:
+            x, y, ulps = x[places], y[places], ulp_distances(ours[places], theirs[places])
+            means = None if spread is None or spread.means is None else spread.means(places + start)
+            mine = None if spread is None else own[places]
+            with np.errstate(all="ignore"):
+                sizes = severities(x, y, absolute_errors(x, y, ulps), ulps, leaf.tolerance, entry, mine, means)
+            found[places + start] = sizes
+        start += ours.size
+    return found.reshape(actual.shape)
+
+
+def _looks(
+    stages: Iterator[Sampled], labels: Set[str], looks_of: Callable[[Sampled], dict[str, _Look]]
+) -> dict[str, _Look]:
+    """What all runs show; nothing where that changes no verdict. Where many are off, a third of the runs tells."""
+    looks: dict[str, _Look] = {}
+    for count, runs in zip(STAGES, stages, strict=False):
+        if runs.failure or runs.kept.keys() != labels:
+            return {}
+        if count == SAMPLES:
+            continue
+        looks = looks_of(runs)
+        if count < STAGES[-1] and any(look.are_many_failing for look in looks.values()):
+            return {}
+    return looks
+
+
+@frozen(eq=False)
+class _Look:
+    """What the samples of elements of a leaf show."""
+
+    leaf: LeafComparison
+    places: Array
+    open: Mapping[int, tuple[Group, ...]]
+    """Elements whose sides are in two groups."""
+    scales: Mapping[int, float]
+    """What the spread of others is that have groups, or that vary far more than the first samples."""
+    grown: Mapping[int, float]
+    """The standard deviations of those that have none."""
+    failing: int
+    """How many are in no group."""
+    samples: int
+
+    @property
+    def are_many_failing(self) -> bool:
+        return self.failing > max(MOST_ELEMENTS, self.places.size // 4)
+
+    @classmethod
+    def of(
+        cls,
+        leaf: LeafComparison,
+        sides: tuple[Array | None, Array | None],
+        places: Array,
+        kept: Array,
+        is_steep: bool,
+    ) -> _Look:
+        """`kept` has a row of samples for each run."""
+        actual, expected = sides
+        assert actual is not None
+        assert expected is not None
+        chance = _CHANCE / max(1, leaf.count)
+        chosen: dict[int, tuple[Group, ...]] = {}
+        scales: dict[int, float] = {}
+        grown: dict[int, float] = {}
+        failing = 0
+        for place, x, y, own in zip(places.tolist(), _f64(actual, places), _f64(expected, places), kept.T, strict=True):
+            last = leaf.tolerance.atol + leaf.tolerance.rtol * float(np.abs(own).max(initial=0.0))
+            groups = groups_of(own, last)
+            if not groups:
+                if np.isfinite(own).all():
+                    grown[place] = float(np.std(own, ddof=1))
+                failing += not abs(x - y) <= reach_of(grown.get(place, 0.0), len(own) - 1, last, chance)
+                continue
+            where = membership(float(x), float(y), groups, last, chance, is_steep=is_steep)
+            if where is Membership.OTHER:
+                chosen[place] = groups
+                continue
+            failing += where is not Membership.SAME
+            if where is Membership.BETWEEN and is_steep:
+                continue
+            scale = max(group.scale for group in groups)
+            is_within = where is Membership.SAME and leaf.tolerance.factor
+            # The mean of all samples, which errors are measured from, too, is not that of the group.
+            scales[place] = max(scale, abs(float(x - y)) / leaf.tolerance.factor) if is_within else scale
+        return cls(leaf, places, chosen, scales, grown, failing, len(kept))
+
+    def spread(self, before: Spread) -> Spread:
+        """The spread of the leaf with that of its groups."""
+        scales = before.scales.copy()
+        flat = scales.reshape(-1)
+        for place, scale in self.scales.items():
+            flat[place] = scale
+        for place, scale in self.grown.items():
+            if scale > _GROWN * flat[place]:
+                flat[place] = scale
+        return attrs.evolve(before, scales=scales)
+
+    def masked(self, pair: Pair) -> Pair:
+        """The pair with elements that are not decided as they are expected."""
+        label, actual, expected = pair
+        if not self.open or actual is None or expected is None:
+            return pair
+        mask = self.mask(expected)
+        return label, np.where(mask, expected.astype(actual.dtype), actual), expected
+
+    def mask(self, array: Array) -> Array:
+        """Which elements are not decided."""
+        mask = np.zeros(array.size, np.bool_)
+        mask[list(self.open)] = True
+        return mask.reshape(array.shape)
+
+    def undecided(self, shape: tuple[int, ...]) -> Undecided:
+        """What is not decided, and why."""
+        indices = [tuple(map(int, np.unravel_index(place, shape))) for place in list(self.open)[:_FIRST]]
+        groups = next(iter(self.open.values()))
+        values = " and ".join(f"{group.centre:.6g} in {group.count}" for group in groups)
+        where = f"[{', '.join(map(str, indices[0]))}]" if shape else "it"
+        reason = (
+            f"rounding chooses between values that are far apart, and both sides are among them: of {self.samples} "
+            f"runs that round at random, {where} is {values}"
+        )
+        return Undecided(len(self.open), tuple(indices), (), reason)
+
+
+def _judged(
+    pairs: Sequence[Pair],
+    spreads: Mapping[str, Spread],
+    looks: Mapping[str, _Look],
+    judge: _Judge,
+) -> Comparison:
+    """The comparison with what the samples show."""
+    own = {label: looks[label].spread(each) if label in looks else each for label, each in spreads.items()}
+    masked = [looks[pair[0]].masked(pair) if pair[0] in looks else pair for pair in pairs]
+    rest = judge(own, masked)
+    whole = {leaf.label: leaf for leaf in judge(own, pairs)}
+    shapes = {label: expected.shape for label, _, expected in pairs if expected is not None}
+    return Comparison(
+        tuple(
+            _joined(leaf, whole[leaf.label], looks[leaf.label].undecided(shapes[leaf.label]))
+            if leaf.label in looks and looks[leaf.label].open
+            else leaf
+            for leaf in rest
+        )
+    )
+
+
+def _joined(rest: LeafComparison, whole: LeafComparison, undecided: Undecided) -> LeafComparison:
+    """A leaf of which some elements are not decided."""
+    other = rest.undecided
+    if other is not None:
+        undecided = Undecided(
+            undecided.element_count + other.element_count,
+            (undecided.first + other.first)[:_FIRST],
+            other.instructions,
+            f"{undecided.reason}; {other.reason}",
+        )
+    if rest.verdict is Verdict.DIFFERENT:
+        return attrs.evolve(rest, undecided=undecided)
+    return attrs.evolve(whole, verdict=Verdict.NOT_DECIDED, undecided=undecided)
+
+
+def _f64(array: Array, places: Array) -> Array:
+    return wide(array.reshape(-1)[places]).astype(np.float64)

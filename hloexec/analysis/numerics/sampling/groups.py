@@ -1,0 +1,114 @@
+"""Samples of one element that fall into groups: a decision (a floor at a tie, the sign of what is nearly 0, a route)
+goes one way in some runs, and the other way in the others.
+
+A standard deviation of all samples says nothing of such an element. Each group has a centre and a spread of its own,
+and a number belongs to the group whose centre it is nearest to. Groups are separate if each gap between them is twice
+as wide as all of them together, and wider than a few last roundings.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from hloexec.analysis.numerics.sampling.student import student_quantile
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+
+_MOST_GROUPS = 4
+_ROUNDINGS = 4.0
+"""How many times wider than what the last roundings take each gap between groups is."""
+_GAP = 2.0
+"""And how many times wider than all groups together."""
+_TAIL = 1 / 64
+"""How much of the gap to the next group the tail of a group takes, beside a pole."""
+_PRIOR = 4.0
+"""For how many samples of a group the spread within all groups counts."""
+_MOST_FACTOR = 5.5
+"""As of other spreads (`numerics.sampling.spread`)."""
+
+
+@frozen
+class Group:
+    """Samples of an element that lie close together."""
+
+    centre: float
+    count: int
+    scale: float
+    """Their standard deviation, drawn towards that within all groups."""
+    degrees: float
+
+
+class Membership(enum.Enum):
+    """Where two numbers lie."""
+
+    SAME = "in one group, as far apart as its spread explains"
+    OTHER = "in two groups, or in the tail of one"
+    BETWEEN = "one of them between groups"
+    NONE = "one of them beyond all groups"
+
+
+def groups_of(samples: Array, last: float) -> tuple[Group, ...]:
+    """The groups that samples of an element fall into; empty where they are not separate, or not all finite. `last` is
+    what its last roundings take."""
+    found = np.sort(np.asarray(samples, np.float64))
+    if not np.isfinite(found).all():
+        return ()
+    gaps = np.diff(found)
+    order = np.argsort(-gaps, kind="stable")
+    for count in range(1, min(_MOST_GROUPS, gaps.size + 1)):
+        cuts = np.sort(order[:count])
+        smallest = float(gaps[cuts].min())
+        within = float(found[-1] - found[0] - gaps[cuts].sum())
+        if smallest > _ROUNDINGS * last and smallest > _GAP * within:
+            edges = [0, *(cuts + 1).tolist(), found.size]
+            return _groups([found[i:j] for i, j in pairwise(edges)])
+    return ()
+
+
+def _groups(parts: Sequence[Array]) -> tuple[Group, ...]:
+    squares = [float(np.sum((part - part.mean()) ** 2)) for part in parts]
+    degrees = sum(part.size - 1 for part in parts)
+    common = sum(squares) / degrees if degrees else 0.0
+    return tuple(
+        Group(
+            float(part.mean()),
+            part.size,
+            math.sqrt((own + _PRIOR * common) / (part.size - 1 + _PRIOR)),
+            part.size - 1 + _PRIOR,
+        )
+        for part, own in zip(parts, squares, strict=True)
+    )
+
+
+def membership(
+    x: float, y: float, groups: Sequence[Group], last: float, chance: float, *, is_steep: bool
+) -> Membership:
+    """Where the two sides of an element lie; rounding alone is farther from a centre with the given chance.
+
+    Near a pole, groups have long tails towards each other: a side may be a small share of the way to the next group
+    away from its own.
+    """
+    first, second = (min(groups, key=lambda group: abs(side - group.centre)) for side in (x, y))
+    is_far = False
+    for side, group in ((x, first), (y, second)):
+        distance = abs(side - group.centre)
+        if not distance <= reach_of(group.scale, group.degrees, last, chance):
+            is_far = True
+            gap = min(abs(group.centre - other.centre) for other in groups if other is not group)
+            if not (is_steep and distance <= _TAIL * gap):
+                return Membership.NONE if _is_outside(side, groups) else Membership.BETWEEN
+    return Membership.SAME if first is second and not is_far else Membership.OTHER
+
+
+def _is_outside(side: float, groups: Sequence[Group]) -> bool:
+    return not groups[0].centre <= side <= groups[-1].centre
+
+
+def reach_of(scale: float, degrees: float, last: float, chance: float) -> float:
+    """How far off rounding may be."""
+    return math.hypot(last, min(_MOST_FACTOR, student_quantile(degrees, chance)) * scale)

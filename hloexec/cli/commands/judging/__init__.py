@@ -1,0 +1,1 @@
+"""Commands that judge results: `compare`, `diff`, `triage`."""

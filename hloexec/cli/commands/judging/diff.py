@@ -1,0 +1,203 @@
+"""`hloexec diff`: find the instruction that makes two modules differ."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.inputs.loading import prepared
+from hloexec.cli.options import html_option, json_option, named_policy
+from hloexec.cli.reports import show_report, write_run_page
+from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.core.errors import HloError, HloWarning
+from hloexec.core.structs import frozen
+
+if TYPE_CHECKING:
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.ops.policies.policy import NumericsPolicy
+    from hloexec.report.judging.pairs import SavedPair
+    from hloexec.tools.diffing import Diff
+
+
+@frozen
+class DiffOptions:
+    """The options that hold for modules and for folders."""
+
+    policies: tuple[NumericsPolicy, NumericsPolicy]
+    """Of `before` and `after`."""
+    top: int
+    runs: int
+    budget: float | None
+    html: str | None
+    as_json: bool
+    given: RunOptions
+
+
+@click.command(
+    "diff",
+    epilog=examples(
+        "hloexec diff before.hlo after.hlo",
+        "hloexec diff before.hlo after.hlo \\\n  --numerics-after tf32",
+        "hloexec diff before.hlo after.hlo --extract part",
+    ),
+)
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path(), required=False)
+@click.option("--numerics-before", metavar="POLICY", help="Numerics policy of BEFORE.  [default: --numerics]")
+@click.option("--numerics-after", metavar="POLICY", help="Numerics policy of AFTER.  [default: --numerics]")
+@click.option(
+    "--module", "select", metavar="NAME", multiple=True, help="For folders: compare only this module. May be repeated."
+)
+@click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of findings.")
+@click.option(
+    "--runs",
+    metavar="N",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    help="End the search of a pair of modules after the work of N runs of an instruction (a large one counts as "
+    "several), and show the best that was found; so does Ctrl-C.",
+)
+@click.option(
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    help="End it after this time, too: what is found then depends on the machine.",
+)
+@click.option(
+    "--extract",
+    "folder",
+    metavar="DIR",
+    help="Write what shows the first finding to DIR, which must be new: before.hlo, after.hlo and inputs.npz.",
+)
+@html_option
+@run_options
+@json_option
+def command(
+    before: str,
+    after: str | None,
+    numerics_before: str | None,
+    numerics_after: str | None,
+    select: tuple[str, ...],
+    top: int,
+    runs: int,
+    budget: float | None,
+    folder: str | None,
+    html: str | None,
+    as_json: bool,
+    given: RunOptions,
+) -> int:
+    """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
+
+    BEFORE and AFTER may be folders that XLA wrote with --xla_dump_to. For one folder, each module is compared before
+    optimization, after each pass (--xla_dump_hlo_pass_re=.*) and after optimization, to find the pass that changed the
+    result. For two folders, modules of the same name are compared.
+
+    Instructions are matched by their values, not by their names, through fusions, loops and layouts. Prints `agree` if
+    the results have the same bits, `rounding only` if rounding explains the difference, and otherwise the instructions
+    of AFTER whose operands are as in BEFORE but whose results are not, in data-flow order. They are found by a search
+    back from the results that differ; each is replaced by its counterpart to see whether the results come right. Exits
+    with 0 if the modules agree or differ by rounding only, with 1 if they differ, with 2 if they cannot be compared.
+
+    With --extract, what is to blame and what it should be become two small modules, DIR/after.hlo and DIR/before.hlo,
+    with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
+    """
+    policies = (
+        named_policy(numerics_before or given.numerics, "--numerics-before" if numerics_before else "--numerics"),
+        named_policy(numerics_after or given.numerics, "--numerics-after" if numerics_after else "--numerics"),
+    )
+    chosen = DiffOptions(policies, top, runs, budget, html, as_json, given)
+    if os.path.isdir(before):
+        if after is not None and not os.path.isdir(after):
+            raise click.UsageError(
+                f"{before} is a folder, but {after} is not; give one folder, two folders, or two modules"
+            )
+        if folder is not None:
+            raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
+        from hloexec.cli.commands.judging.diff_folders import diff_dumps
+
+        return diff_dumps(before, after, select, chosen)
+    if after is None:
+        raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
+    if select:
+        raise click.UsageError("--module selects modules of folders, but these are files")
+    return _diff_files(before, after, folder, chosen)
+
+
+def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions) -> int:
+    """The exit code of a diff of two modules, once it is shown."""
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.core.files import require_new_folder
+    from hloexec.language.loading import load
+    from hloexec.report.judging.diffs import diff_record, diff_view, sides_record
+    from hloexec.report.judging.pairs import pair_record
+    from hloexec.tools.diffing import diff
+
+    if folder is not None:
+        require_new_folder(folder)
+    given, policies = chosen.given, chosen.policies
+    run = prepared(before, given)
+    other = load(after)
+    options = {key: value for key, value in run.options.items() if key != "numerics"}
+    # What BEFORE says itself does not hold for AFTER.
+    options |= {"replicas": given.replicas, "partitions": given.partitions}
+    with ProgressBar() as progress:
+        found = diff(
+            run.module,
+            other,
+            run.inputs,
+            numerics=policies,
+            top=chosen.top,
+            runs=chosen.runs,
+            budget=chosen.budget,
+            observers=[progress],
+            **options,
+        )
+        limits = {"runs": chosen.runs, "budget": chosen.budget}
+        saved = None if folder is None or not found.findings else _saved(found, folder, {**options, **limits}, progress)
+    on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
+    view = partial(diff_view, found, command=on_after.command, saved=saved)
+
+    def record() -> dict[str, object]:
+        sides, extraction = sides_record(before, after, policies, given.seed), saved and pair_record(saved)
+        return {**sides, **diff_record(found), "extraction": extraction}
+
+    show_report("diff", chosen.as_json, record, lambda: view(chosen.top), on_after.module if found.findings else None)
+    if folder is not None and not found.findings and not chosen.as_json:
+        click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
+    if chosen.html is not None:
+        write_run_page(chosen.html, found, on_after, view, (("before", before), ("after", after)))
+    return 0 if found.agrees else 3 if found.verdict == "not decided" else 1
+
+
+def _saved(found: Diff, folder: str, options: Mapping[str, Any], progress: ProgressBar) -> SavedPair | None:
+    """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
+    from hloexec.report.judging.pairs import SavedPair
+    from hloexec.tools.diffing import diff
+
+    try:
+        pair = found.extract()
+    except HloError as error:
+        warnings.warn(f"the first finding cannot be extracted: {error}", HloWarning, stacklevel=2)
+        return None
+    pair.save(folder)
+    if pair.before is None or not pair.is_comparable:
+        return SavedPair(pair, folder)
+    kept = {key: value for key, value in options.items() if key not in ("replicas", "partitions")}
+    if isinstance(kept.get("elided"), Mapping):
+        # Values by name may be for constants that are not in the new modules.
+        del kept["elided"]
+    kept |= {"numerics": pair.numerics, "observers": [progress]}
+    try:
+        return SavedPair(pair, folder, diff(pair.before, pair.after, pair.inputs, **kept))
+    except (HloError, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error
+        warnings.warn(f"what was extracted is written, but not compared: {reason}", HloWarning, stacklevel=2)
+        return SavedPair(pair, folder)

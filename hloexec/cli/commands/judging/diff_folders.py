@@ -1,0 +1,75 @@
+"""`hloexec diff` on folders that XLA dumped: every module, every pass."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from hloexec.cli.inputs.loading import values_per_device
+from hloexec.cli.problems import as_options, commands_at_hand
+from hloexec.cli.reports import show_report, write_command_page
+
+if TYPE_CHECKING:
+    from hloexec.cli.commands.judging.diff import DiffOptions
+    from hloexec.core.ir import Module
+    from hloexec.core.values import Value
+    from hloexec.tools.diffing.folders import ModuleDiff
+
+
+def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: DiffOptions) -> int:
+    """Compare the modules of one or two dump folders, show the result, and return the exit code."""
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.engine.devices.topology import topology_of
+    from hloexec.report.judging.diffs import sides_record
+    from hloexec.report.judging.folder_diffs import folder_record, folder_view
+    from hloexec.tools.diffing.folders import diff_folders
+
+    given, policies = chosen.given, chosen.policies
+    if other is None and policies[0] != policies[1]:
+        raise click.UsageError("all stages of one folder run under one policy; give --numerics alone")
+
+    def inputs(module: Module) -> list[list[Value]]:
+        topology = topology_of(module, given.replicas, given.partitions)
+        return values_per_device(module, topology, given)
+
+    settings = given.settings()
+    with ProgressBar() as progress:
+        found = diff_folders(
+            folder,
+            other,
+            inputs,
+            select=select,
+            top=chosen.top,
+            runs=chosen.runs,
+            budget=chosen.budget,
+            observers=[progress],
+            replicas=given.replicas,
+            partitions=given.partitions,
+            memory_limit=given.memory_limit,
+            **{**settings, "numerics": policies},
+            seed=given.seed,
+        )
+    found = attrs.evolve(found, modules=tuple(map(_in_options, found.modules)))
+    words = given.words()
+
+    def command(name: str, *arguments: str) -> str:
+        return shlex.join(["hloexec", name, *arguments, *words])
+
+    view = partial(folder_view, found, command=command)
+    sides = sides_record(folder, other, policies, given.seed)
+    show_report("diff-folders", chosen.as_json, lambda: {**sides, **folder_record(found)}, lambda: view(chosen.top))
+    if chosen.html is not None:
+        folders = folder if other is None else f"{folder}, {other}"
+        write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.seed))))
+    return {"differ": 1, "not compared": 2, "not decided": 3}.get(found.outcome, 0)
+
+
+def _in_options(module: ModuleDiff) -> ModuleDiff:
+    """What keeps stages from running, as options say it."""
+    steps = [attrs.evolve(step, reason=as_options(step.reason, commands_at_hand())) for step in module.steps]
+    return attrs.evolve(module, steps=tuple(steps))

@@ -1,0 +1,117 @@
+"""`hloexec triage`: judge all modules of a folder, and group those that differ for the same cause."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.options import ByteCount, html_option, json_option
+from hloexec.cli.reports import show_report, write_command_page
+from hloexec.cli.run_options import run_option
+
+
+@click.command(
+    "triage",
+    epilog=examples(
+        "hloexec triage dumps -o found",
+        "hloexec triage dumps --jobs 2",
+    ),
+)
+@click.argument("folder", type=click.Path())
+@click.argument("other", type=click.Path(), required=False)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    help="Keep all results in this folder; a later call with it goes on where one was stopped.  [default: keep none]",
+)
+@click.option(
+    "--against",
+    metavar="xla-cpu|POLICY",
+    help="Compare modules that are no pair and have no recorded results with XLA:CPU (through jaxlib), or with another "
+    "policy.",
+)
+@click.option(
+    "--select",
+    metavar="PATTERN",
+    multiple=True,
+    help="Only modules whose name fits, such as 'dumps/*'. May be repeated.",
+)
+@click.option("--minify/--no-minify", default=True, show_default=True, help="Minify the smallest module of each group.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="So many modules at once.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="What a module may take; so much again to minify one.",
+)
+@click.option("--memory", type=ByteCount(), default="4G", show_default=True, help="Memory that a module may take.")
+@click.option(
+    "--numerics", metavar="POLICY", default="reference", show_default=True, help="Numerics policy of the runs."
+)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Seed of random inputs.")
+@run_option("distribution")
+@click.option(
+    "--elided",
+    type=click.Choice(("zeros", "random", "error")),
+    default="zeros",
+    show_default=True,
+    help="Values of constants that the text elides.",
+)
+@click.option(
+    "--unknown",
+    type=click.Choice(("error", "zeros", "random")),
+    default="error",
+    show_default=True,
+    help="Results of library calls that hloexec does not know.",
+)
+@click.option("--top", type=click.IntRange(0), default=40, show_default=True, help="Maximum number of modules; 0: all.")
+@html_option
+@json_option
+def command(
+    folder: str,
+    other: str | None,
+    top: int,
+    html: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> int:
+    """Run and compare all modules in FOLDER and below, and group those that differ for the same cause.
+
+    Compared are pairs, NAME.before.hlo with NAME.after.hlo; with OTHER, modules of the same path in both folders; the
+    stages of modules that XLA dumped; and other modules with NAME.expected.npz beside them, else with what --against
+    says. Inputs are in NAME.inputs.npz, or random. Modules may be .hlo, .txt, .pb or .mlir files, or gzipped.
+
+    Each runs in a process of its own, within --timeout and --memory. For what differs, the instruction to blame is
+    found, and the numerics policy that explains it, if any does: TF32, flushed denormals. Modules with the same cause
+    are a group, of which the smallest is minified, in DIR/minified. Ctrl-C shows what is known; with -o, the same
+    command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; with 3 if
+    all could, but one is not decided, because it leaves open what differs; else with 0.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.report.judging.triages import triage_page_view, triage_record, triage_view
+    from hloexec.tools.triaging import triage
+
+    with ProgressBar() as progress:
+        found = triage(folder, other, observers=[progress], **settings)
+    show_report("triage", as_json, lambda: triage_record(found), lambda: triage_view(found, top))
+    if html is not None:
+        facts = {
+            "folder": folder,
+            "other folder": other,
+            "against": settings["against"],
+            "policy": settings["numerics"],
+            "distribution": settings["distribution"],
+        }
+        told = tuple((name, value) for name, value in facts.items() if value is not None)
+        write_command_page(html, found, None, partial(triage_page_view, found), told)
+    if not found.is_complete:
+        return 130
+    if found.differing or found.agrees:
+        return 1 if found.differing else 0
+    return 3 if all(module.is_judged for module in found.modules) else 2

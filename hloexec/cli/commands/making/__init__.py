@@ -1,1 +1,0 @@
-"""Commands that make a module out of another one: extract, shrink, minify."""

@@ -1,1 +1,0 @@
-"""Commands that judge results and find the instructions that made them: compare, diff, nan."""

@@ -1,0 +1,204 @@
+"""`hloexec minify`: the smallest module that still shows a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.inputs.loading import prepared
+from hloexec.cli.options import file_argument, json_option, named_policy, printed_if_unwritable
+from hloexec.cli.reports import show_report
+from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.core.errors import InputError, ResourceError, UnsupportedError
+
+if TYPE_CHECKING:
+    from hloexec.core.ir import Module
+    from hloexec.core.values import Array
+
+
+@click.command(
+    "minify",
+    epilog=examples(
+        "hloexec minify module.hlo --against bf16 -o small",
+        "hloexec minify module.hlo -o crash \\\n  --check 'grep -q cosine' --outcome pass",
+    ),
+)
+@file_argument
+@click.option(
+    "--check",
+    metavar="COMMAND",
+    help="The failure shows if this command ends as --outcome says. It gets the path of a module as its last word, or "
+    "wherever a word has {}. It is split into words as a shell does, but run without one.",
+)
+@click.option("--nan", is_flag=True, help="The failure is NaN or an infinity that the module makes.")
+@click.option(
+    "--differs-from", metavar="FILE", help="The failure is that the results differ from those of this module."
+)
+@click.option(
+    "--against",
+    metavar="xla-cpu|POLICY",
+    help="The failure is that the results differ from those of XLA:CPU (through jaxlib), or of another policy.",
+)
+@click.option(
+    "--expected",
+    metavar="FILE",
+    help="The failure is that the results differ from these, which are for the given module alone; so no more is left "
+    "out than results that agree, and what only they need.",
+)
+@click.option(
+    "--outcome",
+    type=click.Choice(("pass", "fail", "crash", "hang")),
+    default="pass",
+    show_default=True,
+    help="How --check ends where the failure shows: with exit code 0, with another, by a signal, or not in time.",
+)
+@click.option("--says", metavar="TEXT", default="", help="What --check prints, too, where the failure shows.")
+@click.option(
+    "--check-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Stop --check after this time.",
+)
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Run so many checks at once.")
+@click.option(
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    help="End the search after this time, and keep the best that was found; so does Ctrl-C.",
+)
+@click.option(
+    "-o", "--output", "folder", metavar="DIR", help="The folder to write; it must be new.  [default: print the module]"
+)
+@run_options
+@json_option
+def command(
+    file: str,
+    check: str | None,
+    nan: bool,
+    differs_from: str | None,
+    against: str | None,
+    expected: str | None,
+    outcome: str,
+    says: str,
+    check_timeout: float,
+    jobs: int,
+    budget: float | None,
+    folder: str | None,
+    as_json: bool,
+    given: RunOptions,
+) -> int:
+    """Find the smallest module that still shows a failure, and write all that shows it to DIR.
+
+    DIR/module.hlo is the module, DIR/README.md has the command that shows the failure. DIR/inputs.npz has its inputs,
+    DIR/expected.npz the result that it should have or, where nothing says so, has; DIR/other.hlo what --differs-from
+    became, and DIR/module.mlir is the module as StableHLO, where it can be. Give one of --check, --nan, --differs-from,
+    --against and --expected. Exits with 0 if the small module shows the failure, read from its text once more; with 1
+    if it does not; with 2 if the given module does not show it.
+    """
+    _require_one(check, nan, differs_from, against, expected)
+    _require_check(check, outcome, says, jobs, check_timeout)
+    import hloexec
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.core.files import require_new_folder
+    from hloexec.report.reducing.minified import minified_record, minified_view
+    from hloexec.tools.minifying import minify
+
+    if folder is not None:
+        require_new_folder(folder)
+    module, inputs, options, record = _given(file, given, is_checked=check is not None)
+    failure: dict[str, Any] = {"command": check, "nan": nan, "against": _policy(against)}
+    failure["differs_from"] = None if differs_from is None else _other(differs_from)
+    failure["expected"] = None if expected is None else _expected(module, expected)
+    if check is not None:
+        failure |= {"outcome": outcome, "says": says, "command_timeout": check_timeout, "jobs": jobs}
+    with ProgressBar() as progress:
+        found = minify(module, inputs, budget=budget, observers=[progress], **failure, **options)
+    text = hloexec.format(found.module)
+    if folder is not None:
+        with printed_if_unwritable(text, as_json):
+            found.save(folder)
+    show_report(
+        "minify",
+        as_json,
+        lambda: {**record, **minified_record(found, folder)},
+        lambda: text if folder is None else minified_view(found, folder),
+    )
+    return 0 if found.is_confirmed else 1
+
+
+def _require_one(check: str | None, nan: bool, *files: str | None) -> None:
+    names = ("--check", "--nan", "--differs-from", "--against", "--expected")
+    chosen = [name for name, each in zip(names, (check, nan or None, *files), strict=True) if each is not None]
+    if len(chosen) != 1:
+        many = f", not {' and '.join(chosen)} at once" if chosen else ""
+        raise click.UsageError(f"say what the failure is: give one of {', '.join(names)}{many}")
+
+
+def _require_check(check: str | None, outcome: str, says: str, jobs: int, timeout: float) -> None:
+    if check is not None:
+        return
+    for name, is_given in (
+        ("--outcome", outcome != "pass"),
+        ("--says", bool(says)),
+        ("--jobs", jobs != 1),
+        ("--check-timeout", timeout != 60.0),
+    ):
+        if is_given:
+            raise click.UsageError(f"{name} is about a --check; give --check, too")
+
+
+def _given(
+    file: str, given: RunOptions, *, is_checked: bool
+) -> tuple[Module, list[list[Any]] | None, dict[str, Any], dict[str, object]]:
+    """The module, its inputs, the options of its runs, and what a record says of them.
+
+    A module for a check need not run here: it then has no inputs.
+    """
+    from hloexec.language.loading import load
+
+    try:
+        run = prepared(file, given)
+    except (UnsupportedError, ResourceError):
+        if not is_checked:
+            raise
+        module = load(file)
+        options = given.settings() | given.limits() | {"seed": given.seed}
+        options |= {"replicas": given.replicas, "partitions": given.partitions}
+        record = {
+            "file": file,
+            "module": module.name,
+            "device_count": module.replica_count * module.num_partitions,
+            "seed": given.seed,
+            "numerics": given.numerics,
+        }
+        return module, None, options, record
+    return run.module, run.inputs, run.options, run.record()
+
+
+def _policy(against: str | None) -> str | None:
+    """What to compare with; click.BadParameter where it is none."""
+    from hloexec.tools.minifying.oracles import XLA
+
+    if against is not None and against != XLA:
+        hint = "; --differs-from compares with a module, --expected with a file of results"
+        named_policy(against.removeprefix("policy:"), "--against", hint)
+    return against
+
+
+def _other(path: str) -> Module:
+    from hloexec.language.literals.entries import holds_values
+    from hloexec.language.loading import load
+
+    if holds_values(path):
+        raise InputError(f"--differs-from takes a module, but {path!r} is a file of arrays; give it as --expected")
+    return load(path)
+
+
+def _expected(module: Module, path: str) -> dict[str, Array]:
+    from hloexec.tools.results import read_result, result_shapes
+
+    return read_result(path, result_shapes(module))

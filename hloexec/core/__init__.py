@@ -1,0 +1,1 @@
+"""What everything stands on: values, element types, errors, files, and the IR."""

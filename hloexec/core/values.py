@@ -1,0 +1,125 @@
+"""Values, the arguments and results of functions, the labels of their leaves, and one-line descriptions of objects.
+
+A value is a NumPy array, a (nested) tuple of values, or a token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+WHOLE = "value"
+"""The label of a value that is no tuple."""
+_LABEL = re.compile(r"\d{1,9}(\.\d{1,9})*", re.ASCII)
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
+
+
+class Described:
+    """A base of what functions return: `str` is a line that `repr` shows, too; notebooks show what commands show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis asks for, which would show every field."""
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str | None:
+        """What IPython asks for. Views stand above all that they show, so they are imported by name."""
+        html: str | None = import_module("hloexec.report.notebook").html(self)
+        return html
+
+
+class Token:
+    """The value of shape `token[]`; it orders side effects, and has no content."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "token"
+
+
+TOKEN = Token()
+"""The only token."""
+
+Value: TypeAlias = Array | Token | tuple["Value", ...]
+"""What a run takes and gives: an array, a token, or a (nested) tuple of values."""
+
+Inputs: TypeAlias = Sequence[Any] | Mapping[Any, Any]
+"""What a module is run on, in any of the forms in which functions take it as `inputs`:
+
+- a list or tuple with one value per parameter, in the order of the parameters;
+- a mapping from the parameters' names (or numbers) to their values;
+- the arguments of a function of JAX: containers (pytrees) whose leaves, in JAX's order, are the parameters, or a dict
+  of them by the names of the arguments. What jit has dropped may be there: paths and shapes of leaves say which;
+- for several devices, a list with one of these for each of them.
+
+Arrays are NumPy's or another library's that have `__array__` or `__dlpack__`, as those of JAX and PyTorch have.
+"""
+
+
+T = TypeVar("T")
+
+Nested: TypeAlias = T | tuple["Nested[T]", ...]
+"""A leaf of some type, or a (nested) tuple of such leaves."""
+
+
+def flat(value: object) -> list[Any]:
+    """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
+    if not isinstance(value, tuple):
+        return [value]
+    found: list[Any] = []
+    stack: list[object] = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, tuple):
+            stack.extend(reversed(current))
+        else:
+            found.append(current)
+    return found
+
+
+def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], T]) -> Nested[T]:
+    """Nested tuples with `leaf` applied where `children` gives None."""
+    parts = children(root)
+    if parts is None:
+        return leaf(root)
+    frames: list[tuple[Iterator[Any], list[Nested[T]]]] = [(iter(parts), [])]
+    while True:
+        pending, done = frames[-1]
+        for node in pending:
+            parts = children(node)
+            if parts is not None:
+                frames.append((iter(parts), []))
+                break
+            done.append(leaf(node))
+        else:
+            frames.pop()
+            if not frames:
+                return tuple(done)
+            frames[-1][1].append(tuple(done))
+
+
+def mapped(value: object, leaf: Callable[[Any], T]) -> Nested[T]:
+    """Nested tuples with `leaf` of each of their leaves in its place, depth first."""
+    return rebuilt(value, lambda node: node if isinstance(node, tuple) else None, leaf)
+
+
+def label_of(index: Sequence[int]) -> str:
+    """The label of a part of a value, such as `1.0`: its tuple index, joined by dots; `value` of all of it."""
+    return ".".join(map(str, index)) or WHOLE
+
+
+def index_of(label: str) -> tuple[int, ...] | None:
+    """The tuple index that a label spells; None for a text that is no label."""
+    if label == WHOLE:
+        return ()
+    return tuple(map(int, label.split("."))) if _LABEL.fullmatch(label) else None

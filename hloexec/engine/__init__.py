@@ -1,0 +1,1 @@
+"""Running modules: plans, inputs, devices, and the machine."""

@@ -1,0 +1,231 @@
+"""The devices of a run, and their groups in collectives.
+
+A device is one partition of one replica; its number is replica · partitions + partition. A collective's groups list
+replicas, partitions or devices, depending on its attributes (XLA: AllReduce, AllToAll, CollectivePermute).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.core.errors import InputError, ParseError
+from hloexec.core.ir import Computation, Instruction, Module, ReplicaGroups
+from hloexec.core.structs import frozen
+from hloexec.core.wording import counted, natural_number
+from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.operations import traits_of
+
+Group: TypeAlias = "dict[int, int]"
+"""The devices that act together, in their order, by the numbers that the instruction's attributes use for them."""
+
+
+@frozen
+class Topology:
+    """How many devices there are."""
+
+    replicas: int = 1
+    partitions: int = 1
+    count: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.replicas * self.partitions, True))
+
+    def device(self, replica: int, partition: int) -> int:
+        return replica * self.partitions + partition
+
+    def replica_of(self, device: int) -> int:
+        return device // self.partitions
+
+    def partition_of(self, device: int) -> int:
+        return device % self.partitions
+
+    def __str__(self) -> str:
+        return f"{counted(self.replicas, 'replica')} × {counted(self.partitions, 'partition')}"
+
+
+ONE_DEVICE = Topology()
+MOST_DEVICES = 1 << 16
+"""Maximum number of devices of a run."""
+
+
+def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
+    """The groups in which devices take part in a collective; every device is in exactly one.
+
+    Without a channel groups list replicas, and devices of one partition act together. With one they list partitions,
+    for opcodes that know no `use_global_device_ids`; replicas with all their partitions, for those that do; and devices
+    where it is true. No groups at all mean everyone. Devices that a permute or a broadcast leaves out act alone; for
+    others InputError says that they are missing, and for all that a number is out of range.
+    """
+    spaces = _spaces(instruction, topology)
+    listed = _listed(instruction, topology, spaces[0])
+    found: list[Group] = []
+    for space in spaces:
+        for group in listed:
+            devices = [device for number in group for device in space[number]]
+            is_one_to_one = len(devices) == len(group)
+            found.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
+    return found
+
+
+def _spaces(instruction: Instruction, topology: Topology) -> list[dict[int, list[int]]]:
+    """The devices by the numbers that name them, for each set of devices that acts apart from the others."""
+    attributes = instruction.attributes
+    has_channel = getattr(attributes, "channel_id", None) is not None
+    replicas, partitions = range(topology.replicas), range(topology.partitions)
+    kind = _kind_named(instruction)
+    if kind == "device":
+        if not has_channel:
+            raise InputError(
+                f"%{instruction.name} has use_global_device_ids=true, which means nothing without channel_id"
+            )
+        if attributes.replica_groups == ReplicaGroups():
+            raise InputError(f"%{instruction.name} has use_global_device_ids=true, which needs replica_groups")
+        return [{device: [device] for device in range(topology.count)}]
+    if kind == "partition":
+        return [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
+    if has_channel:
+        return [{r: [topology.device(r, p) for p in partitions] for r in replicas}]
+    return [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
+
+
+def _listed(instruction: Instruction, topology: Topology, numbers: Collection[int]) -> list[list[int]]:
+    """The groups of `numbers`, each of which is in one; InputError where the attributes do not fit them."""
+    attributes, kind = instruction.attributes, _kind_named(instruction)
+    there_are = f"but there are {len(numbers)} ({topology}); give replicas=… and partitions=…"
+    pairs = getattr(attributes, "source_target_pairs", None)
+    groups = attributes.replica_groups if pairs is None else ReplicaGroups()
+    if not groups.groups and groups.device_count > len(numbers):  # far more, perhaps, than can be listed
+        raise InputError(f"%{instruction.name} names {groups.device_count} {kind}s, {there_are}")
+    listed = _connected(pairs) if pairs is not None else list(map(list, groups.expand()))
+    named = dict.fromkeys(number for group in listed for number in group)
+    for number in named:
+        if number not in numbers:
+            raise InputError(f"%{instruction.name} names {kind} {number}, {there_are}")
+    left_out = [number for number in numbers if number not in named] if listed or pairs is not None else []
+    if left_out and not getattr(attributes, "may_leave_out", False):
+        raise InputError(
+            f"the groups of %{instruction.name} leave out {kind} {left_out[0]} of {len(numbers)} ({topology})"
+        )
+    return [*listed, *([number] for number in left_out)] or [list(numbers)]
+
+
+def _kind_named(instruction: Instruction) -> str:
+    """What the numbers in a collective's groups name: `replica`, `partition` or `device`."""
+    attributes = instruction.attributes
+    if getattr(attributes, "use_global_device_ids", False):
+        return "device"
+    has_channel = getattr(attributes, "channel_id", None) is not None
+    return (
+        "partition" if has_channel and "use_global_device_ids" not in attribute_fields(type(attributes)) else "replica"
+    )
+
+
+def _connected(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
+    """The numbers that pairs connect, directly or through others."""
+    neighbours: dict[int, list[int]] = {}
+    for source, target in pairs:
+        neighbours.setdefault(source, []).append(target)
+        neighbours.setdefault(target, []).append(source)
+    groups: list[list[int]] = []
+    seen: set[int] = set()
+    for first in neighbours:
+        if first not in seen:
+            seen.add(first)
+            group = [first]
+            for number in group:
+                others = [other for other in dict.fromkeys(neighbours[number]) if other not in seen]
+                seen.update(others)
+                group += others
+            groups.append(sorted(group))
+    return groups
+
+
+def source_target_pairs(computation: Computation, instruction: Instruction) -> tuple[tuple[int, int], ...] | None:
+    """The pairs (source, target) between which a send or recv transfers; None where the text does not say.
+
+    They are in the frontend attribute `_xla_send_recv_source_target_pairs` of the instruction or, for a done, of its
+    start.
+    """
+    before = computation.by_name.get(instruction.operands[0]) if instruction.operands else None
+    for place in (instruction, before):
+        for name, text in (place.frontend_attributes or ()) if place is not None else ():
+            if name == "_xla_send_recv_source_target_pairs":
+                return _pairs(text, instruction)
+    return None
+
+
+def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
+    numbers = [natural_number(word) for word in text.translate(str.maketrans("{},", "   ")).split()]
+    values = [number for number in numbers if number is not None]
+    if len(numbers) % 2 or len(values) < len(numbers):
+        raise InputError(f"%{instruction.name} should transfer between pairs like {{{{0,1}}}}, but says {text!r}")
+    return tuple(zip(values[::2], values[1::2], strict=True))
+
+
+def device_counts(module: Module) -> tuple[int, int]:
+    """Replicas and partitions: what the header says or, where it says nothing, what the module is sharded among.
+
+    Meshes and shardings name partitions; collectives name replicas or partitions, as `groups_of` says, and devices are
+    taken for partitions of one replica. Where a collective names none, all take part, and its shapes may say how many.
+    """
+    counts = [module.replica_count, module.num_partitions]
+    if counts != [1, 1]:
+        return counts[0], counts[1]
+    if module.frontend_attributes:
+        from hloexec.language.text.attributes.shardy import meshes_of
+
+        # A mesh that cannot be read is an error where it is needed.
+        with suppress(ParseError):
+            counts[1] = max((mesh.device_count for mesh in meshes_of(module).values()), default=1)
+    for computation in module:
+        for instruction in computation:
+            if instruction.sharding is not None:
+                from hloexec.engine.devices.tiles import partitions_named
+
+                counts[1] = max(counts[1], partitions_named(instruction.sharding) or 1)
+            named = _devices_named(instruction) or _members(computation, instruction)
+            if named:
+                axis = 0 if _kind_named(instruction) == "replica" else 1
+                counts[axis] = max(counts[axis], named)
+    return counts[0], counts[1]
+
+
+def topology_of(module: Module, replicas: int | None = None, partitions: int | None = None) -> Topology:
+    """The devices of a module, as many as `device_counts` finds or the caller says; InputError for bad numbers."""
+    if replicas is None or partitions is None:
+        found = device_counts(module)
+        replicas = found[0] if replicas is None else replicas
+        partitions = found[1] if partitions is None else partitions
+    counts = (replicas, partitions)
+    for name, count in zip(("replicas", "partitions"), counts, strict=True):
+        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 1 <= count <= MOST_DEVICES:
+            raise InputError(f"{name} must be a number from 1 to {MOST_DEVICES}, but is {count!r}")
+    return Topology(*map(int, counts))
+
+
+def _devices_named(instruction: Instruction) -> int:
+    """One more than the largest device number that an instruction names."""
+    groups = getattr(instruction.attributes, "replica_groups", None)
+    pairs = getattr(instruction.attributes, "source_target_pairs", None) or ()
+    largest = [max(pair) + 1 for pair in pairs]
+    if isinstance(groups, ReplicaGroups):
+        largest += [max(group) + 1 for group in groups.groups if group]
+        if groups.iota is not None:
+            largest.append(math.prod(groups.iota.dimensions))
+        if groups.mesh is not None:
+            largest.append(groups.mesh.mesh.device_count)
+    return max(largest, default=0)
+
+
+def _members(computation: Computation, instruction: Instruction) -> int:
+    """How many devices take part in a collective without groups, by its shapes; 0 where they do not say."""
+    if getattr(instruction.attributes, "replica_groups", None) != ReplicaGroups():
+        return 0
+    rule = traits_of(instruction).group_members
+    if rule is None or not all(name in computation.by_name for name in instruction.operands):
+        return 0
+    operands = [computation.by_name[name].shape for name in instruction.operands]
+    return rule(operands, instruction.shape, instruction.attributes) or 0

@@ -1,0 +1,31 @@
+"""Execution: the interpreter of plans, observers, and the environment of a run."""
+
+from hloexec.engine.exec.observers import (
+    Controller,
+    Event,
+    Failure,
+    InstructionObserver,
+    Observer,
+    PathEntry,
+    Progress,
+    ProgressObserver,
+)
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import run, run_devices
+from hloexec.engine.plan.program import Requirement, unsupported
+
+__all__ = [
+    "Controller",
+    "Event",
+    "Failure",
+    "InstructionObserver",
+    "Observer",
+    "PathEntry",
+    "Progress",
+    "ProgressObserver",
+    "Requirement",
+    "plan_of",
+    "run",
+    "run_devices",
+    "unsupported",
+]

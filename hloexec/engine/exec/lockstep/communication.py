@@ -1,0 +1,287 @@
+"""Communication between devices: collectives of groups, and channels from one device to another.
+
+A task that reaches a collective contributes the operands of its devices. A group computes its results as soon as all of
+its members have contributed; a task waits until all of its devices have their results. Sends never wait: their data are
+queued until the receiver's recv-done, which waits for them. Instructions that meet at a collective must have the same
+opcode, the same channel or none, and operands of the same shapes; they need not be the same instruction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.core.errors import DeadlockError, EvaluationError
+from hloexec.core.ir import TupleShape, leaf_shapes
+from hloexec.core.structs import define
+from hloexec.core.values import TOKEN
+from hloexec.core.wording import listing
+from hloexec.engine.devices.topology import Group, Topology
+from hloexec.engine.devices.transfers import FromDevice, ToDevice
+from hloexec.engine.devices.varying import of_position, of_positions
+from hloexec.engine.exec.faults import instruction_text
+from hloexec.engine.exec.observers import call_path
+from hloexec.engine.exec.tasks import Task
+from hloexec.engine.plan.steps import Exchange, Step, groups_at
+from hloexec.engine.plan.synthesis import zeros
+
+Leaves: TypeAlias = "tuple[Any, ...]"
+
+_LISTED = 12
+
+
+@define(eq=False)
+class Waiting:
+    """A task at a step that needs other devices."""
+
+    task: Task
+    step: Step
+    held: dict[int, Leaves]
+    """Contributions of each device that have not been used yet."""
+    results: dict[int, Leaves] = attrs.field(factory=dict)
+    """What each device that need not wait any more has got."""
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.results) == len(self.task.devices)
+
+
+@define(eq=False)
+class _Groups:
+    """The groups of one collective."""
+
+    groups: list[Group]
+    by_device: dict[int, int]
+    """The group of each device, as a place in `groups`."""
+
+
+class Communicator:
+    """The meeting places and mailboxes of one run."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.waiting: list[Waiting] = []
+        self._groups: dict[int, _Groups] = {}
+        """By the identity of the step's flow."""
+        self._meetings: dict[Any, dict[int, Waiting]] = {}
+        """Who has come to each meeting that is not complete, by device."""
+        self._mailboxes: dict[tuple[int | None, int | None], deque[tuple[int, Step, Leaves]]] = {}
+        """Values that were sent, by channel and receiver (None: any receiver on the channel), with sender and step."""
+
+    # Collectives
+
+    def exchange(self, task: Task, step: Step) -> tuple[Waiting, list[Waiting]]:
+        """Bring a task to a collective; returns where it waits, and everyone who need not wait any more."""
+        slots = task.frames[-1].slots
+        operands = [slots[slot] for slot in step.operands]
+        held = {
+            device: tuple(of_position(operand, position) for operand in operands)
+            for position, device in enumerate(task.devices)
+        }
+        del operands
+        waiting = Waiting(task, step, held)
+        found = self._groups_of(step)
+        over: list[Waiting] = []
+        memo: dict[Any, list[Leaves]] = {}
+        for place in dict.fromkeys(found.by_device[device] for device in task.devices):
+            group = found.groups[place]
+            members = dict.fromkeys((device for device in group.values() if device in held), waiting)
+            if len(members) < len(group):
+                key = (self._meeting_point(step, held), tuple(group.values()))
+                meeting = self._meetings.setdefault(key, {})
+                meeting.update(members)
+                if len(meeting) < len(group):
+                    continue
+                members = self._meetings.pop(key)
+            self._act(step, group, members, memo)
+            for member in dict.fromkeys(members.values()):
+                if member is not waiting and member.is_over:
+                    self.waiting.remove(member)
+                    over.append(member)
+        if waiting.is_over:
+            over.append(waiting)
+        else:
+            self.waiting.append(waiting)
+        return waiting, over
+
+    def _groups_of(self, step: Step) -> _Groups:
+        key = id(step.flow)
+        if key not in self._groups:
+            groups = groups_at(step, self.topology)
+            by_device = {device: place for place, group in enumerate(groups) for device in group.values()}
+            self._groups[key] = _Groups(groups, by_device)
+        return self._groups[key]
+
+    def _meeting_point(self, step: Step, held: dict[int, Leaves]) -> Any:
+        """Equal for arrivals that may meet."""
+        first = next(iter(held.values()))
+        shapes = tuple((value.dtype.str, value.shape) if isinstance(value, np.ndarray) else None for value in first)
+        opcode = step.instruction.opcode.removesuffix("-start")
+        return getattr(step.instruction.attributes, "channel_id", None), opcode, shapes
+
+    def _act(self, step: Step, group: Group, members: dict[int, Waiting], memo: dict[Any, list[Leaves]]) -> None:
+        """Let a complete group exchange what its members hold."""
+        assert isinstance(step.flow, Exchange)
+        held = {number: members[device].held.pop(device) for number, device in group.items()}
+        # Groups whose members hold the same arrays get the same results, unless it matters which devices they are.
+        numbers_matter = step.flow.groups is not None or getattr(step.instruction.attributes, "may_leave_out", False)
+        numbers = tuple(group) if numbers_matter else ()
+        key = (numbers, tuple(tuple(map(id, leaves)) for leaves in held.values()))
+        if key not in memo:
+            results = step.flow.function(held)
+            memo[key] = [_flat(results[number]) for number in group]
+        for device, result in zip(group.values(), memo[key], strict=True):
+            members[device].results[device] = result
+
+    # Channels
+
+    def send(self, task: Task, step: Step) -> None:
+        """Put what a task's devices send into mailboxes."""
+        flow = step.flow
+        assert isinstance(flow, ToDevice)
+        slots = task.frames[-1].slots
+        leaves = [slots[slot] for slot in step.operands]
+        for position, device in enumerate(task.devices):
+            data = tuple(of_position(leaf, position) for leaf in leaves)
+            for receiver in self._ends(flow, device, 0):
+                self._mailboxes.setdefault((flow.channel, receiver), deque()).append((device, step, data))
+
+    def receive(self, task: Task, step: Step) -> tuple[Waiting, list[Waiting]]:
+        """Bring a task to a recv-done; returns where it waits, and everyone who need not wait any more."""
+        waiting = Waiting(task, step, dict.fromkeys(task.devices, ()))
+        self.waiting.append(waiting)
+        return waiting, self.delivered()
+
+    def delivered(self) -> list[Waiting]:
+        """Take from the mailboxes what tasks wait for; returns those that need not wait any more."""
+        over = []
+        for waiting in list(self.waiting):
+            if isinstance(waiting.step.flow, FromDevice):
+                for device in sorted(waiting.held):
+                    leaves = self._received(waiting.step, device)
+                    if leaves is not None:
+                        del waiting.held[device]
+                        waiting.results[device] = leaves
+                if waiting.is_over:
+                    self.waiting.remove(waiting)
+                    over.append(waiting)
+        return over
+
+    def _received(self, step: Step, device: int) -> Leaves | None:
+        """The leaves of (data, token) for a device; None while they have not been sent."""
+        flow = step.flow
+        assert isinstance(flow, FromDevice)
+        shape = step.instruction.shape
+        assert isinstance(shape, TupleShape)
+        if flow.pairs is not None and not list(self._ends(flow, device, 1)):
+            return tuple(zeros(leaf) for _, leaf in leaf_shapes(shape))
+        mailbox = self._mailboxes.get((flow.channel, None if flow.pairs is None else device))
+        if not mailbox:
+            return None
+        _, sent, data = mailbox.popleft()
+        data = data[: len(step.results) - 1]
+        for value, (_, leaf) in zip(data, leaf_shapes(shape.elements[0]), strict=True):
+            if isinstance(value, np.ndarray) and value.shape != getattr(leaf, "dimensions", value.shape):
+                raise EvaluationError(
+                    f"%{sent.instruction.name} sends an array of shape {list(value.shape)}, where "
+                    f"%{step.instruction.name} expects {leaf}"
+                )
+        return (*data, TOKEN)
+
+    def _ends(self, flow: FromDevice | ToDevice, device: int, end: int) -> Iterator[int | None]:
+        """The devices at the other end of transfers whose end number `end` (0: source) is `device`.
+
+        Pairs name partitions where there are several, and replicas otherwise.
+        """
+        if flow.pairs is None:
+            yield None
+            return
+        topology = self.topology
+        of_partitions = topology.partitions > 1
+        number = topology.partition_of(device) if of_partitions else topology.replica_of(device)
+        for pair in flow.pairs:
+            if pair[end] == number:
+                other = pair[1 - end]
+                yield topology.device(topology.replica_of(device), other) if of_partitions else other
+
+    # Deadlocks
+
+    def split(self, waiting: Waiting, make: Callable[[Task, Step, list[list[int]]], list[Task]]) -> Waiting | None:
+        """Separate the devices that have their results from those that must wait on; None where there are none."""
+        positions = range(len(waiting.task.devices))
+        ready = [position for position in positions if waiting.task.devices[position] in waiting.results]
+        if not ready:
+            return None
+        rest = [position for position in positions if position not in ready]
+        first, second = make(waiting.task, waiting.step, [ready, rest])
+        over = Waiting(first, waiting.step, {}, waiting.results)
+        waiting.task, waiting.results = second, {}
+        return over
+
+    def deadlock(self, done: Sequence[int]) -> DeadlockError:
+        """The report of a run in which no device can make progress; `done` are the devices that have finished."""
+        lines = ["no device can go on:"]
+        for waiting in self.waiting[:_LISTED]:
+            devices = [device for device in waiting.task.devices if device not in waiting.results]
+            path = call_path(waiting.step.scope, waiting.task.frames[-1].context)
+            calls = f", reached through {' / '.join(map(str, path))}" if path else ""
+            lines.append(f"  {_named(devices)} {_waits(devices)} {self._awaited(waiting)} at")
+            lines.append(f"    {instruction_text(waiting.step.instruction, waiting.step)}")
+            lines.append(f"    in computation {waiting.step.scope.computation.name}{calls}")
+        if len(self.waiting) > _LISTED:
+            lines.append(f"  … and {len(self.waiting) - _LISTED} more groups of devices wait")
+        if done:
+            lines.append(f"  {_named(sorted(done))} {'has' if len(done) == 1 else 'have'} finished")
+        return DeadlockError("\n".join(lines))
+
+    def _awaited(self, waiting: Waiting) -> str:
+        """Whom a task waits for, in words."""
+        flow = waiting.step.flow
+        if isinstance(flow, FromDevice):
+            ends = (end for device in waiting.held for end in self._ends(flow, device, 1))
+            senders = sorted({sender for sender in ends if sender is not None})
+            channel = "" if flow.channel is None else f" on channel {flow.channel}"
+            return f"for data{channel}" + (f" from {_named(senders)}" if senders else "")
+        found = self._groups_of(waiting.step)
+        missing: set[int] = set()
+        for device in waiting.held:
+            group = found.groups[found.by_device[device]]
+            key = (self._meeting_point(waiting.step, waiting.held), tuple(group.values()))
+            missing |= set(group.values()) - self._meetings.get(key, {}).keys()
+        return f"for {_named(sorted(missing))}"
+
+    def require_all_received(self) -> None:
+        """Raise DeadlockError if a send was never received: its send-done would never finish."""
+        for (channel, receiver), mailbox in self._mailboxes.items():
+            if mailbox:
+                sender, step, _ = mailbox[0]
+                where = f"%{step.instruction.name} in computation {step.scope.computation.name}"
+                to = "" if receiver is None else f" to device {receiver}"
+                raise DeadlockError(
+                    f"device {sender} sends{to} on channel {channel} ({where}), but nobody receives it, so that the "
+                    "send would never be done"
+                )
+
+
+def results_of(waiting: Waiting) -> list[Any]:
+    """The leaves of the step's value, for all devices of the task."""
+    columns = zip(*(waiting.results[device] for device in waiting.task.devices), strict=True)
+    return [of_positions(column) for column in columns]
+
+
+def _flat(result: object) -> Leaves:
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+def _named(devices: Sequence[int]) -> str:
+    if len(devices) == 1:
+        return f"device {devices[0]}"
+    return f"devices {listing(devices, _LISTED)}"
+
+
+def _waits(devices: Sequence[int]) -> str:
+    return "waits" if len(devices) == 1 else "wait"

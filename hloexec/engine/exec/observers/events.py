@@ -1,0 +1,195 @@
+"""What observers are told: which instruction ran, on which path of calls, and what it gave; and how far a run is."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from hloexec.core.errors import HloError
+from hloexec.core.ir import Computation, Instruction
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array, Value
+from hloexec.engine.plan.steps import Plan, Scope, Step
+from hloexec.ops.registry import Role, find_opcode
+
+
+@frozen
+class PathEntry:
+    """One call on the path from the entry computation to an instruction."""
+
+    instruction: Instruction
+    """The calling instruction."""
+    computation: str
+    """The name of the computation that it calls."""
+    iteration: int | None = None
+    """The iteration of a loop, counted from 0; None for other calls."""
+
+    def __str__(self) -> str:
+        count = "" if self.iteration is None else f"[{self.iteration}]"
+        entry = find_opcode(self.instruction.opcode)
+        is_choice = entry is not None and entry.role in (Role.WHILE, Role.CONDITIONAL)
+        return f"{self.instruction.name}{count}" + (f":{self.computation}" if is_choice else "")
+
+
+@frozen(eq=False)
+class Context:
+    """A run of a plan: the step that called it in its caller's plan, and the iteration."""
+
+    step: Step
+    plan: Plan
+    iteration: int | None = None
+    parent: Context | None = None
+
+
+def call_path(scope: Scope, context: Context | None) -> tuple[PathEntry, ...]:
+    """The calls that lead to a scope of a plan's run, outermost first."""
+    found = _scope_path(scope)
+    while context is not None:
+        found.append(PathEntry(context.step.instruction, context.plan.computation.name, context.iteration))
+        found.extend(_scope_path(context.step.scope))
+        context = context.parent
+    found.reverse()
+    return tuple(found)
+
+
+def _scope_path(scope: Scope) -> list[PathEntry]:
+    """The calls within one plan that lead to a scope, innermost first."""
+    found: list[PathEntry] = []
+    current: Scope | None = scope
+    while current is not None and current.caller is not None:
+        found.append(PathEntry(current.caller, current.computation.name, current.iteration))
+        current = current.parent
+    return found
+
+
+Activation: TypeAlias = tuple[object, object]
+"""One run of a computation; equal to itself alone."""
+
+
+@frozen(eq=False)
+class Place:
+    """An instruction in one of its runs."""
+
+    instruction: Instruction
+    _scope: Scope
+    _context: Context | None
+    devices: tuple[int, ...]
+    """The devices that it ran on, with the same values."""
+
+    @property
+    def computation(self) -> Computation:
+        """The computation that contains the instruction."""
+        return self._scope.computation
+
+    @property
+    def path(self) -> tuple[PathEntry, ...]:
+        """The calls that lead from the entry computation to the instruction's, outermost first."""
+        return call_path(self._scope, self._context)
+
+    @property
+    def iteration(self) -> int | None:
+        """The iteration of the innermost loop around the instruction, None outside of loops."""
+        scope: Scope | None = self._scope
+        context = self._context
+        while True:
+            # Unrolled loops have their iterations in scopes of one plan.
+            while scope is not None:
+                if scope.iteration is not None:
+                    return scope.iteration
+                scope = scope.parent
+            if context is None:
+                return None
+            if context.iteration is not None:
+                return context.iteration
+            scope, context = context.step.scope, context.parent
+
+    @property
+    def name(self) -> str:
+        """The path and the instruction in one line, e.g. `while.3[5]:body/fusion.2/add.7`; unique within a run."""
+        return "/".join([*map(str, self.path), self.instruction.name])
+
+    @property
+    def activation(self) -> Activation:
+        """The run of its computation."""
+        return self._scope, self._context
+
+    def activations(self) -> tuple[Activation, ...]:
+        """The runs of the computations that it is in, outermost first: the entry, and one for each call of `path`."""
+        return tuple(self._activations())
+
+    def computations(self) -> tuple[Computation, ...]:
+        """The computations that those are runs of."""
+        return tuple(scope.computation for scope, _ in self._activations())
+
+    def _activations(self) -> list[tuple[Scope, Context | None]]:
+        found: list[tuple[Scope, Context | None]] = []
+        scope: Scope | None = self._scope
+        context = self._context
+        while scope is not None:
+            found.append((scope, context))
+            scope = scope.parent
+            if scope is None and context is not None:
+                scope, context = context.step.scope, context.parent
+        found.reverse()
+        return found
+
+
+@frozen(eq=False)
+class Event(Place):
+    """An instruction that has just run; in loops there is one event per iteration, in fusions one per instruction
+    inside, and one per value where devices hold several."""
+
+    value: Value
+    """The result: a read-only array, a token, or a tuple of values."""
+    operands: tuple[Value, ...]
+    """The operands' values; empty for control flow, and for what only renames values (tuples, fusions, parameters
+    …)."""
+    seconds: float
+    """How long the kernel took."""
+
+    def failed(self, error: HloError) -> Failure:
+        """The same run of the instruction as the last before an error that no instruction is to blame for."""
+        return Failure(self.instruction, self._scope, self._context, self.devices, error)
+
+
+@frozen(eq=False)
+class Failure(Place):
+    """An instruction that has failed, or the last that has run, where the run ends with an error."""
+
+    error: HloError
+
+
+@frozen(eq=False)
+class Progress:
+    """The progress of a run through the entry computation."""
+
+    index: int
+    """Steps of the entry's plan that are done."""
+    total: int
+    instruction: Instruction
+    """The step of the entry's plan that runs now or has just run."""
+    iteration: int | None
+    """Where that is a loop: its iteration."""
+
+
+@frozen(eq=False)
+class LoopState:
+    """A loop before its condition."""
+
+    step: Step
+    context: Context | None
+    """The way to the step."""
+    devices: tuple[int, ...]
+    state: list[Array]
+    """The carried leaves, which are the same on all devices."""
+    iteration: int
+
+
+@frozen
+class Stage:
+    """A stage of something that takes several."""
+
+    name: str
+    done: int = 0
+    """How many of what it counts are done."""
+    total: int | None = None
+    """Of how many; None where that is not known."""

@@ -1,0 +1,372 @@
+"""`run` and `run_devices`: running a module on inputs with options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from hloexec.core.arguments import (
+    byte_count,
+    named_computation,
+    require_flags,
+    require_integer,
+    require_module,
+    require_number,
+    require_seed,
+    wrong,
+)
+from hloexec.core.errors import HloError, InputError, ResourceError
+from hloexec.core.ir import Module
+from hloexec.core.values import Inputs, Value
+from hloexec.engine.devices.topology import ONE_DEVICE, Topology, topology_of
+from hloexec.engine.devices.varying import Varying
+from hloexec.engine.exec.arguments import collected, device_arguments, device_results
+from hloexec.engine.exec.host import Host, Sink, Source, connect
+from hloexec.engine.exec.lockstep.participation import require_devices
+from hloexec.engine.exec.machine import Machine
+from hloexec.engine.exec.observers import UNOBSERVED, Observer, attach
+from hloexec.engine.exec.options import RunOptions, require_run_options
+from hloexec.engine.exec.plans import explained_unless_verified, plan_of, plan_options
+from hloexec.engine.plan.memory import entry_peak_bytes, require_memory
+from hloexec.engine.plan.optimization_errors import is_of_signal_handler, warn_of_failure
+from hloexec.engine.plan.spread import spread_of
+from hloexec.engine.plan.steps import PartError, Plan
+from hloexec.ops import arena
+from hloexec.ops.blas import single_threaded_blas
+from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+
+if TYPE_CHECKING:
+    from hloexec.engine.exec.limits import Limits
+    from hloexec.engine.exec.statistics import Statistics
+
+
+def run(
+    module: Module,
+    *inputs: object,
+    computation: str | None = None,
+    numerics: str | NumericsPolicy = "reference",
+    seed: int = 0,
+    elided: str | Mapping[str, Any] = "zeros",
+    unknown: str = "error",
+    memory_limit: int | str | None = None,
+    max_iterations: int | None = None,
+    timeout: float | None = None,
+    verify: bool = True,
+    planner: bool = True,
+    check: bool = False,
+    observers: Sequence[Observer] = (),
+    statistics: Statistics | None = None,
+    infeed: Source | None = None,
+    outfeed: Sink | None = None,
+    host_transfers: Mapping[int, Source | Sink] | None = None,
+) -> Value:
+    """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
+
+    `inputs` are one value per parameter, with the parameter's element type and shape. Integers may be of any type if
+    the parameter's holds all of them; scalars may be Python numbers. Instead, a list of all values, a mapping from
+    parameter names, or the arguments of a function of JAX (nested dicts, lists and tuples of arrays) may be given (see
+    `hloexec.Inputs`). Inputs are not modified, and the result shares no memory with them. A module whose devices
+    exchange values needs `run_devices`.
+
+    What is computed:
+
+    - `computation` is the name of the computation to run instead of the entry.
+    - `numerics` is a `NumericsPolicy` or the name of one, which says how results are rounded: `reference`, `exact`,
+      `ftz`, `xla-cpu`, `tf32`, `tf32x3`, `bf16`, `bf16x3`, `bf16x6`, `excess`, `narrow-sums`, `fast-functions` or
+      `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and `reference,dot.3=tf32`, or the mapping
+      `{"": "reference", "dot.3": "tf32"}`, gives instructions policies of their own, by their names or as
+      `computation/instruction`.
+    - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).
+    - `elided` gives the values of constants that the text elides: `zeros`, `random`, `error`, or a mapping from their
+      names to arrays.
+    - `unknown` gives the results of unknown custom calls: `error`, `zeros` or `random`. With `error` a module that has
+      such a call is refused; if only branches of conditionals have it, a run that takes one of them fails.
+
+    How it runs:
+
+    - `memory_limit` is the most memory that the run may allocate beyond its inputs: a number of bytes, or a text such
+      as `"500M"` or `"8G"`; by default 80 % of the free memory.
+    - `max_iterations` limits the iterations of each loop, and `timeout` the seconds that the run may take. Beyond them,
+      the run ends with a ResourceError that names the loop, its iteration and the values that its condition read. A
+      single kernel is not interrupted. With limits, nested loops run more slowly.
+    - `verify=False` runs a module without verifying it; it may fail later.
+    - `planner=False` runs every instruction separately, with the same bits.
+    - `check` verifies the type and shape of every result.
+
+    Observation:
+
+    - `observers` are objects with a method `on_instruction(event)`, which is called with an `Event` for each
+      instruction, or `on_progress(progress)`, which is called with a `Progress` from time to time.
+    - `statistics` is filled with the cost of the run.
+
+    Communication with the host:
+
+    - `infeed` gives the values for infeeds, in order: an iterable, or a function that returns the next value; each
+      value must have the shape that its infeed declares, without the token.
+    - `outfeed` is a list to which the values of outfeeds are appended, or a function that is called with them.
+    - `host_transfers` maps the channels of sends and recvs with is_host_transfer to such objects; the data of a recv
+      arrive at its recv-done. Values that are left over cause an HloWarning.
+
+    Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
+    the run starts, and EvaluationError if an instruction fails; warns HloWarning about values that it substitutes.
+    """
+    if not isinstance(module, Module):
+        require_module(module)
+    options: RunOptions = {
+        "computation": computation,
+        "numerics": numerics,
+        "seed": seed,
+        "elided": elided,
+        "unknown": unknown,
+        "memory_limit": memory_limit,
+        "max_iterations": max_iterations,
+        "timeout": timeout,
+        "verify": verify,
+        "planner": planner,
+        "check": check,
+        "statistics": statistics,
+        "infeed": None if infeed is None else [infeed],
+        "outfeed": None if outfeed is None else [outfeed],
+        "host_transfers": None if host_transfers is None else [host_transfers],
+    }
+    values = collected(module.entry if computation is None else named_computation(module, computation), inputs)
+    (output,) = _outputs(module, values, ONE_DEVICE, observers, options)
+    return output
+
+
+def run_devices(
+    module: Module,
+    inputs: Inputs | None,
+    *,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
+) -> list[Value]:
+    """Run a module on all of its devices in lockstep; returns one result per device.
+
+    There are `replicas` × `partitions` devices: as many as the module's header says or, if it does not say, as its
+    collectives mention. `inputs` is a list with the inputs of each device (number replica · partitions + partition), or
+    the inputs of one device, which are used for all (see `hloexec.Inputs`); None generates them from `seed`, as
+    `random_inputs` does. Equal values are computed once: devices with the same input objects share all values until
+    something (partition-id, a collective) makes them differ, and devices whose results agree receive the same arrays.
+
+    `infeed`, `outfeed` and `host_transfers` have one entry per device; `observers` and the other `options` are those of
+    `run`, with the same defaults (`hloexec.RunOptions`). Reductions across devices add in the order of their group.
+
+    Raises what `run` raises, InputError if a collective names devices that do not exist, and DeadlockError if devices
+    wait for one another forever: at a collective that some never reach, or reach with other shapes or on another
+    channel; at a recv without a send; or at a send that is never received.
+    """
+    require_module(module)
+    require_run_options("run_devices", options)
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    return _outputs(module, inputs, topology, observers, options)
+
+
+def repeated_run(
+    module: Module, *, plan: Plan | None = None, **options: Unpack[RunOptions]
+) -> Callable[[Inputs], list[Value]]:
+    """`run_devices` of a module with these options, again and again on other inputs: what does not depend on them is
+    done once. The module and its options are checked, and library calls are looked up, when it first runs; not so where
+    a plan of it is given."""
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    run = _Run(module, topology, (), options)
+    run.plan = plan
+
+    def outputs(inputs: Inputs) -> list[Value]:
+        with explained_unless_verified(module, options.get("verify", True)):
+            return run.outputs(inputs)
+
+    return outputs
+
+
+def _outputs(
+    module: Module, inputs: Inputs | None, topology: Topology, observers: Sequence[Observer], options: RunOptions
+) -> list[Value]:
+    with explained_unless_verified(module, options.get("verify", True)):
+        run = _Run(module, topology, observers, options)
+        return run.outputs(_random_inputs(module, run.seed, options) if inputs is None else inputs)
+
+
+class _Run:
+    """Runs of a module with options, which are checked, and as the parts of a run take them."""
+
+    def __init__(self, module: Module, topology: Topology, observers: Sequence[Observer], options: RunOptions) -> None:
+        self.module = module
+        self.topology = topology
+        seed, check, statistics = options.get("seed", 0), options.get("check", False), options.get("statistics")
+        _require_run_options(seed, check, statistics)
+        self.seed = int(seed)
+        self.check = check
+        self.statistics = statistics
+        self.planner = options.get("planner", True)
+        self.numerics = options.get("numerics", "reference")
+        self.plan_options = plan_options(options)
+        memory_limit = options.get("memory_limit")
+        self.memory_limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
+        self.limits = _limits(options.get("max_iterations"), options.get("timeout"))
+        self.attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
+        self.plan: Plan | None = None
+        """That of all runs, once there is one."""
+        self.parties: Sequence[Sequence[Any]] = ()
+        """The sources of infeeds, the sinks of outfeeds and the ends of host transfers, each by device."""
+        parties = options.get("infeed"), options.get("outfeed"), options.get("host_transfers")
+        if any(party is not None for party in parties):
+            names = "infeed", "outfeed", "host_transfers"
+            self.parties = [_per_device(name, party, topology) for name, party in zip(names, parties, strict=True)]
+        if self.attached.controls:
+            # What an optimized plan computes early, or all at once, could not be replaced.
+            self.planner = False
+            self.attached.may_replace = numerics_policy(self.numerics).rounds_every_value
+
+    def outputs(self, inputs: Inputs) -> list[Value]:
+        """The result of each device; computed again without optimizations where a fault in them ended the run."""
+        attached = self.attached
+        try:
+            if self.plan is None:
+                watched = {"is_observed": attached.see_instructions, "is_controlled": attached.may_replace}
+                self.plan = self._plan(self.planner, **watched)
+            return self._outputs(self.plan, inputs)
+        except Exception as error:
+            fault = _fault(error)
+            if fault is None or not self.planner or attached.see_instructions:
+                raise
+            plain = self._plan(planner=False)
+            if _has_effects(plain):
+                raise
+            outputs = self._outputs(plain, inputs)
+            warn_of_failure(f"running {self.module.name} as it was planned", fault)
+            return outputs
+
+    def _plan(self, planner: bool, *, is_observed: bool = False, is_controlled: bool = False) -> Plan:
+        options = self.plan_options | {"planner": planner}
+        return plan_of(self.module, is_observed=is_observed, is_controlled=is_controlled, **options)
+
+    def _outputs(self, plan: Plan, inputs: Inputs) -> list[Value]:
+        """The results of one run of a plan."""
+        count = self.topology.count
+        if plan.communication:
+            require_devices(plan, self.topology)
+        arguments = device_arguments(plan.computation, inputs, count)
+        spread = None
+        if count > 1:
+            classes = [value.classes if type(value) is Varying else None for value in arguments]
+            spread = spread_of(plan, classes, self.topology)
+        require_memory(plan, self.memory_limit, spread)
+        machine = self._machine(plan)
+        seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
+        memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
+        with np.errstate(all="ignore"), seeds, memory, single_threaded_blas():
+            results = machine.run(plan, arguments)
+            try:
+                return device_results(plan, results, count, always_copy=self.attached.see_instructions)
+            except MemoryError as error:
+                raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+    @contextmanager
+    def _seeded(self, plan: Plan) -> Iterator[None]:
+        """A context in which numbers are drawn, and results rounded at random, by the run's seeds."""
+        with ExitStack() as seeds:
+            if plan.has_draws:
+                from hloexec.ops.random import rng
+
+                seeds.enter_context(rng.seeded(self.seed))
+            rounding_seed = numerics_policy(self.numerics).rounding_seed
+            if rounding_seed is not None:
+                from hloexec.ops.policies import chance
+
+                seeds.enter_context(chance.seeded(rounding_seed))
+            yield
+
+    def _machine(self, plan: Plan) -> Machine:
+        """A machine that is connected to the host; one that watches its steps where anything asks for that."""
+        topology, attached = self.topology, self.attached
+        hosts: list[Host] = []
+        if plan.host_transfers or any(party is not None for given in self.parties for party in given):
+            parties = self.parties or [[None] * topology.count] * 3
+            hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
+        is_watched = self.check or self.statistics is not None or self.limits is not None
+        if not is_watched and not attached.see_instructions and not attached.see_progress:
+            return Machine(topology, hosts)
+        from hloexec.engine.exec.watching import WatchedMachine
+
+        return WatchedMachine(
+            topology, attached, check=self.check, statistics=self.statistics, hosts=hosts, limits=self.limits
+        )
+
+
+def _require_run_options(seed: object, check: object, statistics: object) -> None:
+    """InputError for what a run cannot use; `plan_of` looks at the options of plans."""
+    if type(seed) is not int or not 0 <= seed < 1 << 64:
+        require_seed(seed)
+    if check is not False:
+        require_flags(check=check)
+    if statistics is not None:
+        from hloexec.engine.exec.statistics import Statistics
+
+        if not isinstance(statistics, Statistics):
+            raise wrong("statistics", "a Statistics object, which the run fills in", statistics)
+
+
+def _limits(max_iterations: int | None, timeout: float | None) -> Limits | None:
+    if max_iterations is None and timeout is None:
+        return None
+    from hloexec.engine.exec.limits import Limits
+
+    if max_iterations is not None:
+        require_integer("max_iterations", max_iterations, 1)
+    if timeout is not None:
+        require_number("timeout", timeout)
+    return Limits(max_iterations, timeout)
+
+
+def _random_inputs(module: Module, seed: int, options: RunOptions) -> Inputs:
+    from hloexec.engine.inputs import random_inputs
+
+    return [random_inputs(module, seed, computation=options.get("computation"), verify=options.get("verify", True))]
+
+
+def _memory_of(plan: Plan) -> AbstractContextManager[None]:
+    """A context in which kernels make large arrays in memory that the plan's runs share."""
+    if plan.arenas is None:
+        plan.arenas = arena.Arenas()
+        # Imported late: small programs never need it.
+        from hloexec.engine.exec.placement import place_arrays
+
+        try:
+            place_arrays(plan)
+        except Exception as error:
+            warn_of_failure(f"the placement of the arrays of {plan.computation.name}", error)
+    return plan.arenas.lent(entry_peak_bytes(plan))
+
+
+def _fault(error: BaseException) -> BaseException | None:
+    """The unexpected exception behind an error; None if there is none, or memory ran out. What a signal handler raised
+    is raised as it is."""
+    while isinstance(error, (HloError, PartError)) and error.__cause__ is not None:
+        error = error.__cause__
+    if is_of_signal_handler(error):
+        raise error from None
+    return None if isinstance(error, (HloError, MemoryError)) else error
+
+
+def _has_effects(plan: Plan) -> bool:
+    """Whether a run does something that a second one would do again: to its host, or in users' functions."""
+    calls = plan.library_calls.items()
+    return bool(plan.host_transfers) or any(
+        call is not None and call is not CUSTOM_CALLS.get(name) for name, call in calls
+    )
+
+
+def _per_device(name: str, given: Sequence[Any] | None, topology: Topology) -> Sequence[Any]:
+    """One entry per device, None where nothing was given."""
+    if given is None:
+        return [None] * topology.count
+    if not isinstance(given, (tuple, list)):
+        raise wrong(name, "a list with one entry per device", given)
+    if len(given) != topology.count:
+        raise InputError(f"{name} must have one entry per device, {topology.count}, but has {len(given)}")
+    return given

@@ -1,0 +1,208 @@
+"""Bounds of every value of a module, known before it runs.
+
+This is interval arithmetic over the IR, forward from the parameters, with the rules that are traits of opcodes; a
+result without a rule is bounded by its element type. Each call of a computation is analysed with the bounds of its
+arguments, so a scalar constant that is passed to a fusion stays known there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import attrs
+
+from hloexec.core.dtypes import Kind
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.precision import largest_number
+from hloexec.core.structs import frozen
+from hloexec.engine.inputs.columns import by_column, layout_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Columns, Use
+from hloexec.ops.operations import is_elementwise, traits_of
+from hloexec.ops.registry import Role, role_of
+
+_DEEPEST_CALL = 60
+
+LeafBounds: TypeAlias = tuple[Bounds, ...]
+"""One per leaf of a shape."""
+
+
+@frozen(eq=False)
+class Scope:
+    """A computation with what is known of its values when it is called with certain arguments."""
+
+    computation: Computation
+    bounds: dict[str, LeafBounds]
+    callees: dict[str, tuple[Scope, ...]]
+
+
+def leaf_count(shape: Shape) -> int:
+    """How many leaves a shape has."""
+    return shape.leaf_offsets[-1] if isinstance(shape, TupleShape) else 1
+
+
+def opaque_bounds(shape: Shape) -> LeafBounds:
+    """What is known of a value of which only the shape is known."""
+    return tuple(map(_type_bounds, (leaf for _, leaf in leaf_shapes(shape))))
+
+
+def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafBounds]) -> Scope:
+    """Look at a computation called with these arguments, and at all that it calls."""
+    return _Analysis(module).frame(computation, tuple(arguments), 0)
+
+
+class _Analysis:
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[tuple[str, tuple[LeafBounds, ...]], Scope] = {}
+
+    def frame(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Scope:
+        key = (computation.name, arguments)
+        if key not in self._known:
+            self._known[key] = self._look(computation, arguments, depth)
+        return self._known[key]
+
+    def _look(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Scope:
+        frame = Scope(computation, {}, {})
+        for instruction in computation:
+            operands = [frame.bounds[name] for name in instruction.operands if name in frame.bounds]
+            if len(operands) < len(instruction.operands):
+                found = opaque_bounds(instruction.shape)
+            elif role_of(instruction) is Role.PARAMETER:
+                found = arguments[instruction.attributes.number]
+            else:
+                callees = () if depth >= _DEEPEST_CALL else self._callees(instruction, operands, depth)
+                if callees:
+                    frame.callees[instruction.name] = callees
+                found = self._bounds(computation, instruction, operands, callees)
+            if len(found) != leaf_count(instruction.shape):
+                found = opaque_bounds(instruction.shape)
+            frame.bounds[instruction.name] = found
+        return frame
+
+    def _callees(self, instruction: Instruction, operands: list[LeafBounds], depth: int) -> tuple[Scope, ...]:
+        """The frames of the computations that an instruction of control flow calls."""
+        attributes = instruction.attributes
+        names = tuple(computation_names(attributes))
+        match role_of(instruction):
+            case Role.CALL | Role.ASYNC_START:
+                # What is started may be given further operands later.
+                late = self._module.by_name[names[0]].parameters[len(operands) :]
+                calls = [(names[0], (*operands, *(opaque_bounds(parameter.shape) for parameter in late)))]
+            case Role.CONDITIONAL:
+                calls = [(name, (operands[number],)) for number, name in enumerate(names, 1)]
+            case Role.WHILE:
+                carried = self._invariants(attributes.body, operands[0])
+                calls = [(attributes.condition, (carried,)), (attributes.body, (carried,))]
+            case _:
+                return ()
+        return tuple(self.frame(self._module.by_name[name], arguments, depth + 1) for name, arguments in calls)
+
+    def _invariants(self, body_name: str, initial: LeafBounds) -> LeafBounds:
+        """What is known of a loop's carried value in every iteration: only what the body hands through unchanged."""
+        body = self._module.by_name[body_name]
+        shape = body.parameters[0].shape
+        if not isinstance(shape, TupleShape) or role_of(body.root) is not Role.TUPLE:
+            return opaque_bounds(shape)
+        carried: list[Bounds] = []
+        for number, element in enumerate(body.operands_of(body.root)):
+            offset = shape.leaf_offsets[number]
+            handed_on = (
+                role_of(element) is Role.GET_TUPLE_ELEMENT
+                and element.attributes.index == number
+                and element.operands[0] == body.parameters[0].name
+            )
+            count = leaf_count(element.shape)
+            carried += initial[offset : offset + count] if handed_on else opaque_bounds(element.shape)
+        return tuple(carried)
+
+    def _bounds(
+        self, computation: Computation, instruction: Instruction, operands: list[LeafBounds], callees: tuple[Scope, ...]
+    ) -> LeafBounds:
+        role, shape = role_of(instruction), instruction.shape
+        if role is Role.CALL and callees:
+            return callees[0].bounds[callees[0].computation.root_name]
+        if role is Role.TUPLE:
+            return tuple(bounds for operand in operands for bounds in operand)
+        if role is Role.GET_TUPLE_ELEMENT:
+            tuple_shape = computation.by_name[instruction.operands[0]].shape
+            if not isinstance(tuple_shape, TupleShape):
+                return ()
+            offset = tuple_shape.leaf_offsets[instruction.attributes.index]
+            return operands[0][offset : offset + leaf_count(shape)]
+        shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
+        arrays = tuple(operand for operand in shapes if isinstance(operand, ArrayShape))
+        if not isinstance(shape, ArrayShape) or not shape.is_array or len(arrays) < len(shapes):
+            return opaque_bounds(shape)
+        use = Use(instruction, arrays, tuple(bounds for (bounds,) in operands), self._module)
+        return (_within_type(_with_columns(use, _result_bounds(use)), shape),)
+
+
+def _result_bounds(use: Use) -> Bounds:
+    """By the rule of the operation, or where it moves elements, the hull of their bounds."""
+    traits = traits_of(use.instruction)
+    if traits.bounds is not None:
+        return traits.bounds(use, *use.bounds)
+    moved = traits.moved_operands(len(use.shapes))
+    if not moved or any(use.shapes[number].element_type != use.shape.element_type for number in moved):
+        return UNKNOWN
+    low = min(use.bounds[number].low for number in moved)
+    high = max(use.bounds[number].high for number in moved)
+    if traits.fills or any(operand.dynamic_dimensions for operand in use.shapes):
+        low, high = min(low, 0), max(high, 0)
+    return Bounds(low, high, all(use.bounds[number].is_parameter for number in moved))
+
+
+def _with_columns(use: Use, found: Bounds) -> Bounds:
+    """The bounds of a result with those of its columns, where those of operands are known."""
+    rule, columns = traits_of(use.instruction).columns, None
+    if rule is not None:
+        columns = rule(use)
+    elif all(bounds.columns is None for bounds in use.bounds):
+        return found
+    elif is_elementwise(use.instruction):
+        parts = [_result_bounds(part) for part in by_column(use)]
+        columns = (
+            Columns(layout.stride, tuple((each.low, each.high) for each in parts))
+            if (layout := layout_of(use))
+            else None
+        )
+    return found if columns is None else attrs.evolve(found, columns=columns)
+
+
+def _type_bounds(shape: object) -> Bounds:
+    """What the element type alone says."""
+    if not isinstance(shape, ArrayShape):
+        return UNBOUNDED
+    if shape.element_type.is_integral:
+        return Bounds(*shape.element_type.integer_range)
+    return Bounds(0, 1) if shape.element_type.kind is Kind.PRED else UNBOUNDED
+
+
+def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
+    """The bounds, or those of the type where integers may have wrapped or nothing is known.
+
+    What is beyond the largest number of a type becomes infinite or, without infinities, that number, or NaN. Bounds
+    that are integers are exact, of any size.
+    """
+    limits = _type_bounds(shape)
+    if any(bound != bound for bound in (bounds.low, bounds.high)):
+        return limits
+    if shape.element_type.is_floating:
+        largest = largest_number(shape.element_type)
+        beyond = math.inf if shape.element_type.has_inf else largest
+        low, high = (
+            bound if -largest <= bound <= largest else beyond if bound > 0 else -beyond
+            for bound in (bounds.low, bounds.high)
+        )
+        return Bounds(low, high, bounds.is_parameter, bounds.columns)
+    if shape.element_type.has_inf:
+        return bounds
+    if bounds.low < limits.low or bounds.high > limits.high:
+        return attrs.evolve(limits, is_parameter=bounds.is_parameter)
+    columns = bounds.columns
+    if columns is not None and not all(limits.low <= low <= high <= limits.high for low, high in columns.ends):
+        columns = None
+    return Bounds(math.ceil(bounds.low), math.floor(bounds.high), bounds.is_parameter, columns)

@@ -1,0 +1,176 @@
+"""Kernels of steps: what a step computes, specialized before the run.
+
+A kernel is a function from operand arrays to the result, together with the facts from which it was made, so that passes
+and called computations can derive others from it. Most are those of an opcode or a library call
+(`plan.lowering.binding`). Fused regions (`plan.regions`) are kernels, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape
+from hloexec.core.structs import frozen
+from hloexec.engine.plan.float_widths import converted
+from hloexec.engine.plan.trees import Leaf
+from hloexec.ops.library_calls.registry import CustomCall
+from hloexec.ops.movement.views import Spreading
+from hloexec.ops.registry import Callee, MemoryOrder, Opcode
+from hloexec.ops.rounding import Sums
+
+if TYPE_CHECKING:
+    from hloexec.ops.contraction.dot import MatrixProduct
+    from hloexec.ops.policies.random_rounding import RandomRounding
+
+
+@frozen(eq=False)
+class Kernel:
+    """What a step computes."""
+
+    function: Callable[..., Any]
+    """From the arrays of the step's operands to an array, or a (nested) tuple of them."""
+    overwrites: int | None = None
+    """The operand whose array the function may be given as `out`, to write the result to."""
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the result depends on the operands alone, and nothing else happens."""
+        return True
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the result usually shares the memory of the first operand."""
+        return False
+
+    @property
+    def may_multiply(self) -> bool:
+        """Whether it may be a sum of products, alone or with more."""
+        return False
+
+    @property
+    def numbers_from(self) -> float:
+        """The operand from which on Python's integers do where arrays without dimensions are declared."""
+        return math.inf
+
+    @property
+    def ufunc(self) -> np.ufunc | None:
+        """The function where it is NumPy's own, which writes to any array it is given as `out`."""
+        return self.function if isinstance(self.function, np.ufunc) else None
+
+
+@frozen(eq=False)
+class Conversion(Kernel):
+    """Converts the leaves of a value, given one by one; one that is not to change stays the array it is."""
+
+    types: tuple[ElementType | None, ...] = ()
+    """By leaf; None for leaves that are no floats."""
+
+    @classmethod
+    def to(cls, types: Sequence[ElementType | None], is_tuple: bool = False) -> Conversion:
+        """To these types; `is_tuple` where the value is a tuple though it has a single leaf."""
+        is_array = len(types) == 1 and not is_tuple
+        return cls(partial(_converted_leaves, tuple(types), is_array), types=tuple(types))
+
+
+def _converted_leaves(types: tuple[ElementType | None, ...], is_array: bool, *leaves: object) -> Any:
+    found = tuple(map(converted, leaves, types))
+    return found[0] if is_array else found
+
+
+@frozen(eq=False)
+class Forward(Kernel):
+    """Hands on an array as it is, to a slot of its own."""
+
+    function: Callable[..., Any] = attrs.field(default=lambda value: value, init=False)
+
+    @property
+    def is_view(self) -> bool:
+        return True
+
+
+@frozen(eq=False)
+class View(Kernel):
+    """A view of an array that several instructions together make; `function` is an Indexing, or the WindowReader of a
+    window without the dimension along which it moves."""
+
+    @property
+    def is_view(self) -> bool:
+        return True
+
+    @property
+    def numbers_from(self) -> float:
+        return 1
+
+
+@frozen(eq=False)
+class InstructionKernel(Kernel):
+    """What an opcode or a library call computes."""
+
+    entry: Opcode | CustomCall | None = None
+    given: Mapping[str, Any] = attrs.field(factory=dict)
+    """What `entry.evaluate` asks for besides operands."""
+    bound: Callable[..., Any] = attrs.field(default=None)
+    """The entry's own function, bound, to which `function` may add conversions of operands and results."""
+    orders: tuple[MemoryOrder | None, ...] | None = None
+    """In which order of dimensions the function reads each operand (None: row-major); None where none matters."""
+    result_types: tuple[ElementType | None, ...] | None = None
+    """Where set, the float types that the result is converted to, leaf by leaf."""
+    is_flushed: bool = False
+    """Whether denormal operands and results are flushed to zero."""
+    random: RandomRounding | None = None
+    """What `bound` is where an opcode's results are rounded at random."""
+
+    @property
+    def is_pure(self) -> bool:
+        return self.entry is not None and self.entry.is_pure
+
+    @property
+    def is_view(self) -> bool:
+        if isinstance(self.bound, Spreading) and self.bound.is_copied:
+            return False
+        return isinstance(self.entry, Opcode) and self.entry.may_be_view and self.result_types is None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but the order of operands comes between them and the entry's own function."""
+        return self.result_types is None and not self.is_flushed
+
+    @property
+    def may_multiply(self) -> bool:
+        return not isinstance(self.entry, Opcode) or self.entry.traits.sums is Sums.PRODUCTS
+
+    @property
+    def numbers_from(self) -> float:
+        first = self.entry.numbers_from if isinstance(self.entry, Opcode) else None
+        return math.inf if first is None or not self.is_bare else first
+
+    @property
+    def product(self) -> MatrixProduct | None:
+        """The matrix product that the kernel computes, if BLAS can compute it directly."""
+        if not self.is_bare or not self.may_multiply:
+            return None
+        # Imported late: most programs without contractions never need it.
+        from hloexec.ops.contraction.dot import MatrixProduct
+
+        return self.bound if isinstance(self.bound, MatrixProduct) else None
+
+    def keeps_repeated(self, shape: Leaf) -> bool:
+        """Whether an operand of such a shape that a broadcast has made is taken as it is, whatever its order."""
+        is_one_of_many = isinstance(self.entry, Opcode) and len(self.orders or ()) != 2
+        return is_one_of_many and isinstance(shape, ArrayShape) and shape.element_type.storage.kind in "biu"
+
+    @property
+    def callees(self) -> tuple[Callee, ...]:
+        return tuple(self.given.get("computations", ()))
+
+    def with_given(self, **changed: object) -> Callable[..., Any]:
+        """The entry's own function with other attributes or shapes."""
+        assert self.entry is not None and self.entry.evaluate is not None
+        return partial(self.entry.evaluate, **{**self.given, **changed})

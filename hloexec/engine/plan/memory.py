@@ -1,0 +1,258 @@
+"""The memory that a run needs, estimated from declared shapes before it starts.
+
+The estimate goes through a plan's steps and adds up the buffers that are live at each. A value that an opcode usually
+returns as a view of its first operand has no buffer of its own, and keeps its operand's live. Values that the caller
+passes in, and constants of the module, exist already and do not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hloexec.core.errors import ResourceError
+from hloexec.core.system_memory import memory_limit_bytes
+from hloexec.core.wording import byte_text
+from hloexec.engine.plan.spread import Spread
+from hloexec.engine.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
+from hloexec.ops.arena import release_memory
+
+_NEXT_TO_NOTHING = 1 << 20
+"""Querying the free memory takes longer than allocating this many bytes."""
+_LISTED = 5
+_OWNERSHIP_PATTERNS = 16
+"""The memory of a callee is estimated for this many sets of dying arguments; for others, as if none died."""
+
+
+class _Liveness:
+    """The buffers of one plan, as its steps come and go."""
+
+    def __init__(self, plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> None:
+        """`owned` says for each parameter leaf whether its buffer may die within the plan."""
+        self.declared = [shape.byte_size for shape in plan.slot_shapes]
+        self.sizes = self.declared.copy()
+        if spread is not None:
+            self.sizes = [size * count for size, count in zip(self.sizes, spread.counts(plan), strict=True)]
+        for slot, is_owned in zip(plan.parameters, owned, strict=True):
+            if not is_owned:
+                self.sizes[slot] = 0
+        for slot in plan.constants:
+            self.sizes[slot] = 0
+        self.buffer = list(range(len(self.sizes)))
+        self.users = [0] * len(self.sizes)
+        self.live = 0
+        dead = set(plan.dead_on_entry)
+        for slot in plan.parameters:
+            if slot not in dead:
+                self.add(slot)
+
+    def add(self, slot: int) -> None:
+        self.users[self.buffer[slot]] += 1
+        if self.buffer[slot] == slot:
+            self.live += self.sizes[slot]
+
+    def drop(self, slot: int) -> None:
+        buffer = self.buffer[slot]
+        self.users[buffer] -= 1
+        if self.users[buffer] == 0:
+            self.live -= self.sizes[buffer]
+
+    def enter(self, step: Step) -> None:
+        """Take in a step's results."""
+        if step.operands and step.kernel is not None and step.kernel.is_view:
+            self.buffer[step.result] = self.buffer[step.operands[0]]
+        for slot in step.results:
+            self.add(slot)
+
+    def leave(self, step: Step) -> None:
+        for slot in step.dead:
+            self.drop(slot)
+
+    def dying(self, step: Step) -> list[int]:
+        """For each operand of a step that runs plans, how many bytes of this run they may free with it.
+
+        A buffer that is passed several times counts once, and no more of one than the operand shows.
+        """
+        drops = Counter(self.buffer[slot] for slot in step.dead)
+        free = {buffer for buffer, count in drops.items() if self.users[buffer] == count and self.sizes[buffer]}
+        found, dead = [], set(step.dead)
+        for slot in step.operands:
+            buffer = self.buffer[slot]
+            is_free = slot in dead and buffer in free
+            free.discard(buffer)
+            found.append(min(self.sizes[buffer], self.declared[slot]) if is_free else 0)
+        return found
+
+
+def annotate_peaks_within(plan: Plan) -> None:
+    """Estimate what the plans that a plan's steps run allocate; what runs within those is annotated already.
+
+    Arguments count as a loop body's own where it replaces them; a loop-invariant leaf stays its caller's.
+    """
+    for step in plan.steps:
+        for inner in inner_plans(step.flow):
+            nothing = (False,) * len(inner.parameters)
+            if isinstance(step.flow, While) and inner is step.flow.body:
+                if inner.body_peak_bytes is None:
+                    owned = [not inner.is_invariant(leaf) for leaf in range(len(inner.parameters))]
+                    inner.body_peak_bytes, _ = _peak(inner, owned)
+            elif nothing not in inner.peaks_by_ownership:
+                inner.peaks_by_ownership[nothing], _ = _peak(inner, nothing)
+
+
+def _peak(
+    plan: Plan, owned: Sequence[bool], spread: Spread | None = None, *, is_nested: bool = False
+) -> tuple[int, Step | None]:
+    """The most bytes alive at once, and at which step: on one device, or with a spread on all of them.
+
+    Where it `is_nested`, plans that its steps run are not estimated again, because they may be nested to any depth.
+    """
+    liveness = _Liveness(plan, owned, spread)
+    counts = [] if spread is None else spread.counts(plan)
+    peak, where = liveness.live, None
+    for step in plan.steps:
+        if step.function is not None or isinstance(step.flow, COMMUNICATION):
+            liveness.enter(step)
+            total = liveness.live + step.extra_bytes
+            if spread is not None:
+                total -= _freed_by_class(step, liveness, counts)
+        elif isinstance(step.flow, (Invocation, While, Conditional)):
+            # The results of a flow are part of what its plans allocate.
+            step.extra_bytes = _flow_bytes(step, liveness.dying(step), is_nested=is_nested)
+            factor = 1.0 if spread is None else max(map(spread.factor, inner_plans(step.flow)))
+            total = liveness.live + int(step.extra_bytes * factor)
+            liveness.enter(step)
+        else:
+            continue
+        if total > peak or where is None:
+            peak, where = max(total, peak), step
+        liveness.leave(step)
+        if liveness.live > peak:
+            # Devices on ways of their own have a result each.
+            peak, where = liveness.live, step
+    return peak, where
+
+
+def _freed_by_class(step: Step, liveness: _Liveness, counts: Sequence[int]) -> int:
+    """What a kernel that runs once per class of devices frees of its operands before its last run."""
+    dying = sum(liveness.sizes[slot] for slot in set(step.operands) & set(step.dead) if counts[slot] > 1)
+    most = max((counts[slot] for slot in step.results), default=1)
+    made = sum(liveness.sizes[slot] for slot in step.results)
+    return min(dying, made) * (most - 1) // most
+
+
+def _flow_bytes(step: Step, dying: Sequence[int], *, is_nested: bool) -> int:
+    """What the plans of a step allocate beyond its operands, of each of which so many bytes may be freed on the way."""
+    flow = step.flow
+    if isinstance(flow, Invocation):
+        return _beyond(flow.plan, dying, is_nested=is_nested)
+    if isinstance(flow, Conditional):
+        return max(
+            _beyond(branch.plan, dying[branch.start : branch.stop], is_nested=is_nested) for branch in flow.branches
+        )
+    if isinstance(flow, While):
+        replaced = [not flow.body.is_invariant(leaf) for leaf in range(len(step.operands))]
+        own = sum(freed for freed, changes in zip(dying, replaced, strict=True) if changes)
+        carried = sum(
+            flow.body.slot_shapes[slot].byte_size
+            for slot, changes in zip(flow.body.parameters, replaced, strict=True)
+            if changes
+        )
+        condition = flow.condition.peaks_by_ownership[(False,) * len(flow.condition.parameters)]
+        return max(flow.body.body_peak_bytes or 0, carried + condition) - own + sum(flow.sums.values())
+    return 0
+
+
+def _beyond(callee: Plan, dying: Sequence[int], *, is_nested: bool) -> int:
+    known = callee.peaks_by_ownership
+    pattern = tuple(freed > 0 for freed in dying)
+    if pattern not in known:
+        if is_nested or len(known) >= _OWNERSHIP_PATTERNS:
+            return known[(False,) * len(pattern)]
+        known[pattern], _ = _peak(callee, pattern, is_nested=True)
+    return known[pattern] - sum(dying)
+
+
+def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> list[str]:
+    """The largest values that are alive at a plan's peak, in words."""
+    found: list[str] = []
+    if where is None:
+        return found
+    liveness = _Liveness(plan, [False] * len(plan.parameters), spread)
+    counts = [1] * len(plan.slot_shapes) if spread is None else spread.counts(plan)
+    origin: dict[int, Step] = {}
+    for step in plan.steps:
+        for slot in step.results:
+            origin.setdefault(slot, step)
+        liveness.enter(step)
+        if step is where:
+            break
+        liveness.leave(step)
+    sizes = [
+        (liveness.sizes[slot], slot)
+        for slot in origin
+        if liveness.users[liveness.buffer[slot]] > 0 and liveness.buffer[slot] == slot and liveness.sizes[slot]
+    ]
+    for size, slot in sorted(sizes, reverse=True)[:_LISTED]:
+        step = origin[slot]
+        times = f"{counts[slot]} × " if counts[slot] > 1 else ""
+        found.append(
+            f"  {byte_text(size):>10}  {times}{plan.slot_shapes[slot]} of %{step.instruction.name} in "
+            f"{step.scope.computation.name}"
+        )
+    if where.flow is not None and where.extra_bytes:
+        found.append(
+            f"  {byte_text(where.extra_bytes):>10}  within %{where.instruction.name} in {where.scope.computation.name}"
+        )
+    elif where.extra_bytes:
+        found.append(f"  {byte_text(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
+    return found
+
+
+def _copied_results(plan: Plan) -> list[str]:
+    """The largest results that are parameters or views of them, which a run copies for the caller."""
+    shapes = sorted((plan.slot_shapes[slot] for slot in plan.results), key=lambda shape: shape.byte_size, reverse=True)
+    return [f"  {byte_text(shape.byte_size):>10}  {shape} of the result, a copy" for shape in shapes[:_LISTED]]
+
+
+def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) -> None:
+    """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit.
+
+    With a spread the run is one of many devices. The default limit is not worked out for a run that takes next to
+    nothing.
+    """
+    peak, where = entry_peak_bytes(plan), plan.peak_step
+    if limit is None and spread is None and peak <= _NEXT_TO_NOTHING:
+        return
+    devices = ""
+    if spread is not None:
+        alone = peak
+        peak, where = _peak(plan, [False] * len(plan.parameters), spread)
+        peak = max(peak, alone)
+        devices = f" on all devices ({byte_text(alone)} on one)"
+    allowed = memory_limit_bytes(limit)
+    if limit is None and allowed is not None and peak > allowed:
+        # What modules keep for their next runs is not free, but may be.
+        release_memory()
+        allowed = memory_limit_bytes(limit)
+    if allowed is None or peak <= allowed:
+        return
+    buffers = "\n".join(_largest_buffers(plan, where, spread) or _copied_results(plan))
+    at = f" at %{where.instruction.name}" if where is not None else ""
+    source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
+    raise ResourceError(
+        f"running {plan.computation.name} would take about {byte_text(peak)}{devices} beyond its inputs{at}, more than "
+        f"{byte_text(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
+        "Run one of its computations alone, or a smaller module, or raise the memory limit."
+    )
+
+
+def entry_peak_bytes(plan: Plan) -> int:
+    """The estimated peak of a run whose arguments belong to the caller; copies made of aliased results included."""
+    if plan.entry_peak_bytes is None:
+        peak, plan.peak_step = _peak(plan, [False] * len(plan.parameters))
+        fresh = {step.result for step in plan.steps if step.kernel is not None and not step.kernel.is_view}
+        copied = sum(plan.slot_shapes[slot].byte_size for slot in plan.results if slot not in fresh)
+        kept = sum(plan.slot_shapes[slot].byte_size for slot in set(plan.results) & fresh)
+        plan.entry_peak_bytes = max(peak, copied + kept)
+    return plan.entry_peak_bytes

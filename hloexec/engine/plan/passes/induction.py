@@ -1,0 +1,93 @@
+"""Induction variables: carried integers that each iteration increases by a constant, and loops that only test one.
+
+In generated Python, such a loop counts with Python's integers. Source: Muchnick, "Advanced Compiler Design and
+Implementation" (1997), 14.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from hloexec.core.ir import ArrayShape
+from hloexec.engine.plan.steps import Counter, Limit, Plan, Step, While
+
+
+def with_counters(plan: Plan) -> Plan:
+    """The plan, whose loops know what they count."""
+    return attrs.evolve(plan, steps=[_with_counters(step) for step in plan.steps])
+
+
+def _with_counters(step: Step) -> Step:
+    flow = step.flow
+    if not isinstance(flow, While):
+        return step
+    found = counters_of(flow)
+    limit = limit_of(flow, found)
+    condition = flow.condition
+    read = {slot for inner in condition.steps for slot in inner.operands} | {*condition.results}
+    asked = set() if limit is not None else read
+    counters = {
+        leaf: counter
+        for leaf, counter in found.items()
+        if (limit is not None and leaf == limit.leaf) or not (counter.is_read or condition.parameters[leaf] in asked)
+    }
+    return attrs.evolve(step, flow=attrs.evolve(flow, counters=counters, limit=limit))
+
+
+def counters_of(flow: While) -> dict[int, Counter]:
+    """All counters among the leaves that a loop carries."""
+    body = flow.body
+    makers = {step.result: step for step in body.steps if step.instruction.opcode == "add"}
+    found: dict[int, Counter] = {}
+    for leaf, (parameter, result) in enumerate(zip(body.parameters, body.results, strict=True)):
+        increase = makers.get(result)
+        if increase is None or parameter not in increase.operands:
+            continue
+        if not isinstance(body.slot_shapes[parameter], ArrayShape):
+            continue
+        increment = _integer(body, increase.operands[1 - increase.operands.index(parameter)])
+        is_shared = body.results.count(result) > 1 or any(result in step.operands for step in body.steps)
+        if increment is None or is_shared:
+            continue
+        is_read = parameter in body.results or any(
+            parameter in step.operands for step in body.steps if step is not increase
+        )
+        found[leaf] = Counter(increment, is_read)
+    return found
+
+
+def limit_of(flow: While, counters: Mapping[int, Counter]) -> Limit | None:
+    """The limit of a loop that asks for nothing else."""
+    condition = flow.condition
+    if len(condition.steps) != 1 or condition.steps[0].result != condition.results[0]:
+        return None
+    (compare,) = condition.steps
+    attributes = compare.instruction.attributes
+    if compare.instruction.opcode != "compare" or attributes.direction not in ("LT", "GT"):
+        return None
+    left, right = compare.operands if attributes.direction == "LT" else reversed(compare.operands)
+    end = _integer(condition, right)
+    leaf = condition.parameters.index(left) if left in condition.parameters else -1
+    counter = counters.get(leaf)
+    if end is None or counter is None or counter.increment < 1:
+        return None
+    shape = flow.body.slot_shapes[flow.body.parameters[leaf]]
+    assert isinstance(shape, ArrayShape)
+    largest = np.iinfo(shape.element_type.storage).max
+    return Limit(leaf, counter.increment, end) if end + counter.increment - 1 <= largest else None
+
+
+def trip_count(limit: Limit, start: int) -> int:
+    """The trip count of a loop whose counter begins there."""
+    return max(0, -((start - limit.end) // limit.increment))
+
+
+def _integer(plan: Plan, slot: int) -> int | None:
+    """The constant in a slot, if it is an integer that NumPy has a type for."""
+    value = plan.constants.get(slot)
+    if not isinstance(value, np.ndarray) or value.ndim or value.dtype.kind not in "iu":
+        return None
+    return int(value)

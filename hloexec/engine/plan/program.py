@@ -1,0 +1,217 @@
+"""Finding everything in a module that this version cannot run, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+
+import attrs
+
+from hloexec.core.errors import UnsupportedError
+from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.structs import frozen
+from hloexec.engine.devices.transfers import TRANSFERS, reason_against
+from hloexec.engine.plan.schedule import callees_first, computation_named, effectful_computations, schedule
+from hloexec.ops.attributes import computation_names, has_words, unknown_words
+from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.registry import Role, find_opcode, role_of
+
+UNKNOWN_CALL_HINT = (
+    "A custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
+    "unknown=zeros or unknown=random."
+)
+_LISTED = 50
+
+
+@frozen
+class Requirement:
+    """An opcode or a library call that a module needs and that does not run."""
+
+    kind: str
+    """`opcode` or `custom-call`."""
+    name: str
+    """The opcode, or the custom call's target."""
+    reason: str | None
+    """Why a known target or opcode cannot be used this way, as a clause; None where the name alone decides."""
+    count: int
+    """How many instructions need it."""
+    computation: str
+    """Where it is needed first, in the order of execution."""
+    instruction: str
+    is_conditional: bool = False
+    """Whether only branches of conditionals need it."""
+
+    def __str__(self) -> str:
+        subject = f'custom call "{self.name}"' if self.kind == "custom-call" else f"opcode {self.name}"
+        times = "once" if self.count == 1 else f"{self.count} times"
+        because = f", where {self.reason}" if self.reason else ""
+        branches = "; only in branches of conditionals" if self.is_conditional else ""
+        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation}{branches}){because}"
+
+
+def called_computation(instruction: Instruction) -> str | None:
+    """The computation that an instruction calls, if it is a call or a fusion, or starts one asynchronously."""
+    if role_of(instruction) not in (Role.CALL, Role.ASYNC_START):
+        return None
+    return next(iter(computation_names(instruction.attributes)), None)
+
+
+def starts(instruction: Instruction) -> bool:
+    """Whether an instruction starts an asynchronous computation."""
+    return role_of(instruction) is Role.ASYNC_START
+
+
+class Program:
+    """The computations that an entry reaches, and the order of the instructions that run in each."""
+
+    def __init__(self, module: Module, entry: Computation) -> None:
+        self.module = module
+        self.entry = entry
+        self.computations = callees_first(module, entry)
+        self._effectful = effectful_computations(self.computations)
+        self._schedules: dict[str, list[Instruction]] = {}
+        self._calling: dict[str, list[Instruction]] = {}
+
+    def schedule(self, computation: Computation) -> list[Instruction]:
+        """The instructions of a computation that run, in order."""
+        known = self._schedules.get(computation.name)
+        if known is None:
+            known = schedule(computation, self._effectful, is_scheduled=self.module.is_scheduled)
+            self._schedules[computation.name] = known
+        return known
+
+    def calling(self, computation: Computation) -> list[Instruction]:
+        """Those of the instructions of a computation that run which name computations."""
+        known = self._calling.get(computation.name)
+        if known is None:
+            known = [entry for entry in self.schedule(computation) if computation_names(entry.attributes)]
+            self._calling[computation.name] = known
+        return known
+
+    @cached_property
+    def live_computations(self) -> list[Computation]:
+        """The computations that instructions which run name, the entry first."""
+        return list(self._reached(branches=True).values())
+
+    @cached_property
+    def certain_computations(self) -> Collection[str]:
+        """The names of those that are reached whichever branches of conditionals are taken."""
+        return self._reached(branches=False)
+
+    def _reached(self, *, branches: bool) -> dict[str, Computation]:
+        found = {self.entry.name: self.entry}
+        pending = [self.entry]
+        while pending:
+            for instruction in self.calling(pending.pop()):
+                if not branches and role_of(instruction) is Role.CONDITIONAL:
+                    continue
+                for name in computation_names(instruction.attributes):
+                    if name not in found:
+                        found[name] = computation_named(self.module, name, instruction)
+                        pending.append(found[name])
+        return found
+
+    @cached_property
+    def opcodes(self) -> frozenset[str]:
+        """The opcodes of all instructions that run."""
+        return frozenset(entry.opcode for computation in self.live_computations for entry in self.schedule(computation))
+
+    @cached_property
+    def plain_opcodes(self) -> frozenset[str]:
+        """Those of them that run whatever the instruction says."""
+        return frozenset(
+            name
+            for name in self.opcodes
+            if (entry := find_opcode(name)) is not None
+            and entry.is_supported
+            and entry.reason_against is None
+            and not has_words(entry.attributes)
+            and entry.role is not Role.CUSTOM_CALL
+            and name not in TRANSFERS
+        )
+
+
+def unsupported(module: Module, computation: Computation | None = None) -> list[Requirement]:
+    """Every opcode and every custom-call target that keeps a module (or one computation of it) from running."""
+    return _missing(Program(module, computation or module.entry))
+
+
+def require_supported(program: Program, *, unknown: str, numerics: NumericsPolicy) -> None:
+    """Raise one UnsupportedError that lists everything the program needs and hloexec lacks under a numerics policy.
+
+    Unknown custom calls do not count where `unknown` says what they give, nor where only branches of conditionals have
+    them: many a program has a branch that reports an error.
+    """
+    missing = [
+        entry
+        for entry in _missing(program, numerics)
+        if entry.kind != "custom-call" or (unknown == "error" and not entry.is_conditional)
+    ]
+    if not missing:
+        return
+    lines = [f"  {entry}" for entry in missing[:_LISTED]]
+    if len(missing) > _LISTED:
+        lines.append(f"  … and {len(missing) - _LISTED} more")
+    remedy = remedy_for(missing)
+    if remedy is not None:
+        lines.append(remedy)
+    raise UnsupportedError(f"module {program.module.name} needs what hloexec does not run:\n" + "\n".join(lines))
+
+
+def remedy_for(missing: Sequence[Requirement]) -> str | None:
+    """What can be done about library calls that do not run; None where there are none."""
+    return UNKNOWN_CALL_HINT if any(entry.kind == "custom-call" for entry in missing) else None
+
+
+def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:
+    found: dict[tuple[str, str, str | None], Requirement] = {}
+    plain = program.plain_opcodes
+    for computation in program.live_computations:
+        for instruction in program.schedule(computation):
+            if instruction.opcode in plain:
+                continue
+            for key in _needs(program.module, computation, instruction, numerics):
+                known = found.get(key)
+                is_conditional = computation.name not in program.certain_computations
+                if known is None:
+                    found[key] = Requirement(*key, 1, computation.name, instruction.name, is_conditional)
+                else:
+                    is_conditional = is_conditional and known.is_conditional
+                    found[key] = attrs.evolve(known, count=known.count + 1, is_conditional=is_conditional)
+    return list(found.values())
+
+
+def call_reason(
+    module: Module, computation: Computation, instruction: Instruction, call: CustomCall, numerics: NumericsPolicy
+) -> str | None:
+    """Why a custom call cannot be run by its entry under a policy, as a clause; None where it can."""
+    from hloexec.engine.devices import manual_regions
+
+    if manual_regions.is_boundary(instruction):
+        return manual_regions.reason_against(module, computation, instruction)
+    return call.reason_against(instruction, numerics)
+
+
+def _needs(
+    module: Module, computation: Computation, instruction: Instruction, numerics: NumericsPolicy
+) -> Iterator[tuple[str, str, str | None]]:
+    """What an instruction needs and hloexec lacks, as kind, name and reason."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None:
+        yield "opcode", instruction.opcode, None
+    elif entry.role is Role.CUSTOM_CALL:
+        library_call = find_custom_call(instruction.attributes.custom_call_target)
+        reason = None if library_call is None else call_reason(module, computation, instruction, library_call, numerics)
+        if library_call is None or reason is not None:
+            yield "custom-call", instruction.attributes.custom_call_target, reason
+    elif instruction.opcode in TRANSFERS:
+        reason = reason_against(computation, instruction)
+        if reason is not None:
+            yield "opcode", instruction.opcode, reason
+    elif not entry.is_supported:
+        yield "opcode", instruction.opcode, None
+    elif (unknown := next(unknown_words(instruction.attributes), None)) is not None:
+        yield "opcode", instruction.opcode, f"{unknown[0].name} is {unknown[1]}, which hloexec does not know"
+    elif entry.reason_against is not None and (reason := entry.reason_against(instruction)) is not None:
+        yield "opcode", instruction.opcode, reason

@@ -1,0 +1,341 @@
+"""Block programs: the instructions of a region as calls on numbered places.
+
+A bf16 value has up to two places, its own and one as f32, so that it is widened only once; a pred has further ones for
+the masks with which it selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hloexec.core.dtypes import DType, element_type
+from hloexec.core.ir import ArrayShape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.engine.plan.kernels import InstructionKernel
+from hloexec.engine.plan.regions.long_rows import has_long_rows, row_by_row
+from hloexec.engine.plan.regions.part_order import in_order_of_use
+from hloexec.engine.plan.regions.places import Operation, Places, Value
+from hloexec.engine.plan.regions.short_rows import (
+    by_columns,
+    has_few_columns,
+    has_short_rows,
+    laid_in_columns,
+    spread_out,
+)
+from hloexec.engine.plan.steps import Step
+from hloexec.ops.common import converted_into, narrow_into, strided
+from hloexec.ops.elementwise.choosing import mask_into, mask_of
+from hloexec.ops.registry import Opcode
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.rows import RowForm, behind_prefix, same
+
+_FEW_BYTES = 1 << 10
+"""A row of so few is copied into scratch, where views of it last."""
+
+_COPIED_BYTES = 1 << 23
+"""An output of so many is not written by what computes it: to write to memory that is not in the cache, a processor
+reads it first, but not where it copies. That saves a third of the time of adding two large arrays.
+"""
+
+_MOST_COPIED_ROW_BYTES = 1 << 19
+"""The copy has to be of what is still in the cache."""
+
+_F32 = element_type("f32").storage
+
+
+@frozen(eq=False)
+class Part:
+    """An instruction of a region."""
+
+    step: Step
+    form: RowForm
+
+
+class BlockProgram:
+    """Turns the instructions of a region into calls on numbered places."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        shapes: Sequence[Any],
+        rows: int,
+        kept: int,
+        repeated_inputs: frozenset[int] = frozenset(),
+    ) -> None:
+        """`kept` is 1 where the first output may take the place of an input, which is in the cache, else 0."""
+        self._shapes = shapes
+        self._rows = rows
+        self.places = Places()
+        self.operations: list[Operation] = []
+        self.preamble: list[tuple[Callable[..., Any], int, int]] = []
+        self._stored: dict[int, int] = {}
+        self._wide: dict[int, int] = {}
+        self._masks: dict[tuple[int, DType], int] = {}
+        self._numbers: dict[tuple[int, bool, bool], int] = {}
+        self._samples: dict[int, Array] = {}
+        """Two rows of places in scratch, and of views of these, to see what functions make of them."""
+        self.bounds: int | None = None
+        """The place of the number of a block's first row and of that behind its last, if anything needs them."""
+        for slot in inputs:
+            self._stored[slot] = self.places.add(self._value(shapes[slot]))
+        self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
+        self.output_places = [self._outputs[slot] for slot in outputs]
+        self.is_by_columns = self._gains_by_columns(parts, inputs, outputs, repeated_inputs)
+        """Whether the values of a block lie column by column."""
+        if self.is_by_columns:
+            self._copied = {slot for slot in outputs if self._value(shapes[slot]).row}
+        else:
+            moved = {part.step.result for part in parts if part.form.moves}
+            self._copied = {
+                slot
+                for slot in outputs[kept:]
+                if shapes[slot].byte_size >= _COPIED_BYTES and shapes[slot].byte_size // rows <= _MOST_COPIED_ROW_BYTES
+            } - moved
+        self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
+        for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
+            self._part(parts[number])
+        self._samples.clear()
+        self.is_rounded = any(entry.function is narrow_into for entry in self.operations)
+        """Whether numbers are rounded to bf16 in a block."""
+        self.places.allocate(self.operations)
+        self.views = [entry for entry in self.operations if self.places.shows_scratch(entry.target)]
+        """Of scratch, which are the same for all blocks."""
+        self.operations = [entry for entry in self.operations if not self.places.shows_scratch(entry.target)]
+
+    def _row_bytes(self, parts: Sequence[Part]) -> dict[int, int]:
+        """What a row of each part's result takes, of a view what it shows."""
+        found: dict[int, int] = {}
+        for part in parts:
+            slot = part.step.operands[0] if part.form.is_view else part.step.result
+            found[part.step.result] = found[slot] if slot in found else self._value(self._shapes[slot]).row_bytes
+        return found
+
+    def _gains_by_columns(
+        self, parts: Sequence[Part], inputs: Sequence[int], outputs: Sequence[int], repeated_inputs: frozenset[int]
+    ) -> bool:
+        """Whether more functions of short rows read repeated elements than there are arrays whose rows would have to be
+        taken apart or put together."""
+        rows = {slot: self._value(self._shapes[slot]).row for slot in inputs}
+        rows |= {part.step.result: self._value(self._shapes[part.step.result]).row for part in parts}
+        if not has_few_columns(self._rows, rows.values()) or any(_rounds_at_random(part.step) for part in parts):
+            return False
+        spread = set(repeated_inputs)
+        for part in parts:
+            if part.form.is_view and prod(rows[part.step.result]) > prod(rows[part.step.operands[0]]):
+                spread.add(part.step.result)
+        reading = sum(
+            part.form.is_elementwise
+            and has_short_rows(rows[part.step.result])
+            and not spread.isdisjoint(part.step.operands)
+            for part in parts
+        )
+        return reading > sum(bool(rows[slot]) for slot in (*{*inputs} - spread, *outputs))
+
+    def usual_row_bytes(self) -> int:
+        """What a row takes in most of the larger values that are computed."""
+        sizes: list[int] = sorted(self.places.values[entry.target].row_bytes for entry in self.operations)
+        large = [size for size in sizes if 4 * size >= sizes[-1]]
+        return max(large[len(large) // 2], 1)
+
+    def may_overwrite(self, place: int) -> bool:
+        """Whether the first output's rows may take those of an input: nothing reads these once they are written."""
+        output = self.output_places[0]
+        written = next(n for n, entry in enumerate(self.operations) if entry.target == output)
+        read = max(
+            (n for n, entry in enumerate(self.operations) if place in map(self.places.root, entry.operands)), default=-1
+        )
+        return read < written or (read == written and self.places.may_take(self.operations[written], place))
+
+    def _value(self, shape: ArrayShape) -> Any:
+        row = () if shape.rank == 0 else behind_prefix(shape.dimensions, self._rows)
+        return Value(row, shape.element_type.storage)
+
+    def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
+        if how["has_out"]:
+            function = _NAMED_OUT.get(function, function)
+            is_ufunc = isinstance(function, np.ufunc)
+            if is_ufunc and not self.is_by_columns and has_short_rows(self.places.values[target].row):
+                function = by_columns(function)
+            elif function in _ARITHMETIC and has_long_rows(self.places.values[target].row):
+                function = row_by_row(function)
+        if self.is_by_columns and _is_approximated(step):
+            function = spread_out(function)
+        self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
+        return target
+
+    def _storage(self, slot: int, step: Step) -> int:
+        """The place of a value in its own type."""
+        if slot not in self._stored:
+            wide = self._wide[slot]
+            target = self.places.add_scratch(self._value(self._shapes[slot]))
+            self._stored[slot] = self._call(step, narrow_into, [wide], target, has_out=True)
+        return self._stored[slot]
+
+    def _widened(self, slot: int, step: Step) -> int:
+        """The place of a bf16 value as f32."""
+        if slot not in self._wide:
+            stored = self._stored[slot]
+            value = Value(self.places.values[stored].row, _F32)
+            target = self.places.add_scratch(value)
+            self._wide[slot] = self._call(step, converted_into, [stored], target, has_out=True)
+        return self._wide[slot]
+
+    def _mask(self, slot: int, dtype: DType, step: Step) -> int:
+        """The place of the mask of a pred; of a scalar one, of a mask without dimensions."""
+        if (slot, dtype) not in self._masks and self._shapes[slot].rank == 0:
+            place = self._masks[slot, dtype] = self.places.add(None)
+            self.preamble.append((partial(mask_of, dtype=dtype), self._stored[slot], place))
+        elif (slot, dtype) not in self._masks:
+            pred = self._stored[slot]
+            target = self.places.add_scratch(Value(self.places.values[pred].row, dtype))
+            self._masks[slot, dtype] = self._call(step, mask_into, [pred], target, has_out=True)
+        return self._masks[slot, dtype]
+
+    def _number(self, slot: int, *, is_wide: bool, is_repeated: bool) -> int:
+        """The place of a scalar, of f32 in place of bf16 where asked; as an array of one element with strides of 0,
+        by which formulas know that it is one number, or without dimensions, for which NumPy's functions start sooner.
+        """
+        is_wide = is_wide and self._shapes[slot].element_type.name == "bf16"
+        if not is_wide and not is_repeated:
+            return self._stored[slot]
+        key = slot, is_wide, is_repeated
+        if key not in self._numbers:
+            place = self._numbers[key] = self.places.add(None)
+            source = (
+                self._number(slot, is_wide=True, is_repeated=False) if is_wide and is_repeated else self._stored[slot]
+            )
+            self.preamble.append((repeated if is_repeated else _as_f32, source, place))
+        return self._numbers[key]
+
+    def _operand(self, step: Step, form: RowForm, number: int, *, is_ufunc: bool) -> int:
+        """The place of an operand as a form takes it."""
+        slot = step.operands[number]
+        shape = self._shapes[slot]
+        if form.mask is not None and not number:
+            return self._mask(slot, form.mask, step)
+        if form.is_elementwise and shape.rank == 0:
+            return self._number(slot, is_wide=form.wide is not None, is_repeated=not is_ufunc)
+        # Reductions of bf16 take their operand as f32, but not where they begin.
+        keeps_wide = form.is_reduction and self._shapes[step.result].element_type.name == "bf16" and shape.rank
+        if (form.wide is not None or keeps_wide) and shape.element_type.name == "bf16":
+            return self._widened(slot, step)
+        return self._storage(slot, step)
+
+    def _part(self, part: Part) -> None:
+        step, form = part.step, part.form
+        slot = step.result
+        result = self._value(self._shapes[slot])
+        function = form.bind(self._rows)
+        is_bfloat = self._shapes[slot].element_type.name == "bf16"
+        is_ufunc = isinstance(function, np.ufunc)
+        operands = [self._operand(step, form, number, is_ufunc=is_ufunc) for number in range(len(step.operands))]
+        if form.numbers_rows:
+            self.bounds = self.places.add(None) if self.bounds is None else self.bounds
+            operands = [self.bounds]
+        given = result
+        is_rounded = form.wide is not None and is_bfloat
+        if is_rounded:
+            given = Value(result.row, _F32)
+        if is_rounded and form.is_exact:
+            place = self._wide[slot] = self._computed(step, function, operands, given, form)
+            if slot in self._outputs:
+                self._stored[slot] = self._call(step, narrow_into, [place], self._outputs[slot], has_out=True)
+            return
+        target = self._outputs.get(slot)
+        if is_rounded:
+            place = self._computed(step, function, operands, given, form)
+            self._stored[slot] = self._call(
+                step, narrow_into, [place], self.places.add_scratch(result) if target is None else target, has_out=True
+            )
+            return
+        if _writes(function, form) and target is not None and slot not in self._copied:
+            overwrites = _overwrites(function, operands, form)
+            self._stored[slot] = self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
+            return
+        place = self._computed(step, function, operands, given, form)
+        if slot in self._copied:
+            # The next instructions read it while it is still in the cache.
+            self._call(step, converted_into, [place], self._outputs[slot], has_out=True)
+        elif target is not None:
+            place = self._call(step, converted_into, [place], target, has_out=True)
+        elif self.places.is_made(place) and slot in self._viewed and result.row_bytes < _FEW_BYTES:
+            place = self._call(step, converted_into, [place], self.places.add_scratch(result), has_out=True)
+        self._stored[slot] = place
+
+    def _computed(self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm) -> int:
+        """The place of a function's result, other than an output's."""
+        if _writes(function, form):
+            overwrites = _overwrites(function, operands, form)
+            target = self.places.add_scratch(value)
+            return self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
+        is_view = (form.is_view or function is same) and not self._copies(function, operands[0])
+        place = self.places.add_view(value, operands[0]) if is_view else self.places.add_made(value)
+        if is_view and operands[0] in self._samples:
+            self._samples[place] = function(self._samples[operands[0]])
+        return self._call(step, function, operands, place, has_out=False)
+
+    def _copies(self, function: Any, place: int) -> bool:
+        """Whether a function that mostly gives a view copies what is in scratch, as a reshape does what is repeated."""
+        if place not in self._samples:
+            if not self.places.is_scratch(place):
+                return False
+            value = self.places.values[place]
+            self._samples[place] = laid_out(np.empty(2 * value.row_bytes, np.uint8), 2, value, self.is_by_columns)
+        source = self._samples[place]
+        return not np.may_share_memory(function(source), source)
+
+
+def laid_out(memory: Array, count: int, value: Value, is_by_columns: bool) -> Array:
+    """So many rows of a value in memory of their size."""
+    if is_by_columns:
+        return laid_in_columns(memory, count, value.row, value.dtype)
+    return np.ndarray((count, *value.row), value.dtype, memory)
+
+
+def _writes(function: object, form: RowForm) -> bool:
+    """Whether a function takes the array to write to as its last argument."""
+    return form.fills or isinstance(function, np.ufunc)
+
+
+def _overwrites(function: object, operands: Sequence[int], form: RowForm) -> tuple[int, ...]:
+    """The numbers of operands whose memory a function may write to."""
+    return tuple(range(len(operands))) if isinstance(function, np.ufunc) else form.overwrites
+
+
+def _rounds_at_random(step: Step) -> bool:
+    return isinstance(step.kernel, InstructionKernel) and step.kernel.random is not None
+
+
+def _is_approximated(step: Step) -> bool:
+    entry = step.kernel.entry if isinstance(step.kernel, InstructionKernel) else None
+    return not isinstance(entry, Opcode) or entry.rounding not in (Rounding.NONE, Rounding.ONCE)
+
+
+def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:
+    np.maximum(lhs, rhs, out=out)
+
+
+def _minimum_into(lhs: Array, rhs: Array, out: Array) -> None:
+    np.minimum(lhs, rhs, out=out)
+
+
+_ARITHMETIC = frozenset({np.add, np.subtract, np.multiply, np.divide})
+_NAMED_OUT: dict[Any, Any] = {np.maximum: _maximum_into, np.minimum: _minimum_into}
+"""For functions of NumPy that do not take a third argument by its place."""
+
+
+def repeated(scalar: Array) -> Array:
+    """A scalar as an array of one element with strides of 0, by which formulas know that it is one number."""
+    return strided(scalar, (1,), (0,))
+
+
+def _as_f32(scalar: Array) -> Array:
+    return scalar.astype(_F32)

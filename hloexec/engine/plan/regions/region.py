@@ -1,0 +1,319 @@
+"""Running a region: several instructions on one block of rows after the other, on all cores.
+
+Within a block, each instruction writes to a scratch buffer that the next ones read while it is still in the processor's
+cache; values that are used outside go to rows of whole arrays. `plan.regions.block_program` generates the
+calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.engine.plan.kernels import Kernel
+from hloexec.engine.plan.optimization_errors import warn_of_failure
+from hloexec.engine.plan.regions.block_program import BlockProgram, Part, laid_out
+from hloexec.engine.plan.regions.blocks import Layout, divided
+from hloexec.engine.plan.regions.operand_rows import Rows
+from hloexec.engine.plan.regions.places import Operation
+from hloexec.engine.plan.regions.short_rows import in_columns
+from hloexec.engine.plan.steps import PartError
+from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, empty
+from hloexec.ops.rows import behind_prefix, prefix_length
+from hloexec.ops.threads import in_blocks
+
+_Call = tuple[Operation, Sequence[Array] | None]
+"""An operation, and the arrays that it takes, if they are known."""
+
+_here = threading.local()
+"""`arena`: a little scratch of a thread, kept from one region to the next."""
+
+
+def _kept(size: int) -> Array:
+    """Scratch of at least so many bytes; what lay there before is lost."""
+    arena: Array | None = getattr(_here, "arena", None)
+    if arena is None or arena.nbytes < size:
+        arena = _here.arena = np.empty(size, np.uint8)
+    return arena
+
+
+class Region:
+    """The function of a region's step: from the arrays that it takes from outside to those that are needed outside."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        shapes: Sequence[Any],
+        rows: int,
+        overwritten: int | None = None,
+        repeated: frozenset[int] = frozenset(),
+    ) -> None:
+        """`repeated` are inputs that broadcasts have made, which take little of the cache.
+
+        `overwritten` is the place of an input of the shape of the first output, whose rows it may take.
+        """
+        self.parts = tuple(parts)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.rows = rows
+        self._slot_shapes = shapes
+        self._shapes = [shapes[slot] for slot in outputs]
+        self._is_whole = [shapes[slot].rank == 0 for slot in inputs]
+        self._lengths = [
+            0 if is_whole else prefix_length(shapes[slot].dimensions, rows)
+            for slot, is_whole in zip(inputs, self._is_whole, strict=True)
+        ]
+        program = BlockProgram(parts, inputs, outputs, shapes, rows, 0 if overwritten is None else 1, repeated)
+        self.is_by_columns = program.is_by_columns
+        self.operations = program.operations
+        self._views = program.views
+        self._preamble = program.preamble
+        self.bounds = program.bounds
+        self._revealed: Region | None = None
+        self._count = len(program.places.values)
+        self._places = program.places.in_buffers
+        self.output_places = program.output_places
+        self._calls: list[_Call] = [(operation, None) for operation in program.operations]
+        self._fixed = self._fixed_operations()
+        """The numbers of the operations that take the same arrays in all blocks of a thread that have the same size."""
+        self.output_sizes = [(rows, *behind_prefix(shape.dimensions, rows)) for shape in self._shapes]
+        self.overwrites = overwritten if overwritten is not None and program.may_overwrite(overwritten) else None
+        """The input whose rows the first output may take."""
+        live = program.places.packed(program.places.buffers)[1] + sum(
+            program.places.values[place].row_bytes
+            for place in (*self.output_places, *(p for p, slot in enumerate(inputs) if slot not in repeated))
+            if program.places.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
+        )
+        work = sum(shapes[part.step.result].byte_size for part in parts)
+        self._division = divided(program, rows, live, work, [shape.byte_size for shape in self._shapes])
+        self.block = self._division.usual.block
+        self.scratch_bytes = self._division.scratch_bytes
+        self._placed: dict[int, tuple[Array, Layout, int, list[tuple[int, Array]]]] = {}
+        """By thread: what scratch was in its places for how many rows, and the arrays there."""
+
+    def _fixed_operations(self) -> list[int]:
+        changing = {place for place, is_whole in enumerate(self._is_whole) if not is_whole}
+        changing.update(self.output_places, () if self.bounds is None else (self.bounds,))
+        changing.update(operation.target for operation in self.operations if not operation.has_out)
+        return [
+            number
+            for number, operation in enumerate(self.operations)
+            if changing.isdisjoint((*operation.operands, operation.target))
+        ]
+
+    def __call__(self, *operands: Array, out: Array | None = None) -> Any:
+        """The outputs; the first may take the place of the operand that is overwritten."""
+        try:
+            return self._run(operands, out)
+        except Exception as error:
+            if out is not None or isinstance(error.__cause__ or error, MemoryError):
+                raise
+            values = self.one_by_one(operands)
+            warn_of_failure(f"the region of %{self.parts[-1].step.instruction.name}", error)
+            found = tuple(values[slot] for slot in self.outputs)
+            return found if len(found) != 1 else found[0]
+
+    def intermediate_values(self, *operands: Array) -> dict[int, Array]:
+        """The values of all instructions, as the region computes them, by their slots."""
+        if self._revealed is None:
+            slots = [part.step.result for part in self.parts]
+            self._revealed = Region(self.parts, self.inputs, slots, self._slot_shapes, self.rows)
+        values = self._revealed(*operands)
+        outputs = self._revealed.outputs
+        return dict(zip(outputs, values if len(outputs) > 1 else (values,), strict=True))
+
+    def _run(self, operands: Sequence[Array], target: Array | None) -> Any:
+        has_target = target is not None and target.flags.c_contiguous
+        results = [
+            target if has_target and not number else empty(shape.dimensions, shape.element_type.storage)
+            for number, shape in enumerate(self._shapes)
+        ]
+        room = self._division.room
+        if room is None or (has_target and not room.output):
+            self._in_blocks(operands, results, self._division.usual, self.rows)
+        else:
+            largest: Any = results[room.output]
+            first = self.rows - room.rows
+            unused = largest.reshape(self.rows, -1)[first:].reshape(-1).view(np.uint8)
+            self._in_blocks(operands, results, room.before, first, unused)
+            self._in_blocks(operands, results, room.last, room.rows, first=first)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _in_blocks(
+        self,
+        operands: Sequence[Array],
+        results: Sequence[Any],
+        layout: Layout,
+        rows: int,
+        unused: Array | None = None,
+        first: int = 0,
+    ) -> None:
+        """Compute so many rows."""
+        run = _Run(self, operands, results, layout, rows, unused, first)
+        in_blocks(run.block, rows, layout.block, threads=layout.threads)
+
+    def template(self, operands: Sequence[Array]) -> list[Any]:
+        """The contents of places that are the same for all blocks, except scratch."""
+        values: list[Any] = [None] * self._count
+        for place, (operand, is_whole) in enumerate(zip(operands, self._is_whole, strict=True)):
+            if is_whole:
+                values[place] = operand
+        for function, source, place in self._preamble:
+            values[place] = function(values[source])
+        return values
+
+    def inputs_by_rows(self, operands: Sequence[Array]) -> list[tuple[int, Rows]]:
+        """The places of the operands that are taken by rows, each with its rows."""
+        return [
+            (place, Rows(operand, self._lengths[place], self.rows))
+            for place, operand in enumerate(operands)
+            if not self._is_whole[place]
+        ]
+
+    def calls(self, values: list[Any], *, are_for_several: bool) -> Sequence[_Call]:
+        """The operations of a block, with the arrays of those that take these in all blocks, if there are several: the
+        less is to be done between two calls of NumPy, the less threads wait for Python's lock."""
+        if not are_for_several:
+            return self._calls
+        calls = self._calls.copy()
+        for number in self._fixed:
+            operation = self.operations[number]
+            calls[number] = operation, operation.fetch(values)
+        return calls
+
+    def place_buffers(self, values: list[Any], count: int, layout: Layout, scratch: Array | None) -> None:
+        """Put scratch for a block of so many rows into its places, and the views of it."""
+        if scratch is None:
+            # A loop runs a small region again and again, in the same memory.
+            arena, thread = _kept(layout.bytes), threading.get_ident()
+            known = self._placed.get(thread)
+            if known is None or known[0] is not arena or known[1] is not layout or known[2] != count:
+                self._place_buffers_in(arena, values, count, layout)
+                places = [*(place for place, _, _ in self._places), *(view.target for view in self._views)]
+                self._placed[thread] = arena, layout, count, [(place, values[place]) for place in places]
+            else:
+                for place, part in known[3]:
+                    values[place] = part
+        else:
+            self._place_buffers_in(scratch, values, count, layout)
+
+    def _place_buffers_in(self, arena: Array, values: list[Any], count: int, layout: Layout) -> None:
+        for place, buffer, value in self._places:
+            start = layout.offsets[buffer]
+            part = arena[start : start + count * value.row_bytes]
+            values[place] = laid_out(part, count, value, self.is_by_columns)
+        for operation in self._views:
+            values[operation.target] = operation.function(*operation.fetch(values))
+
+    def one_by_one(self, operands: Sequence[Array]) -> dict[int, Array]:
+        """The values of all instructions, each run by itself on whole arrays, by their slots."""
+        values: dict[int, Any] = dict(zip(self.inputs, operands, strict=True))
+        for part in self.parts:
+            step = part.step
+            assert step.function is not None
+            try:
+                # Where all operands of an instruction have its shape, a scalar may replace its broadcast.
+                given = (values[slot] for slot in step.operands)
+                if part.form.is_elementwise:
+                    sizes = self._slot_shapes[step.result].dimensions
+                    given = (np.broadcast_to(value, sizes) if value.ndim == 0 else value for value in given)
+                values[step.result] = step.function(*given)
+            except Exception as error:
+                raise PartError(step) from error
+        return values
+
+
+def _scratch(layout: Layout, unused: Array | None) -> list[Array]:
+    """Scratch of one run for each thread: bytes that are unused, or where the other arrays are; none where it is so
+    little that threads keep it for the next region."""
+    if layout.scratch_bytes < LEAST_BYTES:
+        return []
+    if unused is None:
+        return list(empty((layout.threads, layout.bytes), np.uint8))
+    start = -unused.ctypes.data % ALIGNMENT
+    return list(unused[start : start + layout.scratch_bytes].reshape(layout.threads, layout.bytes))
+
+
+class _Run:
+    """One run of a region, or of its rows from the `first` on."""
+
+    def __init__(
+        self,
+        region: Region,
+        operands: Sequence[Array],
+        results: Sequence[Any],
+        layout: Layout,
+        rows: int,
+        unused: Array | None = None,
+        first: int = 0,
+    ) -> None:
+        self._region = region
+        self._layout = layout
+        self._first = first
+        self._template = region.template(operands)
+        self._inputs = region.inputs_by_rows(operands)
+        outputs = [result.reshape(sizes) for result, sizes in zip(results, region.output_sizes, strict=True)]
+        self._outputs = list(zip(region.output_places, outputs, strict=True))
+        self._values: dict[tuple[int, int], tuple[list[Any], Sequence[_Call]]] = {}
+        """The places of each thread, for each size of blocks, and its calls."""
+        self._has_several = rows > layout.block * layout.threads
+        """Whether a thread computes several blocks."""
+        self._unused_scratch = _scratch(layout, unused)
+        self._scratch: dict[int, Array] = {}
+        """That of each thread, where it is of this run."""
+
+    def block(self, start: int, stop: int) -> None:
+        """Compute some rows."""
+        start, stop = start + self._first, stop + self._first
+        thread = threading.get_ident()
+        key = thread, stop - start
+        known = self._values.get(key)
+        if known is None:
+            if self._unused_scratch and thread not in self._scratch:
+                self._scratch[thread] = self._unused_scratch.pop()
+            values = self._template.copy()
+            self._region.place_buffers(values, stop - start, self._layout, self._scratch.get(thread))
+            calls = self._region.calls(values, are_for_several=self._has_several)
+            self._values[key] = values, calls
+        else:
+            values, calls = known
+        if self._region.bounds is not None:
+            values[self._region.bounds] = start, stop
+        for place, rows in self._inputs:
+            part = rows.part(start, stop)
+            values[place] = in_columns(part) if self._region.is_by_columns else part
+        for place, output in self._outputs:
+            values[place] = output[start:stop]
+        operation = self._region.operations[0]
+        try:
+            for operation, given in calls:
+                if given is not None:
+                    operation.function(*given)
+                    continue
+                if operation.has_out:
+                    operation.function(*operation.fetch(values))
+                else:
+                    values[operation.target] = operation.function(*operation.fetch(values))
+                for place in operation.dead:
+                    values[place] = None
+        except Exception as error:
+            raise PartError(operation.step) from error
+
+
+@frozen(eq=False)
+class RegionKernel(Kernel):
+    """A region as the kernel of a step."""
+
+    region: Region = attrs.field(default=None)
+
+    @classmethod
+    def of(cls, region: Region) -> RegionKernel:
+        return cls(region, region.overwrites, region)

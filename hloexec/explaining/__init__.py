@@ -1,6 +1,0 @@
-"""Explaining expected results: which numerics policy, of the whole module or of some instructions, gives them."""
-
-from hloexec.explaining.findings import Explained, Explanation, InstructionExplanation, Trial, Untold
-from hloexec.explaining.running import explain
-
-__all__ = ["Explained", "Explanation", "InstructionExplanation", "Trial", "Untold", "explain"]

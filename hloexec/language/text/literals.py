@@ -1,0 +1,300 @@
+"""Literals in text: `42`, `{1, 2}`, `{ { (0, 1) }, { (2, inf) } }`, `(1, {2, 3})`, `{...}`.
+
+An array that is written the way XLA prints it is read as a whole (`literal_arrays`). Only where that finds something
+unusual are its tokens read one by one, which also finds the place of an error.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.core.dtypes import DType, ElementType, Kind
+from hloexec.core.errors import warn
+from hloexec.core.ir import ArrayShape, FirstElement, Layout, Literal, Shape, TupleShape
+from hloexec.language.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
+from hloexec.language.text.literal_arrays import BOOLEANS, floats, integers, nan_bits, regular_array
+from hloexec.language.text.shapes import ShapeParser
+
+_ELIDED = re.compile(r"\{[ \t\n\r]*\.\.\.[ \t\n\r]*\}")
+_LARGE = 1 << 20
+"""Bytes of an array that is not made before it is needed, where a single value is given."""
+_NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
+_SHAPE_OF_TUPLE = re.compile(r"\((?:[^()]|\([^()]*\))*\)\s*\(")
+"""A tuple's shape and the beginning of its elements: no literal is followed by a parenthesis."""
+
+
+class LiteralParser:
+    """Reads literals from a lexer."""
+
+    __slots__ = ("_lexer", "_shapes", "_strict")
+
+    def __init__(self, lexer: Lexer, shapes: ShapeParser, *, strict: bool) -> None:
+        self._strict = strict
+        self._lexer = lexer
+        self._shapes = shapes
+
+    def with_shape(self) -> Literal:
+        """literal with its own shape ::= shape literal | '(' [literal with shape (',' …)*] ')'"""
+        lexer = self._lexer
+        open_tuples: list[list[Literal]] = []
+        while True:
+            if lexer.take("("):
+                if not lexer.at(")"):
+                    open_tuples.append([])
+                    continue
+                lexer.advance()
+                found = Literal(TupleShape(()), ())
+            else:
+                shape = self._shapes.shape()
+                if isinstance(shape, ArrayShape) and shape.rank and shape.layout is None and not lexer.at("{"):
+                    # All elements are printed, and a layout keeps them from being read as one.
+                    shape = attrs.evolve(shape, layout=Layout(tuple(reversed(range(shape.rank)))))
+                found = self.of_shape(shape)
+            while open_tuples:
+                open_tuples[-1].append(found)
+                if lexer.take(","):
+                    break
+                lexer.expect(")", "at the end of a tuple literal")
+                elements = tuple(open_tuples.pop())
+                found = Literal(TupleShape(tuple(element.shape for element in elements)), elements)
+            else:
+                return found
+
+    def of_shape(self, shape: Shape) -> Literal:
+        """literal ::= dense | '(' [literal (',' literal)*] ')', with the elements that `shape` asks for"""
+        lexer = self._lexer
+        open_tuples: list[tuple[TupleShape, list[Literal]]] = []
+        while True:
+            self._take_shape(shape)
+            if self._take_elision(shape):
+                found = _elided(shape)
+            elif isinstance(shape, TupleShape):
+                lexer.expect("(", "before the elements of a tuple literal")
+                if shape.elements:
+                    open_tuples.append((shape, []))
+                    shape = shape.elements[0]
+                    continue
+                lexer.expect(")", "at the end of a tuple literal without elements")
+                found = Literal(shape, ())
+            elif isinstance(shape, ArrayShape) and shape.is_array:
+                found = self._array(shape)
+            else:
+                lexer.fail(f"a literal cannot have the shape {shape}")
+            while open_tuples:
+                tuple_shape, elements = open_tuples[-1]
+                elements.append(found)
+                if len(elements) < len(tuple_shape.elements):
+                    lexer.expect(",", f"after element {len(elements) - 1} of a tuple literal of shape {tuple_shape}")
+                    shape = tuple_shape.elements[len(elements)]
+                    break
+                lexer.expect(")", f"at the end of a tuple literal of {len(elements)} elements")
+                found = Literal(tuple_shape, tuple(elements))
+                open_tuples.pop()
+            else:
+                return found
+
+    def _take_shape(self, shape: Shape) -> None:
+        """Move past the literal's shape, which XLA wrote before a literal until 2019."""
+        lexer = self._lexer
+        if lexer.kind != SHAPE and not (lexer.at("(") and _SHAPE_OF_TUPLE.match(lexer.text, lexer.start)):
+            return
+        start = lexer.start
+        if not self._strict:
+            # A brace that follows behind a space begins the elements, not a layout.
+            stated: Shape | None = self._shapes.known(lexer.value) if lexer.kind == SHAPE else None
+            if stated is not None:
+                lexer.advance()
+            else:
+                stated = self._shapes.shape()
+            if not stated.compatible(shape):
+                lexer.fail(f"the literal of a constant of shape {shape} is given the shape {stated}", start)
+
+    def _take_elision(self, shape: Shape) -> bool:
+        """Move past `{...}` in place of a tuple or a scalar: XLA prints that, though it does not read it."""
+        lexer = self._lexer
+        is_usual = isinstance(shape, ArrayShape) and shape.rank > 0
+        if is_usual or self._strict or not _ELIDED.match(lexer.text, lexer.start):
+            return False
+        for _ in range(3):
+            lexer.advance()
+        return True
+
+    def _array(self, shape: ArrayShape) -> Literal:
+        """dense ::= scalar | '{' [dense ([','] dense)*] '}' | '{...}'"""
+        lexer = self._lexer
+        if any(size < 0 for size in shape.dimensions):
+            lexer.fail(f"a literal cannot have the unbounded shape {shape}")
+        if lexer.at("{") and shape.rank and not shape.element_type.is_complex:
+            found = regular_array(lexer.text, lexer.start, shape, strict=self._strict)
+            if found is not None:
+                array, end = found
+                lexer.move_to(end)
+                return Literal.from_array(array, shape)
+        elif shape.rank and shape.element_count and not shape.element_type.is_complex and not lexer.at("{"):
+            return self._scalar_for_array(shape)
+        return self._by_tokens(shape)
+
+    def _scalar_for_array(self, shape: ArrayShape) -> Literal:
+        """`5` in place of `{5, 0, 0, …}`: as XLA reads it, the first element is given and the others are zero."""
+        lexer = self._lexer
+        start, first = lexer.start, self._element(shape.element_type)
+        if shape.is_too_large:
+            lexer.fail(f"a literal of shape {shape} is larger than an array can be", start)
+        given = FirstElement(np.asarray(first, shape.element_type.storage), shape)
+        if shape.element_count > 1:
+            place = lexer.error("", start)
+            warn(
+                f"{place.filename}:{place.line}:{place.column}: a single value is given for {shape}: "
+                "XLA takes it for the first element and sets all others to zero"
+            )
+        return Literal(shape, given if shape.byte_size > _LARGE else given.array())
+
+    def _by_tokens(self, shape: ArrayShape) -> Literal:
+        """The literal read token by token, as XLA does: commas are optional, braces are counted."""
+        lexer, nesting = self._lexer, _Nesting(self._lexer, shape)
+        elements: list[Any] = []
+        elided = False
+        while True:
+            if lexer.at("{"):
+                nesting.open()
+                lexer.advance()
+            elif lexer.at("}"):
+                nesting.close()
+                lexer.advance()
+            elif lexer.at("..."):
+                nesting.elide()
+                elided = True
+                lexer.advance()
+            elif lexer.at(",") and nesting.depth:
+                lexer.advance()
+            else:
+                nesting.element()
+                elements.append(self._element(shape.element_type))
+            if nesting.depth == 0:
+                break
+        if elided:
+            return Literal(shape, None)
+        if shape.is_too_large:
+            lexer.fail(f"a literal of shape {shape} is larger than an array can be")
+        array = np.empty(len(elements), dtype=shape.element_type.storage)
+        for index, element in enumerate(elements):
+            array[index] = element
+        return Literal.from_array(array.reshape(shape.dimensions), shape)
+
+    def _element(self, element_type: ElementType) -> Any:
+        """One element, as a zero-dimensional array of the storage type."""
+        lexer = self._lexer
+        start = lexer.start
+        if element_type.is_complex:
+            if not lexer.take("("):
+                lexer.fail(f"expected '(' before a complex number, found {lexer.describe()}")
+            part = np.dtype(np.float32 if element_type.bits == 64 else np.float64)
+            real = self._float(part, "the real part")
+            lexer.expect(",", "between the parts of a complex number")
+            imaginary = self._float(part, "the imaginary part")
+            lexer.expect(")", "after a complex number")
+            pair = np.array([real, imaginary], dtype=part)
+            return pair.view(element_type.storage)[0]
+        if element_type.is_floating:
+            return self._float(element_type.storage, f"a value of type {element_type.name}")
+        if lexer.kind == NAME and lexer.value in BOOLEANS:
+            if element_type.kind is not Kind.PRED:
+                lexer.fail(f"expected an integer for a value of type {element_type.name}, found {lexer.describe()}")
+            return lexer.boolean("a truth value")
+        value = lexer.integer(f"a value of type {element_type.name}")
+        if element_type.kind is Kind.PRED:
+            return value != 0
+        converted = integers([value], element_type)
+        if converted is None:
+            low, high = element_type.integer_range
+            lexer.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
+        return converted[0]
+
+    def _float(self, dtype: DType, what: str) -> Any:
+        lexer = self._lexer
+        start = lexer.start
+        match = _NAN_PAYLOAD.match(lexer.text, start)
+        if match and lexer.kind in (NAME, NUMBER) and lexer.value in ("nan", "-nan"):
+            bits = nan_bits(dtype, match[1] == "-", int(match[2], 16) if match[2] else None)
+            if bits is None:
+                lexer.fail(f"a NaN of type {dtype} cannot have the payload 0x{match[2]}", start)
+            lexer.move_to(match.end())
+            return bits
+        if lexer.kind == END:
+            lexer.fail(f"expected {what}, found {lexer.describe()}")
+        if self._strict and lexer.kind == NUMBER and lexer.value.removeprefix("-").isdigit():
+            digits = lexer.value
+            lexer.integer(what)
+            value = float(int(digits))
+        else:
+            value = lexer.number(what)
+        array = floats(np.array([value]), dtype)
+        if array is None:
+            lexer.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
+        return array[0]
+
+
+def _elided(shape: Shape) -> Literal:
+    """A literal of which nothing is known; a tuple is known to be one."""
+    pending, parts = [shape], []
+    while pending:
+        parts.append(pending.pop())
+        if isinstance(parts[-1], TupleShape):
+            pending.extend(parts[-1].elements)
+    found: list[Literal] = []
+    for part in reversed(parts):  # elements, in their order, before their tuple
+        if isinstance(part, TupleShape):
+            first = len(found) - len(part.elements)
+            found[first:] = [Literal(part, tuple(found[first:]))]
+        else:
+            found.append(Literal(part, None))
+    return found[0]
+
+
+class _Nesting:
+    """Counts the elements in the braces of a literal, and raises ParseError if they do not fit its shape."""
+
+    def __init__(self, lexer: Lexer, shape: ArrayShape) -> None:
+        self._lexer = lexer
+        self._shape = shape
+        self._seen = [0] * shape.rank
+        self.depth = 0
+
+    def open(self) -> None:
+        rank, dimensions = self._shape.rank, self._shape.dimensions
+        if self.depth == rank:
+            self._lexer.fail(f"a literal of shape {self._shape} nests {rank} deep, found one more '{{'")
+        if self.depth:
+            self._count(self.depth - 1, f"dimension {self.depth - 1} of the literal has {dimensions[self.depth - 1]}")
+        self.depth += 1
+
+    def close(self) -> None:
+        if self.depth == 0:
+            self._lexer.fail(f"expected a literal of shape {self._shape}, found '}}'")
+        self.depth -= 1
+        size, seen = self._shape.dimensions[self.depth], self._seen[self.depth]
+        if seen != size:
+            self._lexer.fail(f"dimension {self.depth} of the literal has {size} elements, found {seen}")
+        self._seen[self.depth] = 0
+
+    def elide(self) -> None:
+        if self.depth != 1:
+            self._lexer.fail(f"'...' replaces a whole literal and needs one pair of braces, found {self.depth}")
+        self._seen[0] = self._shape.dimensions[0]
+
+    def element(self) -> None:
+        rank = self._shape.rank
+        if self.depth != rank:
+            found = f"found {self._lexer.describe()} at depth {self.depth}"
+            self._lexer.fail(f"a literal of shape {self._shape} nests {rank} deep, {found}")
+        if rank:
+            self._count(-1, f"the last dimension of the literal has {self._shape.dimensions[-1]}")
+
+    def _count(self, axis: int, what: str) -> None:
+        self._seen[axis] += 1
+        if self._seen[axis] > self._shape.dimensions[axis]:
+            self._lexer.fail(f"{what} elements, found more: {self._lexer.describe()}")

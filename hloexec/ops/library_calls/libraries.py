@@ -1,0 +1,36 @@
+"""Imports all libraries, to fill the registry; imported when a target is first looked up."""
+
+import hloexec.ops.library_calls.block_scaling
+import hloexec.ops.library_calls.compiler.annotations
+import hloexec.ops.library_calls.compiler.computations
+import hloexec.ops.library_calls.compiler.refusals
+import hloexec.ops.library_calls.compiler.rewrites
+import hloexec.ops.library_calls.cub
+import hloexec.ops.library_calls.cublas.lt
+import hloexec.ops.library_calls.cublas.matmul
+import hloexec.ops.library_calls.cudnn.attention
+import hloexec.ops.library_calls.cudnn.attention_f8
+import hloexec.ops.library_calls.cudnn.block_scaling
+import hloexec.ops.library_calls.cudnn.convolution_graph
+import hloexec.ops.library_calls.cudnn.convolutions
+import hloexec.ops.library_calls.cudnn.norm
+import hloexec.ops.library_calls.linalg.cusolver
+import hloexec.ops.library_calls.linalg.decompositions
+import hloexec.ops.library_calls.linalg.ducc
+import hloexec.ops.library_calls.linalg.gpu_linalg
+import hloexec.ops.library_calls.linalg.lapack
+import hloexec.ops.library_calls.linalg.lapack_spectral
+import hloexec.ops.library_calls.linalg.sparse
+import hloexec.ops.library_calls.onednn
+import hloexec.ops.library_calls.random_bits
+import hloexec.ops.library_calls.search
+import hloexec.ops.library_calls.tpu.async_collectives
+import hloexec.ops.library_calls.tpu.matrices
+import hloexec.ops.library_calls.tpu.resize
+import hloexec.ops.library_calls.tpu.sparse_core
+import hloexec.ops.library_calls.transformer_engine.activations
+import hloexec.ops.library_calls.transformer_engine.attention
+import hloexec.ops.library_calls.transformer_engine.gemm
+import hloexec.ops.library_calls.transformer_engine.norms
+import hloexec.ops.library_calls.transformer_engine.quantization
+import hloexec.ops.library_calls.transformer_engine.softmax

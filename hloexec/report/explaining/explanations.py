@@ -1,0 +1,255 @@
+"""Reports of `hloexec explain`: the verdict, the policies that were tried, the instructions, and the next command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.analysis.numerics.comparison import LeafComparison
+from hloexec.report.judging.comparison import leaf_comparison_record
+from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.units import count_text, number_text, plural
+from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation, Trial
+
+_STYLES = {
+    Explained.EQUAL: "bold green",
+    Explained.ROUNDING: "bold cyan",
+    Explained.POLICY: "bold green",
+    Explained.NOT_DECIDED: "bold yellow",
+    Explained.NONE: "bold red",
+}
+_MOST_NAMES = 6
+
+
+def explanation_view(found: Explanation, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything `hloexec explain` says."""
+    parts: list[RenderableType] = [_verdict(found)]
+    parts += [Text(line) for line in (*found.left_open, *_remarks(found))]
+    if len(found.trials) > 1:
+        parts.append(_trials(found, top))
+    if found.checked_instructions:
+        parts.append(_instructions(found, top))
+    if found.verdict is Explained.NONE:
+        parts += [Text(line) for line in _where(found)]
+        steps = [command("diff", "AFTER")]
+        if any(
+            leaf.measured is not None and any(leaf.measured.nans + leaf.measured.infinities) for leaf in found.leaves
+        ):
+            steps.append(command("nan"))
+        parts.append(next_steps(*steps))
+    elif found.verdict is Explained.POLICY:
+        parts.append(next_steps(command("run", "--numerics", found.best.name)))
+    return Group(*parts)
+
+
+def _verdict(found: Explanation) -> Text:
+    style = _STYLES[found.verdict]
+    if found.verdict is Explained.POLICY:
+        text = Text.assemble((_best_text(found), style), " explains it: ", _left(found.best))
+    elif found.verdict is Explained.NONE:
+        text = Text.assemble((found.verdict.value, style), f": {_policy_text(found.best)} comes nearest, but ")
+        text.append(_left(found.best))
+    elif found.verdict is Explained.NOT_DECIDED:
+        text = Text.assemble((found.verdict.value, style), ": what rounding does not explain is left open")
+    else:
+        text = Text.assemble((found.verdict.value, style), f", {_left(found.best)}")
+    return text
+
+
+def _best_text(found: Explanation) -> str:
+    """The best policy in few words; where it is another one for all but a few instructions, that one, but for these."""
+    for whole in found.alike:
+        untold = [each.instruction for each in found.untold if each.policy == whole.name]
+        having = [policy for _, policy in found.best.policy.overrides]
+        if 0 < len(untold) < len(having) and all(policy == whole.policy for policy in having):
+            return f"{whole.name} for all but {_instructions_text(untold)}"
+    return _policy_text(found.best)
+
+
+def _policy_text(trial: Trial) -> str:
+    """A policy in few words."""
+    names = trial.policy.overrides
+    if not names:
+        return trial.name
+    by_policy: dict[str, list[str]] = {}
+    for name, policy in names:
+        by_policy.setdefault(policy.name, []).append(name)
+    default = trial.name.partition(",")[0]
+    texts = [f"{policy} for {_instructions_text(each)}" for policy, each in by_policy.items()]
+    return ", ".join([*([default] if default != "reference" else []), *texts])
+
+
+def _instructions_text(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(f"%{name.rpartition('/')[2]}" for name in names[:_MOST_NAMES]) + more
+
+
+def _left(trial: Trial) -> str:
+    if trial.equal_share == 1.0:
+        return "all elements have the expected bits"
+    bits = (
+        ""
+        if trial.policy.name == "reference" or trial.bits < 0.05
+        else f"the difference is {number_text(2**trial.bits, 2)} times smaller, "
+    )
+    off = ""
+    if trial.mismatches:
+        off = f"{plural(trial.mismatches, 'element')} off by more than rounding explains, "
+    ratio = (
+        ""
+        if trial.spread_ratio is None
+        else f"what is left is {number_text(trial.spread_ratio, 2)} times what rounding alone leaves, "
+    )
+    return f"{bits}{off}{ratio}{100 * trial.equal_share:.1f} % of the elements have the expected bits"
+
+
+def _remarks(found: Explanation) -> list[str]:
+    lines = []
+    if found.alike:
+        names = ", ".join(map(_policy_text, found.alike[:_MOST_NAMES]))
+        lines.append(f"the values cannot tell it from {names}")
+    for policy in dict.fromkeys(untold.policy for untold in found.untold):
+        names = _instructions_text([each.instruction for each in found.untold if each.policy == policy])
+        lines.append(f"the values cannot tell whether {policy} holds for {names}")
+    if found.undecided:
+        names = ", ".join(policy.name for policy in found.undecided)
+        lines.append(f"rounding hides whether these hold besides: {names}")
+    if found.best.effect is not None and found.best.effect_error is not None:
+        lines.append(f"of its effect {found.best.effect:.3g} ± {found.best.effect_error:.1g} is there (1: all of it)")
+    if not found.is_complete:
+        lines.append(f"the search was cut after {plural(found.runs, 'run')}: --runs gives it more, as does --budget")
+    return lines
+
+
+def _trials(found: Explanation, top: int) -> RenderableType:
+    table = plain_table("policy", figures=("bits", "remaining", "equal", "max ULP", "off"), remarks=("",))
+    alike = {trial.policy for trial in found.alike}
+    for trial in found.trials[: top or None]:
+        remark = _remark(trial, is_best=trial.policy == found.best.policy, is_alike=trial.policy in alike)
+        off = "–" if trial.mismatches is None else count_text(trial.mismatches)
+        table.add_row(
+            Text(_policy_text(trial)),
+            _bits_text(trial),
+            number_text(trial.remaining, 3),
+            f"{100 * trial.equal_share:.1f} %",
+            "∞" if math.isinf(trial.max_ulps) else number_text(trial.max_ulps, 3),
+            off,
+            remark,
+        )
+    body = with_rest(table, len(found.trials), top)
+    return titled("policies", f"{plural(found.runs, 'run')}, the nearest first", body)
+
+
+def _bits_text(trial: Trial) -> str:
+    return "∞" if math.isinf(trial.bits) else f"{trial.bits if abs(trial.bits) >= 0.05 else 0.0:.1f}"
+
+
+def _remark(trial: Trial, *, is_best: bool, is_alike: bool) -> str:
+    if not trial.has_effect and trial.policy.name != "reference":
+        return "changes nothing here"
+    if is_best and trial.is_explained:
+        return "explains it"
+    if is_alike:
+        return "as well"
+    return "" if trial.is_explained is None else "explains it, but the values exclude it" if trial.is_explained else ""
+
+
+def _instructions(found: Explanation, top: int) -> RenderableType:
+    checked = plural(found.checked_instructions, "instruction")
+    if not found.instructions:
+        return Group(Text(""), Text(f"rounding alone explains each of {checked} from its own operands"))
+    table = plain_table("instruction", "explained by", figures=("bits", "equal"), remarks=("source",))
+    for each in found.instructions[: top or None]:
+        name = _explained_by(each)
+        source = each.source[0] if each.source else ""
+        table.add_row(
+            Text(f"%{each.name}"), name, _bits_text(each.best), f"{100 * each.best.equal_share:.1f} %", Text(source)
+        )
+    parts: list[RenderableType] = []
+    first = found.first_unexplained
+    if first is not None:
+        parts += [Text(""), Text.assemble((f"%{first.name}", "bold red"), " is the first that no policy explains:")]
+        parts.append(Text(f"  {first.hlo}"))
+    body = with_rest(table, len(found.instructions), top)
+    parts.append(titled("instructions", f"of {checked}, those that rounding alone does not explain", body))
+    return Group(*parts)
+
+
+def _explained_by(each: InstructionExplanation) -> str:
+    if each.verdict is Explained.NONE:
+        return "none of them" if each.is_complete else "none of them, as far as the search went"
+    return " or ".join(trial.name.rpartition("=")[2] for trial in (each.best, *each.alike)[:4])
+
+
+def _where(found: Explanation) -> list[str]:
+    """Where to look, if nothing explains it."""
+    worst = max(found.leaves, key=_severity, default=None)
+    if worst is None or worst.measured is None or not worst.measured.worst:
+        return []
+    element = worst.measured.worst[0]
+    place = f" at {list(element.index)}" if element.index else ""
+    return [
+        "",
+        f"furthest off is {'the result' if worst.label == 'value' else f'output {worst.label}'}{place}: "
+        f"{element.actual!r}, expected {element.expected!r}",
+        "with the module that the other side ran, hloexec diff finds the instruction; with the values of its "
+        "instructions, --values",
+    ]
+
+
+def _severity(leaf: LeafComparison) -> float:
+    return leaf.measured.worst[0].severity if leaf.measured is not None and leaf.measured.worst else 0.0
+
+
+def explanation_record(found: Explanation) -> dict[str, object]:
+    """The same as `explanation_view`."""
+    return {
+        "explained_verdict": found.verdict.value,
+        "best": _trial_record(found.best),
+        "alike": list(map(_trial_record, found.alike)),
+        "untold_instructions": [{"name": each.instruction, "policy": each.policy} for each in found.untold],
+        "undecided": [policy.name for policy in found.undecided],
+        "trials": list(map(_trial_record, found.trials)),
+        "reference": _trial_record(found.reference),
+        "leaves": list(map(leaf_comparison_record, found.leaves)),
+        "run_count": found.runs,
+        "unexplained_instructions": list(map(_instruction_record, found.instructions)),
+        "checked_instruction_count": found.checked_instructions,
+        "is_complete": found.is_complete,
+        "left_open": list(found.left_open),
+    }
+
+
+def _trial_record(trial: Trial) -> dict[str, Any]:
+    return {
+        "policy": trial.name,
+        "instruction_names": list(trial.instructions),
+        "bits_explained": trial.bits,
+        "remaining": trial.remaining,
+        "equal_share": trial.equal_share,
+        "max_ulps": trial.max_ulps,
+        "mismatch_count": trial.mismatches,
+        "spread_ratio": trial.spread_ratio,
+        "is_explained": trial.is_explained,
+        "has_effect": trial.has_effect,
+        "effect_share": trial.effect,
+        "effect_error": trial.effect_error,
+    }
+
+
+def _instruction_record(each: InstructionExplanation) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "opcode": each.opcode,
+        "hlo": each.hlo,
+        "source": list(each.source),
+        "run_count": each.runs,
+        "is_complete": each.is_complete,
+        "explained_verdict": each.verdict.value,
+        "best": _trial_record(each.best),
+        "alike": list(map(_trial_record, each.alike)),
+    }

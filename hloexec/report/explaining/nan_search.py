@@ -1,0 +1,211 @@
+"""Reports of `hloexec nan`: the verdict, the instruction with its operands and elements, the chain, and the next
+command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.core.wording import listing, on_devices
+from hloexec.report.layout import next_steps, plain_table, titled
+from hloexec.report.records import leaf_records
+from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
+from hloexec.report.units import count_text, number_text, plural
+from hloexec.tools.nan_search.findings import Element, Finding, Link, NanSearch
+
+_VERBS = {
+    "overflow": "overflows",
+    "pole": "makes infinities of finite numbers",
+    "invalid": "makes NaN of finite numbers",
+    "nan": "makes NaN of infinities",
+    "literal": "takes NaN of a constant",
+    "saturation": "saturates",
+    "underflow": "underflows to zero",
+    "cancellation": "loses all significant digits",
+}
+_MIXED = {
+    "overflow": "overflows and makes NaN of finite numbers",
+    "pole": "makes infinities and NaN of finite numbers",
+}
+"""The same where some of the elements are NaN, and others infinite."""
+
+
+def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything `hloexec nan` says."""
+    finding = search.finding
+    if finding is None:
+        return _nothing(search, module, devices, command)
+    where = _where(finding, devices)
+    verb = (_MIXED if 0 < finding.bad_nan < finding.bad else _VERBS).get(finding.kind, _VERBS[finding.kind])
+    verdict = Text.assemble((f"%{finding.instruction}", "bold red"), f" {verb}{where}")
+    if finding.kind != "literal":
+        verdict.append(f": {finding.reason}")
+    verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
+    parts: list[RenderableType] = [verdict]
+    if search.nan_inputs:
+        parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}", style="yellow"))
+        parts += [Text(_compared(search), style="yellow")] if search.compared else []
+    parts += [Text(""), *place_lines(finding)]
+    rows = [("result", finding.value)]
+    for operand in dict.fromkeys(finding.operands):
+        rows += [(leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]
+    parts.append(values_table("its result and operands", rows))
+    if finding.elements and top:
+        parts.append(_elements(finding, finding.elements[:top]))
+    if finding.chain:
+        parts.append(_chain(finding.chain))
+    if search.later:
+        parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part", style="dim")]
+        parts += [Text(f"  {later.name}: {later.reason}") for later in search.later[:top]]
+    if search.discarded:
+        parts += [Text(""), _discarded(search)]
+    parts.append(next_steps(extract_command(command, finding.name, finding.instruction, finding.devices[0])))
+    return Group(*parts)
+
+
+def _where(finding: Finding, devices: int) -> str:
+    text = f" in iteration {finding.iteration}" if finding.iteration is not None else ""
+    return text + on_devices(finding.devices) if devices > 1 else text
+
+
+def _nothing(search: NanSearch, module: str, devices: int, command: Callable[..., str]) -> RenderableType:
+    looked = f"{count_text(search.events)} values checked"
+    if search.nan_from_inputs:
+        if search.nan_input_elements:
+            what, places = "the inputs hold NaN", _input_places(search, devices)
+        elif search.nan_constants:
+            what, places = "constants hold NaN", listing((f"%{name}" for name in search.nan_constants), 4)
+        else:
+            verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
+            return Group(verdict, Text(looked))
+        verdict = Text.assemble((what, "bold red"), f" that reach the result: {places}")
+        return Group(verdict, Text(f"no instruction of {module} made any ({looked})"))
+    parts: list[RenderableType] = [
+        Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
+    ]
+    if search.made_integers:
+        parts.append(Text(f"integers were made of NaN, which gives 0: {listing(search.made_integers, 4)}"))
+    if search.compared:
+        parts.append(Text(_compared(search)))
+    if search.discarded:
+        parts.append(_discarded(search))
+        parts.append(next_steps(command("nan", "--first")))
+    if search.nan_inputs:
+        parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}"))
+    return Group(*parts)
+
+
+def _compared(search: NanSearch) -> str:
+    names = listing(search.compared, 4)
+    return f"NaN were compared, and are neither equal to anything nor smaller nor larger: {names}"
+
+
+def _discarded(search: NanSearch) -> Text:
+    many, first = plural(len(search.discarded), "instruction"), search.discarded[0]
+    return Text(f"{many} produced NaN or infinities that did not reach the result; first: {first.name}, {first.reason}")
+
+
+def _input_places(search: NanSearch, devices: int) -> str:
+    """Where the inputs have NaN, such as `%x[3,1], 1 of 8 elements`."""
+    places = []
+    for found in search.nan_input_elements[:8]:
+        place = f"{leaf_label(found.parameter, found.leaf)}[{','.join(map(str, found.index))}]"
+        where = f" on device {found.devices[0]}" if len(found.devices) < devices else ""
+        places.append(f"{place}{where}, {count_text(found.bad)} of {plural(found.count, 'element')}")
+    return "; ".join(places) + ("; …" if len(search.nan_input_elements) > 8 else "")
+
+
+def _elements(finding: Finding, elements: Sequence[Element]) -> RenderableType:
+    names = [f"%{operand.name}" for operand in finding.operands] if elements[0].operands is not None else []
+    table = plain_table("at", "result", *names)
+    for element in elements:
+        place = "[" + ",".join(map(str, element.index)) + "]"
+        table.add_row(place, _value_text(element.value), *map(_value_text, element.operands or ()))
+    shown = f"the first {len(elements)}" if len(elements) < finding.bad else "all"
+    return titled("elements", f"{shown} of {count_text(finding.bad)}", table)
+
+
+def _value_text(value: float | int | complex | bool) -> str:
+    if isinstance(value, float):
+        return str(value) if not math.isfinite(value) else f"{value:.9g}"
+    return str(value)
+
+
+def _chain(chain: Sequence[Link]) -> RenderableType:
+    table = plain_table("instruction", "min", "max", "source")
+    for link in chain:
+        table.add_row(Text(link.name), number_text(link.minimum), number_text(link.maximum), Text(link.source or ""))
+    return titled("what led to it", "earliest first", table)
+
+
+def nan_record(search: NanSearch) -> dict[str, object]:
+    """The same as `nan_view`."""
+    return {
+        "found": search.finding is not None or search.nan_from_inputs,
+        "finding": None if search.finding is None else _finding_record(search.finding),
+        "later": [_short_record(finding) for finding in search.later],
+        "discarded": [_short_record(finding) for finding in search.discarded],
+        "nan_inputs": list(search.nan_inputs),
+        "nan_input_elements": [
+            {
+                "parameter_name": found.parameter,
+                "tuple_index": found.leaf,
+                "devices": found.devices,
+                "index": found.index,
+                "bad_count": found.bad,
+                "element_count": found.count,
+            }
+            for found in search.nan_input_elements
+        ],
+        "nan_from_inputs": search.nan_from_inputs,
+        "made_integers": list(search.made_integers),
+        "compared": list(search.compared),
+        "nan_constants": list(search.nan_constants),
+        "event_count": search.events,
+    }
+
+
+def _short_record(finding: Finding) -> dict[str, object]:
+    fields = ("kind", "reason", "instruction", "computation", "opcode", "iteration", "devices", "op_name")
+    record: dict[str, Any] = {name: getattr(finding, name) for name in fields}
+    return record | {
+        "path": finding.name,
+        "hlo": finding.line,
+        "source": list(map(str, finding.source)),
+        "bad_count": finding.bad,
+        "bad_nan_count": finding.bad_nan,
+        "element_count": finding.count,
+    }
+
+
+def _finding_record(finding: Finding) -> dict[str, object]:
+    return _short_record(finding) | {
+        "value": leaf_records([("result", finding.value)])[0],
+        "operands": [
+            record
+            for operand in finding.operands
+            for record in leaf_records([(operand.name, leaf) for leaf in operand.leaves])
+        ],
+        "elements": [
+            {
+                "index": element.index,
+                "element": element.value,
+                "operand_elements": element.operands,
+            }
+            for element in finding.elements
+        ],
+        "chain": [
+            {
+                "path": link.name,
+                "hlo": link.line,
+                "source": [] if link.source is None else [link.source],
+                "minimum": link.minimum,
+                "maximum": link.maximum,
+            }
+            for link in finding.chain
+        ],
+    }

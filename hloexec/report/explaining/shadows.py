@@ -1,0 +1,253 @@
+"""Reports of `hloexec shadow`: the culprit, the digits of the outputs, the losses, decisions, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.core.ir import ArrayShape
+from hloexec.core.wording import listing, number_runs
+from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.tables import extract_command, place_lines
+from hloexec.report.units import count_text, number_text, plural
+from hloexec.tools.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
+from hloexec.tools.shadowing.digits import CONFIDENCE
+from hloexec.tools.shadowing.kinds import KINDS
+
+
+def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything `hloexec shadow` says."""
+    parts: list[RenderableType] = [*_verdict(found, module, devices), _outputs(found, devices, top)]
+    if found.losses:
+        parts.append(_losses(found, top))
+    if found.decisions:
+        parts.append(_decisions(found.decisions, top))
+    if found.untold:
+        parts.append(Text(""))
+        names = listing((f"%{entry.instruction}" for entry in found.untold), 8)
+        many = plural(len(found.untold), "instruction")
+        parts.append(Text(f"{many} with results that cannot be told in f64, and count as exact: {names}"))
+    if found.culprit is not None and found.is_more_than_rounding:
+        first = found.culprit
+        parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
+    return Group(*parts)
+
+
+def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType]:
+    first = found.culprit
+    if first is None:
+        text = "no rounding error" if found.outputs else "nothing to look at"
+        rest = f" in the outputs of {module}, {count_text(found.events)} values looked at"
+        return [Text.assemble((text, "bold green"), rest)]
+    if not found.is_more_than_rounding:
+        largest = max(output.relative_error / output.unit for output in found.outputs if output.unit)
+        errors = f"{number_text(largest, 2)} units of roundoff at most"
+        text = f" in the outputs of {module}: as a whole, their errors are {errors}"
+        return [Text.assemble(("nothing but rounding", "bold green"), text)]
+    of_what = "the error of the outputs"
+    share = first.share
+    if first.lost_share:
+        of_what, share = "what is infinite or NaN in the outputs, and should not be", first.lost_share
+    where = "" if first.iteration is None else f"; the error is largest in iteration {first.iteration}"
+    if devices > 1:
+        where += f", on device {first.devices[0]}"
+    about = "about " if found.estimates_reason and not first.lost_share else ""
+    verdict = Text.assemble(
+        (f"%{first.instruction}", "bold red"),
+        f": {first.kind}, {about}{share:.0%} of {of_what}; {KINDS[first.kind]}{where}",
+    )
+    return [verdict, Text(""), *place_lines(first)]
+
+
+def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
+    sampled = {(entry.index, entry.devices): entry for entry in found.digits}
+    headers = ["output", "shape", "error", "digits", "worst", "at", "is", "should be"]
+    if found.samples:
+        headers.append(f"{found.samples} runs, {CONFIDENCE:.0%}")
+    table = plain_table(*headers)
+    rows: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = {}
+    for output in found.outputs:
+        cells = [
+            _shape_text(output),
+            number_text(output.relative_error, 2),
+            _digits_text(output.digits),
+            _digits_text(output.worst_digits),
+            _place_text(output.worst_index),
+            number_text(output.worst_value, 6) if output.worst_value is not None else "",
+            number_text(output.worst_exact, 6) if output.worst_exact is not None else "",
+        ]
+        if found.samples:
+            cells.append(_interval_text(sampled.get((output.index, output.devices))))
+        rows.setdefault((output.index, tuple(cells)), []).extend(output.devices)
+    for (index, texts), holders in list(rows.items())[: top or None]:
+        table.add_row(_label(index, sorted(holders), devices), *texts)
+    lost = sum(output.lost for output in found.outputs)
+    remark = "decimal digits of the median and of the worst element"
+    if lost:
+        remark += f"; {plural(lost, 'element')} infinite or NaN that should not be"
+    return titled("outputs", remark, with_rest(table, len(rows), top))
+
+
+def _losses(found: ShadowRun, top: int) -> RenderableType:
+    headers = ["share", "kind", "instruction", "runs", "inherits", "adds", "alone", "source"]
+    if not found.share_runs:
+        headers.remove("alone")
+    table = plain_table(*headers)
+    for loss in found.losses[: top or None]:
+        share = loss.lost_share or loss.share
+        about = "~" if found.share_runs and not found.estimates_reason and not loss.is_measured else ""
+        cells = (f"{about}{share:.1%}", loss.kind, loss.name, count_text(loss.runs))
+        errors = [number_text(loss.inherited, 2), number_text(loss.added, 2)]
+        if found.share_runs:
+            errors.append("" if loss.alone is None else number_text(loss.alone, 2))
+        table.add_row(*map(Text, (*cells, *errors, str(loss.source[0]) if loss.source else "")))
+    return titled(
+        "where the error of the outputs comes from",
+        f"errors relative to the result, in the worst run; {_basis(found)}",
+        with_rest(table, len(found.losses), top),
+    )
+
+
+def _basis(found: ShadowRun) -> str:
+    """How the shares were found, as a clause."""
+    if found.estimates_reason:
+        return f"shares are estimates: {found.estimates_reason}"
+    text = f"shares are measured in {plural(found.share_runs, 'run')}; alone: of the outputs, where it alone rounds"
+    if found.estimated_count:
+        text += f"; ~: estimates, as {plural(found.estimated_count, 'instruction')} did not run alone"
+    return text
+
+
+def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
+    table = plain_table("instruction", "otherwise", "of", "source")
+    for entry in decisions[: top or None]:
+        source = str(entry.source[0]) if entry.source else ""
+        table.add_row(*map(Text, (f"%{entry.instruction}", count_text(entry.count), count_text(entry.total), source)))
+    return titled(
+        "where exact numbers would have decided otherwise",
+        "the shadows follow the run's own branches and indices",
+        with_rest(table, len(decisions), top),
+    )
+
+
+def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
+    text = "value" + "".join(f".{part}" for part in index)
+    if devices > len(holders):
+        text += f" on {number_runs(holders)}"
+    return text
+
+
+def _shape_text(output: LeafError) -> str:
+    return str(ArrayShape(output.element_type, output.dimensions))
+
+
+def _digits_text(digits: float | None) -> str:
+    return "" if digits is None else f"{digits:.1f}"
+
+
+def _place_text(index: tuple[int, ...] | None) -> str:
+    return "" if index is None else "[" + ",".join(map(str, index)) + "]"
+
+
+def _interval_text(found: SampledDigits | None) -> str:
+    return "" if found is None else f"{found.digits:.1f} ({found.low:.1f}–{found.high:.1f})"
+
+
+def shadow_record(found: ShadowRun) -> dict[str, object]:
+    """The same as `shadow_view`."""
+    sampled = {(entry.index, entry.devices): entry for entry in found.digits}
+    return {
+        "is_more_than_rounding": found.is_more_than_rounding,
+        "outputs": [
+            {
+                "label": _label(output.index, output.devices, len(output.devices)),
+                "index": output.index,
+                "devices": output.devices,
+                "shape": _shape_text(output),
+                "relative_rms_error": output.relative_error,
+                "digits": output.digits,
+                "worst_digits": output.worst_digits,
+                "worst_index": output.worst_index,
+                "worst_value": output.worst_value,
+                "worst_exact": output.worst_exact,
+                "lost_count": output.lost,
+                "sampled": _sampled_record(sampled.get((output.index, output.devices))),
+            }
+            for output in found.outputs
+        ],
+        "losses": [_loss_record(loss) for loss in found.losses],
+        "decisions": [
+            {
+                "decision_count": entry.count,
+                "element_count": entry.total,
+                **_instruction_record(entry),
+            }
+            for entry in found.decisions
+        ],
+        "untold": [
+            {
+                "instruction": entry.instruction,
+                "computation": entry.computation,
+                "opcode": entry.opcode,
+                "reason": entry.reason,
+            }
+            for entry in found.untold
+        ],
+        "instruction_errors": [
+            {"computation": place[0], "instruction": place[1], "inherited_error": inherited, "added_error": added}
+            for place, (inherited, added) in found.errors.items()
+        ],
+        "event_count": found.events,
+        "sample_count": found.samples,
+        "share_run_count": found.share_runs,
+        "estimates_reason": found.estimates_reason,
+        "estimated_count": found.estimated_count,
+    }
+
+
+def _instruction_record(found: Loss | Decision) -> dict[str, Any]:
+    return {
+        "instruction": found.instruction,
+        "computation": found.computation,
+        "opcode": found.opcode,
+        "hlo": found.line,
+        "source": list(map(str, found.source)),
+    }
+
+
+def _loss_record(loss: Loss) -> dict[str, object]:
+    return {
+        "share": loss.share,
+        "lost_share": loss.lost_share,
+        "kind": loss.kind,
+        "path": loss.name,
+        "iteration": loss.iteration,
+        "devices": loss.devices,
+        **_instruction_record(loss),
+        "op_name": loss.op_name,
+        "inherited_error": loss.inherited,
+        "added_error": loss.added,
+        "alone_error": loss.alone,
+        "is_measured": loss.is_measured,
+        "run_count": loss.runs,
+        "affected_count": loss.affected,
+        "output_numbers": loss.outputs,
+        "sampled": _sampled_record(loss.digits),
+    }
+
+
+def _sampled_record(found: SampledDigits | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "digits": found.digits,
+        "low_digits": found.low,
+        "high_digits": found.high,
+        "worst_digits": found.worst,
+        "agreed_digits": found.agreed,
+        "agreeing_share": found.probability,
+        "sample_count": found.samples,
+    }

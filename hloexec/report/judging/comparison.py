@@ -1,0 +1,331 @@
+"""Reports of comparisons as text and as records: the verdict, a row per differing leaf, and the worst elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
+from hloexec.analysis.numerics.measuring import ElementDifference, Measured
+from hloexec.analysis.numerics.severities import tolerates_nothing
+from hloexec.analysis.numerics.tolerances import Tolerance
+from hloexec.core.dtypes import element_type
+from hloexec.core.wording import listing, natural_number, number_runs
+from hloexec.report.layout import TerminalOnly, plain_table, with_rest
+from hloexec.report.units import count_text, number_text, plural
+
+_STYLES = {
+    Verdict.EQUAL: "bold green",
+    Verdict.ROUNDING: "bold cyan",
+    Verdict.WITHIN: "bold cyan",
+    Verdict.P99: "bold yellow",
+    Verdict.MEDIAN: "bold yellow",
+    Verdict.MEAN: "bold yellow",
+    Verdict.NOT_DECIDED: "bold yellow",
+    Verdict.DIFFERENT: "bold red",
+}
+_WORST_SHOWN = 5
+_MOST_LABELS = 12
+
+
+def verdict_line(comparison: Comparison) -> Text:
+    """The verdict, how many leaves it is about, and how many NaNs, which say nothing about numbers."""
+    verdict = comparison.verdict
+    count = len(comparison.leaves)
+    bad = sum(leaf.verdict is verdict for leaf in comparison.leaves)
+    if not verdict.agrees:
+        rest = f"{count_text(bad)} of {plural(count, 'array')}"
+    else:
+        equal = sum(leaf.verdict is Verdict.EQUAL for leaf in comparison.leaves)
+        rest = plural(count, "array") + (f", {equal} of them bit for bit" if equal < count and count > 1 else "")
+        rest += f", {comparison.nan_text}" if comparison.nan_text else ""
+    return Text.assemble((verdict.value, _STYLES[verdict]), (f"  {rest}", "dim"))
+
+
+def furthest_line(comparison: Comparison, devices: int = 1) -> str:
+    """How many leaves are not equal, and by how much the one that is furthest off is; empty where all are equal."""
+    leaf = comparison.furthest
+    if leaf is None:
+        return ""
+    count = len(comparison.leaves)
+    off = sum(each.verdict is not Verdict.EQUAL for each in comparison.leaves)
+    where = "result: off" if count == 1 else f"results: {count_text(off)} of {count_text(count)} off"
+    if count > 1:
+        where += f"; {_output_name(leaf.label, devices)}{' the furthest' if off > 1 else ''}"
+    if leaf.measured is None:
+        return f"{where}: {leaf.note}"
+    errors = _largest_errors(leaf, leaf.measured)
+    by = f"{',' if off > 1 and count > 1 else ''} by up to {', '.join(errors)}" if errors else ""
+    return f"{where}{by}: {', '.join(_elements_off(leaf, leaf.measured))}"
+
+
+def _output_name(label: str, devices: int) -> str:
+    """What a leaf is called, whose label begins with the number of one of `devices`."""
+    device, _, rest = label.partition(".")
+    if devices == 1 or natural_number(device) is None:
+        return f"output {label}"
+    return f"output {rest} on device {device}" if rest else f"that on device {device}"
+
+
+def _largest_errors(leaf: LeafComparison, measured: Measured) -> list[str]:
+    """The largest errors of finite elements, those that say something of their type."""
+    if not measured.max_absolute_error or leaf.ulp_type == "pred":
+        return []
+    ulps = measured.ulp_percentiles.get(100)
+    is_inexact = element_type(leaf.ulp_type).is_inexact
+    errors = [f"{number_text(measured.max_absolute_error, 3)} absolute"]
+    if measured.max_relative_error is not None:
+        errors.insert(0, f"{number_text(measured.max_relative_error, 3)} relative")
+    return [*errors, f"{_ulp_text(ulps)} ULP of {leaf.ulp_type}"] if is_inexact and ulps is not None else errors
+
+
+def _elements_off(leaf: LeafComparison, measured: Measured) -> list[str]:
+    """How many elements are not equal, and how many of them are so in a way that errors do not say."""
+    parts = [f"{count_text(measured.unequal)} of {plural(leaf.count, 'element')} not bit for bit"]
+    for name, (_, ours, theirs) in (("NaN", measured.nans), ("infinite", measured.infinities)):
+        parts += [f"{count_text(ours + theirs)} {name} on one side only"] if ours + theirs else []
+    if measured.unlike_zeros:
+        parts.append(f"{plural(measured.unlike_zeros, 'zero')} of the other sign")
+    if measured.mismatches and not tolerates_nothing(leaf.tolerance):
+        parts.append(f"{count_text(measured.mismatches)} beyond what rounding explains")
+    return parts
+
+
+def comparison_view(
+    comparison: Comparison, top: int = 10, *, hints: Sequence[str] = (), devices: int = 1
+) -> RenderableType:
+    """The verdict, a table of the leaves that are not equal (the worst first, `top` at most, 0 for all), and the first
+    different leaf in detail; `hints` are the commands to go on with. Labels begin with the number of one of `devices`.
+    """
+    parts: list[RenderableType] = [verdict_line(comparison)]
+    off = sorted(
+        (leaf for leaf in comparison.leaves if leaf.verdict is not Verdict.EQUAL),
+        key=lambda leaf: (leaf.verdict.agrees, leaf.verdict is not Verdict.DIFFERENT),
+    )
+    if off:
+        rows = _one_for_all_devices(off) if devices > 1 else [(leaf.label, leaf) for leaf in off]
+        shown = rows[: top or None]
+        parts += [Text(""), with_rest(_table(shown), len(rows), top)]
+        parts += [Text(f"{listing(labels, _MOST_LABELS)}: {line}") for line, labels in _remarks(shown).items()]
+        worst = next((leaf for _, leaf in shown if leaf.measured is not None), None)
+        if worst is not None:
+            parts += [Text(""), _details(worst)]
+    if hints:
+        parts += [Text(""), Text("\n".join(hints), style="dim", no_wrap=True, overflow="ignore")]
+    return Group(*parts)
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """`comparison_view` as plain text."""
+    console = Console(width=160, highlight=False, markup=False, emoji=False, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(comparison_view(comparison))
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+
+
+def _one_for_all_devices(leaves: Sequence[LeafComparison]) -> list[tuple[str, LeafComparison]]:
+    """Leaves with their labels; one for those of several devices, whose numbers labels begin with, that read alike."""
+    alike: dict[tuple[object, ...], tuple[list[int], LeafComparison]] = {}
+    for leaf in leaves:
+        device, dot, rest = leaf.label.partition(".")
+        number = natural_number(device)
+        said = (leaf.label,) if number is None else (dot + rest, _shape(leaf), leaf.verdict, *_figures(leaf))
+        numbers, _ = alike.setdefault((*said, *_remark_lines(leaf)), ([], leaf))
+        numbers.append(0 if number is None else number)
+    return [
+        (f"{number_runs(numbers)}{first.label[len(str(numbers[0])) :]}" if len(numbers) > 1 else first.label, first)
+        for numbers, first in alike.values()
+    ]
+
+
+def _table(leaves: Sequence[tuple[str, LeafComparison]]) -> Table:
+    table = plain_table("shape", names=("",))
+    table.add_column("verdict", no_wrap=True)
+    for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, leaf in leaves:
+        table.add_row(
+            Text(label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
+        )
+    return table
+
+
+def _shape(leaf: LeafComparison) -> str:
+    if leaf.actual_shape == leaf.expected_shape:
+        return leaf.actual_shape
+    return f"{leaf.actual_shape}, expected {leaf.expected_shape}"
+
+
+def _figures(leaf: LeafComparison) -> list[str]:
+    measured = leaf.measured
+    if measured is None:
+        return []
+    cosine = "–" if measured.cosine is None else f"{measured.cosine:.7f}"
+    return [
+        count_text(measured.mismatches),
+        count_text(measured.unequal),
+        number_text(measured.max_absolute_error, 3),
+        number_text(measured.max_relative_error, 3),
+        *(_ulp_text(measured.ulp_percentiles.get(percentile)) for percentile in (50, 99, 100)),
+        cosine,
+    ]
+
+
+def _ulp_text(ulps: float | None) -> str:
+    if ulps is None:
+        return "–"
+    return count_text(int(ulps)) if ulps < 1e6 and ulps == int(ulps) else f"{ulps:.3g}"
+
+
+def _remarks(rows: Sequence[tuple[str, LeafComparison]]) -> dict[str, list[str]]:
+    """What there is to say of leaves, each with the labels of those that it is said of."""
+    found: dict[str, list[str]] = {}
+    for label, leaf in rows:
+        for line in _remark_lines(leaf):
+            found.setdefault(line, []).append(label)
+    return found
+
+
+def _remark_lines(leaf: LeafComparison) -> list[str]:
+    """What a row of numbers does not say: notes, and where NaNs, infinities and signs of zeros differ."""
+    lines = [line for line in (leaf.undecided_text, leaf.note, leaf.statistic_text) if line]
+    if leaf.measured is None:
+        return lines
+    for name, (_, ours, theirs) in (("NaN", leaf.measured.nans), ("infinity", leaf.measured.infinities)):
+        if ours or theirs:
+            lines.append(
+                f"{name} at {plural(ours, 'place')} of the actual value only, {count_text(theirs)} of the expected"
+            )
+    if leaf.measured.unlike_zeros:
+        lines.append(f"{plural(leaf.measured.unlike_zeros, 'zero')} of the other sign")
+    return lines
+
+
+def _details(leaf: LeafComparison) -> RenderableType:
+    """The worst elements of a leaf, their tolerance, and the error map."""
+    table = plain_table()
+    for name in ("index", "actual", "expected", "error", f"ULP of {leaf.ulp_type}"):
+        table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
+    elements = (leaf.worst if leaf.verdict.agrees or not leaf.note else leaf.first)[:_WORST_SHOWN]
+    for element in elements:
+        table.add_row(*_cells(element))
+    heading = Text.assemble((f"leaf {leaf.label}", "bold"), ("  worst elements", "dim"))
+    parts: list[RenderableType] = [heading, table, Text(_tolerance_text(leaf), style="dim")]
+    if leaf.mismatches and leaf.error_map is not None and leaf.count > 1:
+        parts.append(TerminalOnly(_map(leaf)))
+    if elements and elements[0].index != (first := (leaf.first or elements)[0].index):
+        parts.insert(2, Text(f"the first one beyond the tolerance is at {list(first)}", style="dim"))
+    return Group(*parts)
+
+
+def _cells(element: ElementDifference) -> list[str]:
+    values = [repr(value) for value in (element.actual, element.expected)]
+    return [str(list(element.index)), *values, number_text(element.absolute_error, 3), _ulp_text(element.ulps)]
+
+
+def _tolerance_record(tolerance: Tolerance) -> dict[str, object]:
+    record = attrs.asdict(tolerance)
+    return {"sample_count" if name == "samples" else name: value for name, value in record.items()}
+
+
+def _tolerance_text(leaf: LeafComparison) -> str:
+    tolerance = leaf.tolerance
+    if not (tolerance.rtol or tolerance.atol or tolerance.ulp or tolerance.factor):
+        return f"tolerance: none ({tolerance.derivation})"
+    if tolerance.is_given:
+        return f"tolerance {tolerance.derivation}"
+    if not (tolerance.rtol or tolerance.atol):
+        return f"tolerance: {tolerance.derivation}"
+    bounds = f"{tolerance.atol:.3g} + {tolerance.rtol:.3g}·|expected|"
+    if tolerance.factor:
+        bounds = f"{tolerance.factor:.1f}·spread + {bounds}"
+    return f"tolerance: {bounds}, what rounding explains ({tolerance.derivation})"
+
+
+def _map(leaf: LeafComparison) -> Text:
+    assert leaf.error_map is not None
+    found = leaf.error_map
+    frame = f"[{found.rows}, {found.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
+    return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
+
+
+def furthest_record(comparison: Comparison) -> dict[str, object] | None:
+    """By how much the leaf that is furthest off is; None where all are equal."""
+    leaf = comparison.furthest
+    if leaf is None:
+        return None
+    measured = leaf.measured
+    return {
+        "label": leaf.label,
+        "actual_shape": leaf.actual_shape,
+        "expected_shape": leaf.expected_shape,
+        "verdict": leaf.verdict.value,
+        "element_count": leaf.count,
+        "mismatch_count": leaf.mismatches,
+        "max_absolute_error": None if measured is None else measured.max_absolute_error,
+        "max_relative_error": None if measured is None else measured.max_relative_error,
+        "max_ulps": None if measured is None else measured.ulp_percentiles.get(100),
+        "nan_difference_count": 0 if measured is None else sum(measured.nans[1:]),
+        "infinity_difference_count": 0 if measured is None else sum(measured.infinities[1:]),
+    }
+
+
+def comparison_record(comparison: Comparison) -> dict[str, object]:
+    """What JSON can hold: everything."""
+    return {
+        "verdict": comparison.verdict.value,
+        "agrees": comparison.agrees,
+        "leaves": [leaf_comparison_record(leaf) for leaf in comparison.leaves],
+    }
+
+
+def leaf_comparison_record(leaf: LeafComparison) -> dict[str, object]:
+    return {
+        "label": leaf.label,
+        "verdict": leaf.verdict.value,
+        "actual_shape": leaf.actual_shape,
+        "expected_shape": leaf.expected_shape,
+        "element_count": leaf.count,
+        "note": leaf.note,
+        "undecided_elements": None if leaf.undecided is None else _undecided_record(leaf.undecided),
+        "measured": None if leaf.measured is None else {"ulp_type": leaf.ulp_type, **_measured_record(leaf.measured)},
+    }
+
+
+def _undecided_record(undecided: Undecided) -> dict[str, object]:
+    return {
+        "element_count": undecided.element_count,
+        "first_indices": [list(index) for index in undecided.first],
+        "left_open_by": list(undecided.instructions),
+        "reason": undecided.reason,
+    }
+
+
+def _measured_record(measured: Measured) -> dict[str, object]:
+    return {
+        "unequal_count": measured.unequal,
+        "mismatch_count": measured.mismatches,
+        "max_absolute_error": measured.max_absolute_error,
+        "mean_absolute_error": measured.mean_absolute_error,
+        "max_relative_error": measured.max_relative_error,
+        "mean_relative_error": measured.mean_relative_error,
+        "ulp_percentiles": {str(key): value for key, value in measured.ulp_percentiles.items()},
+        "cosine": measured.cosine,
+        "nans": _places_record(measured.nans),
+        "infinities": _places_record(measured.infinities),
+        "unlike_zero_count": measured.unlike_zeros,
+        "mean_severity": measured.mean_severity,
+        "infinite_mismatch_count": measured.infinite_mismatches,
+        "first": [attrs.asdict(element) for element in measured.first],
+        "worst": [attrs.asdict(element) for element in measured.worst],
+        "error_map": measured.error_map.record(),
+        "tolerance": _tolerance_record(measured.tolerance),
+    }
+
+
+def _places_record(counts: tuple[int, int, int]) -> dict[str, int]:
+    return dict(zip(("both", "actual_only", "expected_only"), counts, strict=True))

@@ -1,0 +1,260 @@
+"""Reports of `hloexec diff`: the verdict, the instructions to blame, where both modules agree, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.language.origins import hlo_line
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import Role, role_of
+from hloexec.report.judging.comparison import comparison_record, comparison_view, furthest_line, furthest_record
+from hloexec.report.judging.pairs import SavedPair, pair_view
+from hloexec.report.layout import next_steps, plain_table
+from hloexec.report.tables import extract_command
+from hloexec.report.units import count_text, number_text, plural
+from hloexec.tools.diffing import Diff, Finding, InstructionRun, RegionStep
+
+_MOST_STEPS = 5
+"""A called computation of more is not shown."""
+_STYLES = {"agree": "bold green", "rounding only": "bold cyan", "not decided": "bold yellow", "differ": "bold red"}
+
+
+def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPair | None = None) -> RenderableType:
+    """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
+    of `after`."""
+    parts: list[RenderableType] = [diff_line(found), *results_lines(found)]
+    if found.findings:
+        first = found.findings[0]
+        parts += [Text(""), *_details(first, found)]
+        parts += [Text(""), _table(found, found.findings[:top])]
+    else:
+        furthest = found.outputs.furthest
+        if furthest is not None:
+            parts += [Text(""), Text(f"  {furthest}")]
+    parts += [Text(""), Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
+    parts += [Text(note, style="yellow") for note in found.notes]
+    if saved is not None:
+        parts += [Text(""), pair_view(saved), next_steps(saved.command)]
+    elif found.findings:
+        place = found.findings[0].after
+        more = ("--in", place.computation)
+        parts.append(next_steps(extract_command(command, place.path, place.instruction, place.device, *more)))
+    return Group(*parts)
+
+
+_WITHOUT_COUNTERPART = "nothing that it takes was found to differ; before has no value in its place"
+_NOT_CORRECTED = "nothing that it takes was found to differ; its value alone was not found to correct the results"
+"""What is said of an instruction whose value could not be compared with the one that it should be."""
+
+
+def diff_line(found: Diff) -> Text:
+    """The verdict, or the first instruction to blame, in one line."""
+    if not found.findings:
+        equal = sum(not leaf.unequal for leaf in found.outputs.leaves)
+        rest = f"{equal} of {plural(len(found.outputs.leaves), 'result')} bit for bit"
+        return Text.assemble((found.verdict, _STYLES[found.verdict]), f": {rest}, {_share(found)}")
+    first = found.findings[0]
+    text = Text.assemble(
+        (f"%{first.after.instruction}", "bold red"), " is to blame" if first.is_certain else " is where it begins"
+    )
+    text.append(f": {_summary(first)}")
+    if len(found.findings) > 1:
+        text.append(f", and {plural(len(found.findings) - 1, 'other')} after it")
+    return text
+
+
+def results_lines(found: Diff) -> list[Text]:
+    """By how much the results differ; nothing where they do not."""
+    devices = found.after.replica_count * found.after.num_partitions
+    line = furthest_line(found.outputs, devices)
+    return [Text(line)] if line else []
+
+
+def _share(found: Diff) -> str:
+    return f"{count_text(found.matched_values)} of {plural(found.values, 'value')} found in {found.before.name}"
+
+
+def _summary(finding: Finding) -> str:
+    if finding.comparison is None:
+        return finding.reason or (_WITHOUT_COUNTERPART if finding.before is None else _NOT_CORRECTED)
+    (leaf,) = finding.comparison.leaves
+    many = f"{count_text(leaf.mismatches or leaf.unequal)} of {plural(leaf.count, 'element')} off"
+    return f"{many}; {finding.reason or 'its operands are right'}"
+
+
+def _details(finding: Finding, found: Diff) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    sides = [("after", finding.after, found.after), ("before", finding.before, found.before)]
+    called = [[] if place is None else _called(place.of(module), module) for _, place, module in sides]
+    is_called_alike = [*map(_shape_of, called[0])] == [*map(_shape_of, called[1])]
+    for (name, place, module), computations in zip(sides, called, strict=True):
+        if place is None:
+            continue
+        devices = module.replica_count * module.num_partitions
+        where = f"{place.path} on device {place.device}" if devices > 1 or place.device else place.path
+        lines.append(Text.assemble((f"{name:7}", "dim"), place.line(module)))
+        lines += [] if is_called_alike else [line for each in computations for line in _called_lines(each)]
+        lines.append(Text(f"       at {where}", style="dim"))
+        if place.op_name(module):
+            lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
+        lines += [Text(f"       from {line}", style="cyan") for line in place.source(module)[:1]]
+    if finding.graph:
+        lines += [Text(""), Text("It is one of these, which compute what is wrong from values that are right:")]
+        lines += [line for step in finding.graph for line in _step_lines(step, found)]
+    if finding.comparison is not None:
+        lines += [Text(""), comparison_view(finding.comparison)]
+    return lines
+
+
+def _called(instruction: Instruction, module: Module) -> list[Computation]:
+    return [module.by_name[name] for name in computation_names(instruction.attributes)]
+
+
+def _shape_of(computation: Computation) -> list[object]:
+    """What a computation does, whatever its instructions are called."""
+    places = {instruction.name: place for place, instruction in enumerate(computation)}
+    return [
+        (
+            each.opcode,
+            each.attributes,
+            [places[operand] for operand in each.operands],
+            each.name == computation.root_name,
+        )
+        for each in computation
+    ]
+
+
+def _called_lines(computation: Computation) -> list[Text]:
+    """What a small computation computes, as a reducer does."""
+    steps = [each for each in computation if role_of(each) is not Role.PARAMETER]
+    if len(steps) > _MOST_STEPS:
+        return []
+    return [Text(f"       where %{computation.name} computes {hlo_line(each)}") for each in steps]
+
+
+_ROLES = {"input": ("right", "green"), "step": ("", ""), "output": ("wrong", "bold red")}
+"""What is said of a step of a region, and how."""
+
+
+def _step_lines(step: RegionStep, found: Diff) -> Iterator[Text]:
+    """The HLO of a step, and what it takes, if the names of its operands do not say it."""
+    word, style = _ROLES[step.role]
+    yield Text.assemble("  ", (f"{word:6}", style), step.run.line(found.after))
+    if step.before is not None:
+        yield Text(f"          as %{step.before.instruction} in before, at {step.before.path}", style="dim")
+    names = [entry.instruction for entry in step.operands]
+    if names and names != list(step.run.of(found.after).operands):
+        yield Text(f"          takes {', '.join(f'%{name}' for name in names)}", style="dim")
+
+
+def _table(found: Diff, findings: Sequence[Finding]) -> Table:
+    sources = [
+        next(iter(finding.after.source(found.after)), finding.after.op_name(found.after) or "") for finding in findings
+    ]
+    folded = ["to blame", "instead of", *(["source"] if any(sources) else [])]
+    table = plain_table(*folded, figures=("off", "max ULP", "max abs", "allowed"))
+    for finding, source in zip(findings, sources, strict=True):
+        before = "–" if finding.before is None else finding.before.path
+        names = [Text(finding.after.path), Text(before), Text(source)]
+        table.add_row(*names[: len(folded)], *_figures(finding))
+    return table
+
+
+def _figures(finding: Finding) -> list[str]:
+    leaf = None if finding.comparison is None else finding.comparison.leaves[0]
+    if leaf is None or leaf.measured is None:
+        return ["–"] * 4
+    ulps = leaf.measured.ulp_percentiles.get(100)
+    allowed = leaf.allowed_at_worst
+    return [
+        count_text(leaf.mismatches or leaf.unequal),
+        "–" if ulps is None else f"{ulps:.3g}",
+        number_text(leaf.measured.max_absolute_error, 3),
+        "–" if allowed is None else f"{allowed:.3g}",
+    ]
+
+
+def _legend(found: Diff) -> str:
+    blamed = ", ? wrong, × to blame" if found.findings else ""
+    return f"{_share(found)}: █ the same numbers, ▓ but for rounding, · computed otherwise{blamed}"
+
+
+def sides_record(before: str, after: str | None, policies: Sequence[NumericsPolicy], seed: int) -> dict[str, object]:
+    """What is compared, and how it is run: the files or folders, and the policy of either."""
+    return {
+        "before_file": before,
+        "after_file": after,
+        "seed": seed,
+        "numerics_before": policies[0].name,
+        "numerics_after": policies[1].name,
+    }
+
+
+def diff_record(found: Diff) -> dict[str, object]:
+    """The same as `diff_view`, with every value that both modules have."""
+    return {
+        "before_module": found.before.name,
+        "after_module": found.after.name,
+        "verdict": found.verdict,
+        "largest_difference": furthest_record(found.outputs),
+        "findings": [_finding_record(finding, found) for finding in found.findings],
+        "comparison": comparison_record(found.outputs),
+        "matches": [
+            {
+                "after": _place_record(pair.after),
+                "before": _place_record(pair.before),
+                "is_exact": pair.is_exact,
+                "is_in_order": pair.is_in_order,
+            }
+            for pair in found.matches
+        ],
+        "value_count": found.values,
+        "matched_value_count": found.matched_values,
+        "matched_share": found.matched_share,
+        "picture": found.picture,
+        "notes": list(found.notes),
+    }
+
+
+def _finding_record(finding: Finding, found: Diff) -> dict[str, object]:
+    return {
+        "blamed": _full_record(finding.after, found.after),
+        "instead_of": None if finding.before is None else _full_record(finding.before, found.before),
+        "comparison": None if finding.comparison is None else comparison_record(finding.comparison),
+        "is_certain": finding.is_certain,
+        "reason": finding.reason,
+        "region": [_place_record(place) for place in finding.region],
+        "graph": [_step_record(step, found) for step in finding.graph],
+    }
+
+
+def _step_record(step: RegionStep, found: Diff) -> dict[str, object]:
+    return _place_record(step.run) | {
+        "hlo": step.run.line(found.after),
+        "region_role": step.role,
+        "operand_paths": [entry.path for entry in step.operands],
+        "equal_to": None if step.before is None else _place_record(step.before),
+    }
+
+
+def _place_record(place: InstructionRun) -> dict[str, object]:
+    return {
+        "path": place.path,
+        "instruction": place.instruction,
+        "computation": place.computation,
+        "device": place.device,
+    }
+
+
+def _full_record(place: InstructionRun, module: Module) -> dict[str, object]:
+    return _place_record(place) | {
+        "hlo": place.line(module),
+        "op_name": place.op_name(module),
+        "source": list(place.source(module)),
+    }

@@ -1,0 +1,131 @@
+"""Reports of `hloexec diff` on dump folders: the pass to blame, each module, each step, and the first difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.report.judging.diffs import diff_record, diff_view, results_lines
+from hloexec.report.layout import command_text, plain_table, with_rest
+from hloexec.report.units import plural
+from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff
+
+_STYLES = {
+    "differ": "bold red",
+    "not compared": "bold yellow",
+    "not decided": "bold yellow",
+    "rounding only": "cyan",
+    "agree": "green",
+}
+_HINT = "--top says how many"
+_RANKS = {outcome: rank for rank, outcome in enumerate(_STYLES)}
+
+
+def folder_view(found: FolderDiff, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything there is to say; `command` writes a command with the options that were given."""
+    parts: list[RenderableType] = [_verdict(found)]
+    shown = next((module for module in found.modules if module.outcome == found.outcome), None)
+    if shown is not None and shown.to_blame is not None and shown.to_blame.diff is not None:
+        parts += results_lines(shown.to_blame.diff)
+    if len(found.modules) > 1:
+        parts += [Text(""), _modules(found.modules, top)]
+    if shown is not None and (len(found.modules) == 1 or shown.to_blame is not None):
+        parts += [Text(""), _steps(shown, top)]
+    failed = [(module, step) for module in found.modules for step in module.steps if step.outcome == "not compared"]
+    parts += [Text(f"{module.name}: {step.reason}", style="yellow") for module, step in failed[:top]]
+    parts += [Text(note, style="yellow") for note in found.notes[:top]]
+    if shown is not None and shown.to_blame is not None:
+        step = shown.to_blame
+        parts += [Text(""), Text(f"{step} in {shown.name}", style="bold")]
+        if step.diff is not None:
+            parts.append(diff_view(step.diff, top, lambda name, *more: command(name, str(step.after.path), *more)))
+        parts.append(command_text(command("diff", str(step.before.path), str(step.after.path))))
+    return Group(*parts)
+
+
+def _verdict(found: FolderDiff) -> Text:
+    steps = sum(len(module.steps) for module in found.modules)
+    modules = plural(len(found.modules) + found.unpaired, "module")
+    counted = f"{modules}, {plural(steps, 'step')} that changed the text"
+    blamed = [(module, module.to_blame) for module in found.modules if module.to_blame is not None]
+    if not blamed:
+        failed = sum(module.outcome == "not compared" for module in found.modules) + found.unpaired
+        rest = f"  {failed} of {counted}" if failed else f"  {counted}"
+        return Text.assemble((found.outcome, _STYLES[found.outcome]), (rest, "dim"))
+    module, step = blamed[0]
+    assert step is not None
+    if step.made_by is not None:
+        text = Text.assemble((str(step), "bold red"), f" is to blame in {module.name}")
+    else:
+        text = Text.assemble((module.name, "bold red"), f" differs, {step}")
+    if step.diff is not None and step.diff.findings:
+        text.append(f": %{step.diff.findings[0].after.instruction}")
+    if len(blamed) > 1:
+        text.append(f", and {plural(len(blamed) - 1, 'other module')} differ")
+    return text
+
+
+def _modules(modules: Sequence[ModuleDiff], top: int) -> RenderableType:
+    """The worst first."""
+    ranked = sorted(modules, key=lambda module: _RANKS[module.outcome])
+    table = plain_table("module", "stages", "steps", "verdict", "to blame")
+    for module in ranked[:top]:
+        step = module.to_blame
+        table.add_row(
+            Text(module.name),
+            str(module.stages),
+            str(len(module.steps)),
+            Text(module.outcome, _STYLES[module.outcome]),
+            Text("" if step is None else str(step)),
+        )
+    return with_rest(table, len(ranked), top, _HINT)
+
+
+def _steps(module: ModuleDiff, top: int) -> RenderableType:
+    """The steps in their order, around the one to blame where there are too many; all that differ."""
+    steps = module.steps
+    first = 0
+    if module.to_blame is not None:
+        first = max(0, min(steps.index(module.to_blame) - top // 2, len(steps) - top))
+    shown = [step for place, step in enumerate(steps) if first <= place < first + top or step.outcome == "differ"]
+    table = plain_table("step", "verdict", "values found before")
+    for step in shown:
+        table.add_row(Text(str(step)), Text(step.outcome, _STYLES[step.outcome]), _share(step))
+    return with_rest(table, len(steps), len(shown), _HINT)
+
+
+def _share(step: StageDiff) -> str:
+    return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
+
+
+def folder_record(found: FolderDiff) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "verdict": found.outcome,
+        "modules": [
+            {
+                "module": module.name,
+                "stage_count": module.stages,
+                "verdict": module.outcome,
+                "to_blame": None if module.to_blame is None else str(module.to_blame),
+                "steps": [_step_record(step) for step in module.steps],
+            }
+            for module in found.modules
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _step_record(step: StageDiff) -> dict[str, object]:
+    return {
+        "step": str(step),
+        "pass": None if step.made_by is None else step.made_by.name,
+        "pipeline": (step.made_by or step.after).pipeline,
+        "before_file": str(step.before.path),
+        "after_file": str(step.after.path),
+        "verdict": step.outcome,
+        "reason": step.reason,
+        "diff": None if step.diff is None else diff_record(step.diff),
+    }

@@ -1,0 +1,89 @@
+"""Reports of what `hloexec diff --extract` has written: two small modules, and the command that compares them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.core.ir import Module
+from hloexec.core.structs import frozen
+from hloexec.report.records import parameter_records
+from hloexec.report.units import plural
+from hloexec.tools.diffing import Diff, ExtractedPair
+
+
+@frozen(eq=False)
+class SavedPair:
+    """What shows the first finding of a diff, in a folder."""
+
+    pair: ExtractedPair
+    folder: str
+    again: Diff | None = None
+    """What diff says of the two modules; None where they were not compared."""
+
+    @property
+    def command(self) -> str:
+        """The command that compares them or, if they cannot be compared, runs the one after."""
+        files = [os.path.join(self.folder, f"{name}.hlo") for name in ("before", "after")]
+        words = ["hloexec", "diff", *files] if self._is_pair else ["hloexec", "run", files[1]]
+        for name in self.pair.input_files:
+            words += ["--inputs", os.path.join(self.folder, name)]
+        return shlex.join([*words, *self._policies()])
+
+    @property
+    def _is_pair(self) -> bool:
+        return self.pair.before is not None and self.pair.is_comparable
+
+    def _policies(self) -> Iterator[str]:
+        before, after = (policy.name for policy in self.pair.numerics)
+        if before == after or not self._is_pair:
+            named = [("--numerics", after)]
+        else:
+            named = [("--numerics-before", before), ("--numerics-after", after)]
+        for option, policy in named:
+            if policy != "reference":
+                yield from (option, policy)
+
+
+def pair_view(saved: SavedPair) -> RenderableType:
+    """What was written, and whether it shows the difference."""
+    pair = saved.pair
+    sides = [
+        f"{name}.hlo with {plural(_count(module), 'instruction')}"
+        for name, module in (("before", pair.before), ("after", pair.after))
+        if module is not None
+    ]
+    line = Text.assemble(("extracted ", "bold"), " and ".join(sides))
+    line.append(f" on {plural(len(pair.after.entry.parameters), 'input')}, in {saved.folder}")
+    if saved.again is not None:
+        line.append("; ")
+        line.append(*_OUTCOMES[saved.again.agrees])
+    return Group(line, *(Text(note, style="yellow") for note in pair.notes))
+
+
+_OUTCOMES = {False: ("their results differ as well", "bold green"), True: ("their results do not differ", "bold red")}
+"""Of what was extracted, by whether it agrees."""
+
+
+def pair_record(saved: SavedPair) -> dict[str, object]:
+    """The same as `pair_view`."""
+    pair = saved.pair
+    return {
+        "folder": saved.folder,
+        "before_path": pair.before_path,
+        "after_path": pair.after_path,
+        "device_count": len(pair.inputs),
+        "instruction_count_before": None if pair.before is None else _count(pair.before),
+        "instruction_count_after": _count(pair.after),
+        "parameters": parameter_records((parameter.name, parameter.shape) for parameter in pair.after.entry.parameters),
+        "extracted_verdict": None if saved.again is None else saved.again.verdict,
+        "notes": list(pair.notes),
+    }
+
+
+def _count(module: Module) -> int:
+    return len(module.entry) - len(module.entry.parameters)

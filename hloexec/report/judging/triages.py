@@ -1,0 +1,277 @@
+"""Reports of `hloexec triage`: the causes, each with its modules, and what came of each module that does not agree."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+import attrs
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.core.wording import first_line, listing
+from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.units import number_text, plural
+from hloexec.tools.triaging import (
+    Blamed,
+    CauseGroup,
+    MinifiedModule,
+    OutputDifference,
+    PolicyFound,
+    Triage,
+    TriagedModule,
+)
+
+_STYLES = {"differ": "bold red", "rounding only": "cyan", "agree": "green"}
+_OTHER_STYLE = "bold yellow"
+_MOST_OPCODES = 4
+_MOST_STEPS = 3
+
+
+def triage_view(found: Triage, top: int) -> RenderableType:
+    """Everything `hloexec triage` says."""
+    parts: list[RenderableType] = [_verdict(found)]
+    if found.groups:
+        parts.append(_groups(found.groups))
+    worst = [member for group in found.groups for member in group.members]
+    if worst:
+        parts.append(
+            _modules(worst, {name.name: group.number for group in found.groups for name in group.members}, top)
+        )
+    if not found.is_complete:
+        kept = f"; the same command goes on with {found.output}" if found.output else ""
+        parts.append(Text(f"\ninterrupted after {len(found.modules)} of {found.case_count} modules{kept}", "yellow"))
+    commands = list(_commands(found))
+    if commands:
+        parts.append(next_steps(*commands[:_MOST_STEPS]))
+    return Group(*parts)
+
+
+def triage_page_view(found: Triage, top: int) -> RenderableType:
+    """The same, and the HLO of each cause: of the instruction to blame, and of the smallest module that shows it."""
+    return Group(triage_view(found, top), *map(_group, found.groups))
+
+
+def _group(group: CauseGroup) -> RenderableType:
+    first = next(each for each in group.members if each.name == group.representative)
+    lines = [Text(f"{plural(len(group.members), 'module')}; as in {first.name}, compared with {first.against}")]
+    blamed = first.blamed
+    if blamed is not None:
+        lines.append(Text(f"  {blamed.hlo}"))
+        if blamed.instead_of not in (None, blamed.hlo):
+            lines.append(Text(f"  should be  {blamed.instead_of}"))
+        lines += [Text(f"  from {line}", "cyan") for line in blamed.source]
+        lines += [Text(blamed.reason)] if blamed.reason else []
+    elif first.reason:
+        lines.append(Text(first.reason))
+    small = group.minified
+    if small is not None and small.hlo_text:
+        lines.append(Text(f"minified, from {plural(small.given_instruction_count, 'instruction')}"))
+        lines.append(Text("\n".join(f"  {line}" for line in small.hlo_text.rstrip("\n").split("\n"))))
+    return titled(f"cause {group.number}", group.cause, Group(*lines))
+
+
+def _verdict(found: Triage) -> Text:
+    text = Text.assemble((found.folder, "bold"), f"  {plural(len(found.modules), 'module')}")
+    for number, (outcome, count) in enumerate(found.counts.items()):
+        text.append(", " if number else ": ")
+        text.append(f"{count} {outcome}", _style(outcome))
+    causes = sum(group.outcome == "differ" for group in found.groups)
+    if causes:
+        text.append(f"; {plural(causes, 'cause')}")
+    reused = sum(module.is_reused for module in found.modules)
+    if reused:
+        text.append(f"; {reused} known from before", "dim")
+    return text
+
+
+def _style(outcome: str) -> str:
+    return _STYLES.get(outcome, _OTHER_STYLE)
+
+
+def _groups(groups: Sequence[CauseGroup]) -> RenderableType:
+    table = plain_table("cause", names=("#",), figures=("modules",), remarks=("to blame", "minified"))
+    for group in groups:
+        opcodes = (f"{count} {opcode}" for opcode, count in group.opcodes.items())
+        table.add_row(
+            str(group.number),
+            Text(group.cause, _style(group.outcome)),
+            str(len(group.members)),
+            Text(listing(opcodes, _MOST_OPCODES)),
+            Text(_minified(group.minified)),
+        )
+    return titled("causes", "", table)
+
+
+def _minified(found: MinifiedModule | None) -> str:
+    if found is None:
+        return ""
+    if found.reason:
+        return f"not minified: {found.reason}"
+    place = found.folder or found.module_name
+    left = plural(found.instruction_count, "instruction")
+    return f"{left} in {_from_here(place) if found.folder else place}"
+
+
+def _from_here(path: str) -> str:
+    """A path from the current folder; as it is where none leads there, as from one drive of Windows to another."""
+    try:
+        return os.path.relpath(path)
+    except ValueError:
+        return path
+
+
+def _modules(modules: Sequence[TriagedModule], numbers: dict[str, int], top: int) -> RenderableType:
+    table = plain_table("module", "outcome", figures=("cause", "off"), remarks=("to blame", "because"))
+    for module in modules[: top or None]:
+        table.add_row(
+            Text(module.name),
+            Text(module.outcome, _style(module.outcome)),
+            str(numbers[module.name]),
+            _off(module),
+            Text(_to_blame(module)),
+            Text(_because(module)),
+        )
+    return titled("modules", "all that do not agree", with_rest(table, len(modules), top))
+
+
+def _off(module: TriagedModule) -> str:
+    """The largest relative error."""
+    errors = [output.max_relative_error for output in module.outputs if output.max_relative_error is not None]
+    if module.difference == "NaN or infinities":
+        return "NaN"
+    return number_text(max(errors), 2) if errors else ""
+
+
+def _to_blame(module: TriagedModule) -> str:
+    blamed = module.blamed
+    if blamed is None:
+        return module.step or ""
+    where = blamed.source[0] if blamed.source else f"in {blamed.computation}"
+    step = f"{module.step}: " if module.step else ""
+    return f"{step}%{blamed.instruction}, {where}"
+
+
+def _because(module: TriagedModule) -> str:
+    if module.explained is not None:
+        return module.explained.words if module.explained.is_whole else f"{module.explained.words}, at this instruction"
+    return first_line(module.reason)
+
+
+def _commands(found: Triage) -> list[str]:
+    """What shows the first causes."""
+    commands = []
+    for group in found.groups:
+        minified = group.minified
+        if group.outcome != "differ":
+            continue
+        if minified is not None and minified.folder is not None and minified.command:
+            commands.append(f"cd {shlex.quote(_from_here(minified.folder))} && {minified.command}")
+            continue
+        first = next(each for each in group.members if each.name == group.representative)
+        if first.kind == "pair":
+            drawn = [] if found.distribution == "normal" else ["--distribution", found.distribution]
+            commands.append(shlex.join(["hloexec", "diff", *first.files, *drawn]))
+    return commands
+
+
+def triage_record(found: Triage) -> dict[str, object]:
+    """The same for programs, with all modules."""
+    return {
+        "folder": found.folder,
+        "other_folder": found.other,
+        "output_folder": found.output,
+        "distribution": found.distribution,
+        "case_count": found.case_count,
+        "outcome_counts": found.counts,
+        "cause_groups": list(map(_group_record, found.groups)),
+        "triaged_modules": list(map(_module_record, found.modules)),
+        "total_seconds": found.seconds,
+        "is_complete": found.is_complete,
+    }
+
+
+def _group_record(group: CauseGroup) -> dict[str, object]:
+    return {
+        "group_number": group.number,
+        "triage_outcome": group.outcome,
+        "cause": group.cause,
+        "blamed_opcode": group.opcode,
+        "blamed_opcode_counts": group.opcodes,
+        "blamed_element_types": list(group.element_types),
+        "shape_class": group.shape_class,
+        "difference_kind": group.difference,
+        "cause_policy": group.policy,
+        "member_names": [member.name for member in group.members],
+        "representative": group.representative,
+        "minified": None if group.minified is None else _minified_record(group.minified),
+    }
+
+
+def _minified_record(found: MinifiedModule) -> dict[str, object]:
+    return {
+        "module_name": found.module_name,
+        "minified_folder": found.folder,
+        "reason": found.reason,
+        "failure": found.failure,
+        "given_instruction_count": found.given_instruction_count,
+        "instruction_count": found.instruction_count,
+        "largest_dimension": found.largest_dimension,
+        "is_complete": found.is_complete,
+        "is_confirmed": found.is_confirmed,
+        "hlo_text": found.hlo_text,
+        "failing_command": found.command,
+        "total_seconds": found.seconds,
+    }
+
+
+def _module_record(module: TriagedModule) -> dict[str, object]:
+    return {
+        "module_name": module.name,
+        "case_kind": module.kind,
+        "files": list(module.files),
+        "against": module.against,
+        "triage_outcome": module.outcome,
+        "reason": module.reason,
+        "difference_kind": module.difference,
+        "different_outputs": list(map(_output_record, module.outputs)),
+        "blamed_instruction": None if module.blamed is None else _blamed_record(module.blamed),
+        "explained_by": None if module.explained is None else _policy_record(module.explained),
+        "to_blame": module.step,
+        "instruction_count": module.instruction_count,
+        "notes": list(module.notes),
+        "is_cut": module.is_cut,
+        "is_reused": module.is_reused,
+        "total_seconds": module.seconds,
+    }
+
+
+def _output_record(output: OutputDifference) -> dict[str, object]:
+    fields = attrs.asdict(output)
+    return {
+        **{name: value for name, value in fields.items() if name not in ("nan_count", "infinity_count")},
+        "nan_difference_count": output.nan_count,
+        "infinity_difference_count": output.infinity_count,
+    }
+
+
+def _blamed_record(blamed: Blamed) -> dict[str, object]:
+    fields = attrs.asdict(blamed)
+    return {
+        **{name: value for name, value in fields.items() if name not in ("element_types", "source", "instead_of")},
+        "blamed_element_types": list(blamed.element_types),
+        "source": list(blamed.source),
+        "right_hlo": blamed.instead_of,
+    }
+
+
+def _policy_record(found: PolicyFound) -> dict[str, object]:
+    return {
+        "policy": found.policy,
+        "policy_words": found.words,
+        "alike_policies": list(found.alike),
+        "bits_explained": found.bits_explained,
+        "equal_share": found.equal_share,
+        "explains_all": found.is_whole,
+    }

@@ -1,0 +1,67 @@
+"""Reports of `hloexec extract`: the verdict, the inputs and the result, and how to run what was extracted."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
+from hloexec.language.origins import hlo_line, source_lines
+from hloexec.report.judging.comparison import leaf_comparison_record
+from hloexec.report.layout import next_steps
+from hloexec.report.records import leaf_records, parameter_records
+from hloexec.report.tables import leaf_label, values_table
+from hloexec.report.units import plural
+from hloexec.tools.extraction import Extraction, Rerun
+
+_MOST_ROWS = 20
+
+
+def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) -> RenderableType:
+    """The verdict, the inputs and the result, and how to run it."""
+    entry = found.module.entry
+    kept = len(entry) - len(entry.parameters)
+    verdict = Text.assemble(("extracted ", "bold"), f"{found.path}: {plural(kept, 'instruction')}, ")
+    verdict.append(f"{plural(len(entry.parameters), 'input')}, in {folder}; ")
+    if rerun.has_same_bits:
+        verdict.append("it gives the same bits", "bold green")
+    elif rerun.differences:
+        verdict.append("its result is not that of the whole run", "bold red")
+    else:
+        verdict.append("its result differs from that of the whole run in signs of zeros or bits of NaN", "bold red")
+    parts: list[RenderableType] = [verdict, Text(f"\n  {hlo_line(entry.root)}")]
+    parts += [Text(f"  from {line}", style="cyan") for line in source_lines(found.module, entry.root)[:1]]
+    rows = [*_input_rows(found), *_result_rows(found)]
+    parts.append(values_table("inputs and result", rows[:_MOST_ROWS] + rows[-1:] if len(rows) > _MOST_ROWS else rows))
+    parts += [Text(f"  {difference}") for difference in rerun.differences]
+    parts.append(next_steps(command))
+    return Group(*parts)
+
+
+def _input_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
+    """Of the first device."""
+    inputs = zip(found.module.entry.parameters, found.inputs[0], strict=True)
+    return [(leaf_label(parameter.name, leaf.index), leaf) for parameter, value in inputs for leaf in statistics(value)]
+
+
+def _result_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
+    """Of the first device."""
+    return [("result", leaf) for leaf in statistics(found.expected[0])]
+
+
+def extraction_record(found: Extraction, folder: str, rerun: Rerun) -> dict[str, object]:
+    """The same as `extraction_view`."""
+    entry = found.module.entry
+    return {
+        "folder": folder,
+        "path": found.path,
+        "iteration": found.iteration,
+        "instruction_count": len(entry) - len(entry.parameters),
+        "parameters": parameter_records((parameter.name, parameter.shape) for parameter in entry.parameters),
+        "hlo": hlo_line(entry.root),
+        "source": list(map(str, source_lines(found.module, entry.root))),
+        "inputs": leaf_records(_input_rows(found)),
+        "result": leaf_records(_result_rows(found)),
+        "has_same_bits": rerun.has_same_bits,
+        "differing": [leaf_comparison_record(difference) for difference in rerun.differences],
+    }

@@ -1,0 +1,60 @@
+"""Reports of `hloexec minify`: what is left, what of it shows the failure, and what was tried."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.engine.devices.topology import topology_of
+from hloexec.language.text import format as format_module
+from hloexec.report.layout import next_steps
+from hloexec.report.units import plural
+from hloexec.tools.minifying import Minified
+
+_MOST_LINES = 40
+
+
+def minified_view(found: Minified, folder: str) -> RenderableType:
+    """The verdict, the module, and the command that shows the failure."""
+    headline = Text.assemble(
+        (found.module.name, "bold"),
+        f"  {found.instruction_count} of {plural(found.instruction_count_before, 'instruction')} left, in {folder}; ",
+    )
+    if found.is_confirmed:
+        headline.append("it still shows the failure", "bold green")
+    else:
+        headline.append("the failure does not show when it is read from its text", "bold red")
+    parts: list[RenderableType] = [headline, Text(f"\n  {found.failure}")]
+    parts += [Text(f"  {note}", style="yellow") for note in found.notes]
+    lines = format_module(found.module).splitlines()
+    rest = ["…"] if len(lines) > _MOST_LINES else []
+    parts += [Text(""), Text("\n".join(lines[:_MOST_LINES] + rest), style="cyan")]
+    tried = f"\n{plural(found.trial_count, 'module')} tried, {plural(found.step_count, 'step')}"
+    if found.outcomes:
+        tried += "; checks: " + ", ".join(f"{count} {name}" for name, count in sorted(found.outcomes.items()))
+    parts.append(Text(tried + ("" if found.is_complete else "; the search was ended before it was complete")))
+    parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(found.command_in(folder))}"))
+    return Group(*parts)
+
+
+def minified_record(found: Minified, folder: str | None) -> dict[str, object]:
+    """The same as `minified_view`."""
+    return {
+        "folder": folder,
+        "failure": found.failure,
+        "notes": list(found.notes),
+        "given_instruction_count": found.instruction_count_before,
+        "instruction_count": found.instruction_count,
+        "largest_dimension": found.largest_dimension,
+        "minified_device_count": topology_of(found.module).count,
+        "trial_count": found.trial_count,
+        "accepted_count": found.step_count,
+        "check_outcomes": [{"ended_as": name, "ended_count": count} for name, count in sorted(found.outcomes.items())],
+        "total_seconds": found.seconds,
+        "is_complete": found.is_complete,
+        "is_confirmed": found.is_confirmed,
+        "hlo_text": format_module(found.module),
+        "failing_command": shlex.join(found.command),
+    }

@@ -1,0 +1,150 @@
+"""Reports of `hloexec shrink`, as tables and as records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.core.wording import byte_text, truncated
+from hloexec.report.layout import plain_table, titled, with_rest
+from hloexec.report.units import count_text, flop_text, plural
+from hloexec.tools.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
+
+_LONGEST = 60
+
+
+def shrinkage_view(found: Shrinkage, output: str | None, top: int) -> RenderableType:
+    """What became of the module, then tables of at most `top` rows each, 0 for all."""
+    parts: list[RenderableType] = [_headline(found, output)]
+    parts.append(_changes(found.changes, top))
+    if found.kept:
+        parts.append(_kept(found.kept, top))
+    if found.constants:
+        parts.append(_constants(found.constants, top))
+    return Group(*parts)
+
+
+def _headline(found: Shrinkage, output: str | None) -> RenderableType:
+    where = "" if output is None else f", written to {output}"
+    devices = "one device" if found.devices == 1 else plural(found.devices, "device")
+    if found.axes:
+        grids = [
+            " × ".join(map(str, sizes))
+            for sizes in zip(*((axis.before, axis.after) for axis in found.axes), strict=True)
+        ]
+        devices = f"{devices} of {found.devices_before}"
+        devices += f" ({grids[1]} of {grids[0]})" if len(found.axes) > 1 else ""
+    changed = f"{plural(len(found.changes), 'size')} changed, for {devices}{where}"
+    inputs = f"inputs  {byte_text(found.argument_bytes)}, before {byte_text(found.argument_bytes_before)}"
+    run = "" if found.peak_bytes is None else f"\na run   about {byte_text(found.peak_bytes)} beyond its inputs"
+    flops = f"{flop_text(found.flops)}, before {flop_text(found.flops_before)}"
+    limit = "" if found.is_proven else "\nsizes   the search for better ones was ended at its limit"
+    text = f"  {changed}\n\n{inputs}{run}\nwork    {flops} in contractions{limit}"
+    return Text.assemble((found.module.name, "bold"), text)
+
+
+def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
+    if not changes:
+        return Text("\nevery size stays; --max-bytes and --dim ask for smaller ones", style="dim")
+    table = plain_table("inputs", "operations", figures=("size", "becomes", "arrays"))
+    for change in changes[: top or None]:
+        table.add_row(
+            Text(", ".join(change.parameters)),
+            Text(", ".join(change.roles)),
+            count_text(change.before),
+            count_text(change.after),
+            count_text(change.arrays),
+        )
+    return titled("sizes", plural(len(changes), "dimension"), with_rest(table, len(changes), top))
+
+
+def _kept(kept: Sequence[KeptSize], top: int) -> RenderableType:
+    table = plain_table("because", "at", figures=("size", "arrays"))
+    for each in kept[: top or None]:
+        table.add_row(Text(each.reason), Text(_place(each)), count_text(each.size), count_text(each.arrays))
+    return titled("sizes that stay", "", with_rest(table, len(kept), top))
+
+
+def _place(each: KeptSize) -> str:
+    return f"%{each.instruction} in {truncated(each.computation, _LONGEST)}" if each.instruction else ""
+
+
+def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:
+    counted = _counted(constants)
+    table = plain_table("", "for example", figures=("number", "becomes", "along size", "times"))
+    for change, count in counted[: top or None]:
+        table.add_row(
+            Text(_remark(change)),
+            Text(f"%{change.instruction}"),
+            f"{change.before:g}",
+            f"{change.after:g}",
+            count_text(change.size),
+            count_text(count),
+        )
+    return titled("constants that encode a size", "", with_rest(table, len(counted), top))
+
+
+def _remark(change: ConstantChange) -> str:
+    if change.is_certain:
+        return "follows the size"
+    return "left as it is" if change.before == change.after else "guessed"
+
+
+def _counted(constants: Sequence[ConstantChange]) -> list[tuple[ConstantChange, int]]:
+    """Equal changes together, those that are not certain first."""
+    keys = [(each.is_certain, each.size, each.before, each.after) for each in constants]
+    counts, firsts = Counter(keys), dict(zip(reversed(keys), reversed(constants), strict=True))
+    return [(firsts[key], counts[key]) for key in sorted(counts)]
+
+
+def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:
+    """The same as `shrinkage_view`, with all rows."""
+    return {
+        "output": output,
+        "module": found.module.name,
+        "device_count": found.devices,
+        "device_count_before": found.devices_before,
+        "device_axes": [{"size": axis.before, "new_size": axis.after, "stride": axis.stride} for axis in found.axes],
+        "argument_bytes_before": found.argument_bytes_before,
+        "argument_bytes": found.argument_bytes,
+        "peak_bytes": found.peak_bytes,
+        "total_flops_before": found.flops_before,
+        "total_flops": found.flops,
+        "is_proven": found.is_proven,
+        "size_changes": list(_change_records(found.changes)),
+        "kept_sizes": [
+            {
+                "size": each.size,
+                "array_count": each.arrays,
+                "reason": each.reason,
+                "computation": each.computation,
+                "instruction": each.instruction,
+            }
+            for each in found.kept
+        ],
+        "size_constants": [
+            {
+                "computation": each.computation,
+                "instruction": each.instruction,
+                "number_before": each.before,
+                "number_after": each.after,
+                "size": each.size,
+                "follows_size": each.is_certain,
+            }
+            for each in found.constants
+        ],
+    }
+
+
+def _change_records(changes: Sequence[SizeChange]) -> Iterator[dict[str, object]]:
+    for change in changes:
+        yield {
+            "size": change.before,
+            "new_size": change.after,
+            "array_count": change.arrays,
+            "parameter_dimensions": list(change.parameters),
+            "operations": list(change.roles),
+        }

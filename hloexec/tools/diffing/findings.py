@@ -1,0 +1,153 @@
+"""The result of a diff: the verdict, the instructions to blame, and the values that both modules have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from hloexec.analysis.numerics.comparison import Comparison
+from hloexec.core.errors import HloError, InputError
+from hloexec.core.ir import Instruction, Module
+from hloexec.core.structs import frozen
+from hloexec.core.values import Described
+from hloexec.language.origins import hlo_line, source_lines
+from hloexec.tools.diffing.extracting.pair import ExtractedPair
+
+Verdict: TypeAlias = Literal["agree", "rounding only", "not decided", "differ"]
+
+
+@frozen
+class InstructionRun:
+    """One run of an instruction in one of the modules."""
+
+    computation: str
+    instruction: str
+    path: str
+    """As traces have it, e.g. `while.7[3]:body/fusion.2/add.1`."""
+    device: int = 0
+
+    def of(self, module: Module) -> Instruction:
+        """The instruction, in the module of its side."""
+        return module.by_name[self.computation].by_name[self.instruction]
+
+    def line(self, module: Module) -> str:
+        """Its line of HLO."""
+        return hlo_line(self.of(module))
+
+    def source(self, module: Module) -> tuple[str, ...]:
+        """Its source lines, the innermost call first."""
+        return tuple(map(str, source_lines(module, self.of(module))))
+
+    def op_name(self, module: Module) -> str | None:
+        """The name that its framework gave it."""
+        return self.of(module).op_name or None
+
+
+@frozen
+class RegionStep:
+    """An instruction of a region, or what comes in."""
+
+    run: InstructionRun
+    role: Literal["input", "step", "output"]
+    """`input` is a value that the region starts from, `output` one that nothing else in the region takes."""
+    operands: tuple[InstructionRun, ...] = ()
+    """What it takes, through fusions, calls and loops; of an input, nothing is said."""
+    before: InstructionRun | None = None
+    """The value of `before` that an input is; None where `before` has none."""
+
+
+@frozen(eq=False)
+class Finding:
+    """An instruction whose operands are as they were before, and whose result is not."""
+
+    after: InstructionRun
+    before: InstructionRun | None
+    """What gave the right value; None where nothing in `before` corresponds."""
+    comparison: Comparison | None
+    """What the instruction gives on `before`'s operands, compared with what `before` gives; its tolerance is for what
+    was computed since values that both have. None where there is no counterpart."""
+    is_certain: bool
+    """Whether this instruction gives a wrong value on right operands, the results are right once its value is replaced
+    by its counterpart's, and nothing that was tried shows that another instruction may be meant."""
+    reason: str = ""
+    """What distinguishes it, in a few words."""
+    region: tuple[InstructionRun, ...] = ()
+    """What `after` computed since values that are right, where no single instruction can be told; else empty."""
+    graph: tuple[RegionStep, ...] = ()
+    """The region as a graph in data-flow order, with the values that it starts from; empty where there is no region."""
+
+
+@frozen
+class Pair:
+    """A value that both modules have."""
+
+    after: InstructionRun
+    before: InstructionRun
+    is_exact: bool
+    """Whether they are the same numbers; else rounding explains the difference."""
+    is_in_order: bool
+    """Whether the elements have the same order; otherwise dimensions are permuted."""
+
+
+@frozen(eq=False, slots=False, repr=False)
+class Diff(Described):
+    """Two modules on the same inputs."""
+
+    before: Module
+    after: Module
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """In data-flow order, the first being the instruction to blame; empty unless the verdict is `differ`."""
+    outputs: Comparison
+    """The results, `after`'s compared with `before`'s; what rounding explains is read off `before`."""
+    matches: Sequence[Pair]
+    """The values of `after` that `before` has, in the order in which `after` computed them."""
+    values: int
+    """How many values `after` computed that tell something: no constants, copies, or arrays of one number."""
+    matched_values: int
+    """How many of them `before` has."""
+    picture: str
+    """Where both agree: a character for each of those values (or the worst of several), in the order of `after`. `█`
+    are the same numbers, `▓` but for rounding, `·` is not in `before` but harmless, `?` not in `before` and on the way
+    to a result that differs, `×` to blame."""
+    notes: tuple[str, ...] = ()
+    """What else there is to say: tuples that were flattened, results in another order, roundings that `after` leaves
+    out, a search that ended early."""
+    _extracted: ExtractedPair | HloError | None = None
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return f"{self.verdict}: {self.matched_values} of {self.values} values found in {self.before.name}"
+        first = self.findings[0]
+        blame = "is to blame" if first.is_certain else "is where it begins"
+        return f"{self.verdict}: %{first.after.instruction} in {first.after.computation} {blame}"
+
+    def extract(self) -> ExtractedPair:
+        """What shows the first finding, as two small modules with the same parameters, and their inputs.
+
+        The module `after` is the instruction to blame or, if that is not one instruction, its region. The module
+        `before` is what gives the right value instead, back to the values from which `after` starts, or to the next
+        that both have. `notes` of the result say what could not be extracted.
+
+        Raises InputError if nothing is to blame, and where the instructions make no module.
+        """
+        if self._extracted is None:
+            raise InputError(f"nothing is to blame ({self.verdict}), so there is nothing to extract")
+        if isinstance(self._extracted, HloError):
+            raise self._extracted
+        return self._extracted
+
+    @property
+    def region(self) -> tuple[InstructionRun, ...]:
+        """That of the first finding."""
+        return self.findings[0].region if self.findings else ()
+
+    @property
+    def matched_share(self) -> float:
+        """The part of `after`'s values that `before` has; 1 where there are none."""
+        return self.matched_values / self.values if self.values else 1.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing but rounding differs."""
+        return self.verdict in ("agree", "rounding only")

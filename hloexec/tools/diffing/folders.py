@@ -1,0 +1,271 @@
+"""Comparing dump folders: one pass after the other on the same inputs, or modules of the same name in two folders."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import count
+from typing import Any, Literal, TypeAlias
+
+from hloexec.core.arguments import require_path, require_seed, texts, wrong
+from hloexec.core.errors import HloError, InputError
+from hloexec.core.ir import Module
+from hloexec.core.structs import frozen
+from hloexec.core.values import Described, Inputs
+from hloexec.core.wording import counted, truncated
+from hloexec.engine.devices.topology import topology_of
+from hloexec.engine.exec.arguments import inputs_by_device
+from hloexec.engine.inputs import random_inputs
+from hloexec.language.interop.content import unpacked
+from hloexec.language.loading import file_contents, load
+from hloexec.tools.diffing.dumps import DumpedModule, Stage, dumped_modules
+from hloexec.tools.diffing.findings import Diff
+from hloexec.tools.diffing.partitioned.correspondence import partitioning_of
+from hloexec.tools.diffing.running import diff
+
+Outcome: TypeAlias = Literal["agree", "rounding only", "not decided", "differ", "not compared"]
+_ORDER: tuple[Outcome, ...] = ("differ", "not compared", "not decided", "rounding only", "agree")
+"""What one outcome of several counts as that of all: the first of these among them."""
+
+
+@frozen(eq=False)
+class StageDiff:
+    """Two stages of a module, compared with each other."""
+
+    before: Stage
+    after: Stage
+    outcome: Outcome
+    diff: Diff | None = None
+    """None where a stage could not be run."""
+    reason: str = ""
+    """Why it could not, as a sentence."""
+    has_gap: bool = False
+    """Whether stages between the two could not be run, so that their passes are part of the step."""
+
+    @property
+    def made_by(self) -> Stage | None:
+        """What the pass gives in the end that made `after` of `before`; None where several passes may have."""
+        if self.has_gap:
+            return None
+        return self.after if self.after.is_pass else self.after.holder
+
+    def __str__(self) -> str:
+        """The pass that produced `after` from `before`, or the range of passes between them."""
+        made_by = self.made_by
+        if made_by is None:
+            return str(self.after) if str(self.before) == str(self.after) else f"{self.before} → {self.after}"
+        if made_by is not self.after:
+            return f"{made_by}, before its {self.after.pipeline}"
+        if self.after.holder is not None:
+            return f"{self.after}, a part of {self.after.holder.name}"
+        return str(self.after) + (f", after {self.after.ran_within}" if self.after.ran_within else "")
+
+
+@frozen(eq=False)
+class ModuleDiff:
+    """One module of a folder, or one of each of two folders."""
+
+    name: str
+    steps: tuple[StageDiff, ...]
+    """The stages that differ in their text from the one before, in the order of compilation."""
+    stages: int
+    """How many stages there are."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return _worst([step.outcome for step in self.steps])
+
+    @property
+    def to_blame(self) -> StageDiff | None:
+        """The first step that changed the result."""
+        return next((step for step in self.steps if step.outcome == "differ"), None)
+
+
+@frozen(eq=False, repr=False)
+class FolderDiff(Described):
+    """All modules of one or two folders."""
+
+    modules: tuple[ModuleDiff, ...]
+    notes: tuple[str, ...] = ()
+    """Modules that are there only once, and why."""
+    unpaired: int = 0
+    """How many names of two folders lack a partner: they are not compared."""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {len(self.modules)} modules compared"
+
+    @property
+    def outcome(self) -> Outcome:
+        missing: list[Outcome] = ["not compared"] if self.unpaired else []
+        return _worst([*(module.outcome for module in self.modules), *missing])
+
+
+def diff_folders(
+    folder: str | os.PathLike[str],
+    other: str | os.PathLike[str] | None = None,
+    inputs: Inputs | Callable[[Module], Inputs] | None = None,
+    *,
+    select: Sequence[str] = (),
+    seed: int = 0,
+    on_step: Callable[[str, int, int], None] | None = None,
+    **options: object,
+) -> FolderDiff:
+    """Compare the modules in a folder that XLA wrote with `--xla_dump_to`, or those of two such folders.
+
+    For one folder, each module runs at every stage that was dumped, on the same inputs: before optimization, after each
+    pass that changed its text (`--xla_dump_hlo_pass_re=.*`), and after optimization. `diff` compares each stage with
+    the previous one; the first that differs identifies the pass that changed the result. A stage that cannot run is
+    skipped, and its entry says why.
+
+    For two folders, modules of the same name are compared with each other, in order, after optimization (or before it,
+    if one folder has nothing later).
+
+    `select` are names or patterns of modules. `inputs` are as for `diff`, or a function from a module to its inputs;
+    None generates them from `seed`. `options` are those of `diff`. `on_step` is called before each stage with the
+    stage, its number and the number of stages.
+
+    Raises InputError if a folder cannot be read, contains no dumped module, none that is selected, or nothing to
+    compare.
+    """
+    require_path("folder", folder)
+    if other is not None:
+        require_path("other", other)
+    if on_step is not None and not callable(on_step):
+        raise wrong("on_step", "a function of the stage, its number and how many there are", on_step)
+    if inputs is not None and not callable(inputs) and not isinstance(inputs, (list, tuple, Mapping)):
+        raise wrong("inputs", "a list of values, a mapping from parameters' names, or a function of a module", inputs)
+    select = texts("select", select)
+    require_seed(seed)
+    found = _selected(folder, select)
+    notes: list[str] = []
+    if other is None:
+        chains = [(str(module), module.stages) for module in found]
+    else:
+        chains = paired_stages(found, _selected(other, select), (os.fspath(folder), os.fspath(other)), notes)
+    unpaired = len(notes)
+    notes += [f"{name} is there at one stage only: {stages[0]}" for name, stages in chains if len(stages) == 1]
+    chains = [(name, stages) for name, stages in chains if len(stages) > 1]
+    if not chains:
+        raise InputError("there is nothing to compare: " + "; ".join(notes[:5]))
+    total = sum(len(stages) - 1 for _, stages in chains)
+    done = count(1)
+    modules = []
+    for name, stages in chains:
+
+        def tell(stage: Stage, name: str = name) -> None:
+            if on_step is not None:
+                on_step(f"{name}: {stage}", next(done), total)
+
+        steps = diff_stages(stages, inputs, tell, {"seed": seed, **options})
+        modules.append(ModuleDiff(name, tuple(steps), len(stages)))
+    return FolderDiff(tuple(modules), tuple(notes), unpaired)
+
+
+def diff_stages(
+    stages: Sequence[Stage],
+    inputs: Inputs | Callable[[Module], Inputs] | None,
+    tell: Callable[[Stage], None],
+    options: dict[str, Any],
+) -> list[StageDiff]:
+    """Each stage compared with the latest one before it that could be run.
+
+    `options` are those of `diff`, the seed among them; `tell` is called before each stage.
+    """
+    steps: list[StageDiff] = []
+    last, last_module, last_text = stages[0], None, _text(stages[0])
+    has_gap = False
+    values: Inputs | None = None if callable(inputs) else inputs
+    for stage in stages[1:]:
+        tell(stage)
+        text = _text(stage)
+        if text == last_text:
+            # Blame the later of two equal stages: what comes next has been made of it.
+            last, has_gap = stage, False
+            continue
+        try:
+            if last_module is None:
+                last_module = load(last.path)
+            if values is None:
+                values = inputs(last_module) if callable(inputs) else [random_inputs(last_module, options["seed"])]
+        except HloError as error:
+            steps.append(StageDiff(last, stage, "not compared", reason=f"{last}: {error}"))
+            last, last_module, last_text, has_gap = stage, None, text, False
+            continue
+        try:
+            module = load(stage.path)
+            found = diff(last_module, module, values, **options)
+            values = _for_stage(module, last_module, values, options)
+        except HloError as error:
+            steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}", has_gap=has_gap))
+            has_gap = True
+            continue
+        steps.append(StageDiff(last, stage, found.verdict, found, has_gap=has_gap))
+        last, last_module, last_text, has_gap = stage, module, text, False
+    return steps
+
+
+def _text(stage: Stage) -> bytes:
+    return unpacked(*file_contents(stage.path, "hloexec.parse"))
+
+
+def _for_stage(module: Module, before: Module, values: Inputs, options: Mapping[str, Any]) -> Inputs:
+    """The inputs of a module, out of those of the one before it: shards of them if it has been partitioned since."""
+    counts = options.get("replicas"), options.get("partitions")
+    partitioning = partitioning_of(before, module, [topology_of(entry, *counts) for entry in (before, module)])
+    return values if partitioning is None else partitioning.inputs_by_device(inputs_by_device(before.entry, values))
+
+
+def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[DumpedModule]:
+    modules = dumped_modules(folder)
+    if not select:
+        return list(modules)
+    found = [
+        module
+        for module in modules
+        if any(fnmatchcase(name, pattern) for pattern in select for name in (module.name, str(module)))
+    ]
+    if not found:
+        names = ", ".join(dict.fromkeys(module.name for module in modules))
+        raise InputError(
+            f"{os.fspath(folder)!r} has no module {' or '.join(map(repr, select))}; there are {truncated(names, 500)}"
+        )
+    return found
+
+
+def paired_stages(
+    before: Sequence[DumpedModule], after: Sequence[DumpedModule], folders: tuple[str, str], notes: list[str]
+) -> list[tuple[str, tuple[Stage, ...]]]:
+    """The modules of both folders by their names, those of one name in their order, each at a stage that both have.
+
+    What has no partner is said in `notes`.
+    """
+    sides = []
+    for modules in (before, after):
+        by_name: dict[str, list[DumpedModule]] = defaultdict(list)
+        for module in modules:
+            by_name[module.name].append(module)
+        sides.append(by_name)
+    found: list[tuple[str, tuple[Stage, ...]]] = []
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        ours, theirs = (side[name] for side in sides)
+        for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
+            label = name if len(ours) == 1 else f"{name} ({number + 1} of {len(ours)})"
+            # The latest stage that both have.
+            if one.after is not None and two.after is not None:
+                found.append((label, (one.after, two.after)))
+            elif one.before is not None and two.before is not None:
+                found.append((label, (one.before, two.before)))
+            else:
+                notes.append(f"{label} is there before optimization in one folder only")
+        for side, modules, others in ((0, ours, theirs), (1, theirs, ours)):
+            if len(modules) > len(others):
+                notes.append(
+                    f"{name} is in {folders[side]!r} {counted(len(modules), 'time')}, in the other {len(others)}"
+                )
+    return found
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    return next((outcome for outcome in _ORDER if outcome in outcomes), "agree")

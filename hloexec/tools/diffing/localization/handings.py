@@ -1,0 +1,170 @@
+"""What loops hand on: where the body of one computes the value that it should hand on, and hands on another one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from hloexec.ops.operations import traits_of
+from hloexec.tools.diffing.control import Decisions, Handing, is_unrolled
+from hloexec.tools.diffing.digests import Digest
+from hloexec.tools.diffing.graph import Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization.relations import NodePair, Relations, is_filled, is_varied, transparent_chain
+from hloexec.tools.diffing.localization.suspects import Suspect
+
+_Key: TypeAlias = tuple[str, int, int]
+"""A value in terms of `before`: its family, how many elements it has, and their digest in any order."""
+_Slots: TypeAlias = dict[_Key, list[Node]]
+"""By a value that was given, what was handed on in its place."""
+
+
+class Handings:
+    """What the loops of one state of a replay hand on; `decisions` are those of either side."""
+
+    def __init__(self, relations: Relations, decisions: tuple[Decisions, Decisions]) -> None:
+        self._relations = relations
+        self._ours, self._theirs = decisions
+
+    def suspects(self) -> Iterator[Suspect]:
+        """The roots of bodies that hand on another right value than they should, though they were given right values
+        and the right one is at hand; the earliest first.
+
+        Values that loops carry have no names that both sides know. They pair up by what a loop is given at first: if
+        several were given the same, by all that is handed on in their places.
+        """
+        found = [suspect for name, device in self._ours.loops() for suspect in self._of_loop(name, device)]
+        yield from sorted(found, key=lambda suspect: suspect.pair.ours.number)
+
+    def _of_loop(self, name: str, device: int) -> Iterator[Suspect]:
+        other = self._theirs.like(name, self._ours, device)
+        if is_unrolled(self._ours.of(name, device), self._theirs.of(other, device)):
+            return
+        pairs = zip(self._ours.handings(name, device), self._theirs.handings(other, device), strict=False)
+        for iteration, (ours, theirs) in enumerate(pairs):
+            if not self._are_right(ours, theirs):
+                return
+            wrong = self._wrong(ours, theirs)
+            if wrong and (place := self._ours.handed_on(name, iteration, device)) is not None:
+                next_ones = self._keys_of_body(name, iteration + 1, device)
+                known = self._keys_of_body(name, iteration, device) | {self._key(node) for node in ours.given}
+                for pair in wrong:
+                    if _is_chosen(pair.ours, name, iteration) or _is_chosen(pair.theirs, other, iteration):
+                        # To blame may be what decided which branch gives it.
+                        continue
+                    # A value that nothing uses any more is not computed.
+                    if _is_passed_on(pair.ours, ours) and _key_of(pair.theirs.digest) in next_ones - known:
+                        # What `before` carries is computed anew in each iteration.
+                        continue
+                    if _is_passed_on(pair.ours, ours) or _key_of(pair.theirs.digest) in known:
+                        first, second = (
+                            node.instance.instruction.name for node in (self._source(pair.ours), pair.theirs)
+                        )
+                        reason = f"it returns %{first}, where the module before returns %{second}"
+                        is_moved = _is_passed_on(pair.ours, ours) and pair.ours not in ours.given
+                        # What moves a value that was given may stand where something else should.
+                        yield Suspect(pair, reason, place=pair.ours.place if is_moved else place)
+                return
+
+    def _are_right(self, ours: Handing, theirs: Handing) -> bool:
+        """Whether all that an iteration is given is in `before`."""
+        rights = {_key_of(node.digest) for node in theirs.given}
+        return all(self._is_right(node, rights) for node in ours.given)
+
+    def _is_right(self, node: Node, rights: set[_Key]) -> bool:
+        """Whether `before` has a value: among the given ones, or anywhere."""
+        return self._key(node) in rights or self._relations.state.matches.is_any(node.number)
+
+    def _wrong(self, ours: Handing, theirs: Handing) -> list[NodePair]:
+        """What is handed on, and what should be, where what is handed on is right in itself."""
+        sides = self._slots(ours), self._slots(theirs, is_theirs=True)
+        rights = {_key_of(node.digest) for node in (*theirs.given, *theirs.handed)}
+        found = []
+        for key, nodes in sides[0].items():
+            pair = self._only_difference(nodes, sides[1].get(key, []), ours.given)
+            if pair is None or not self._is_right(pair.ours, rights):
+                continue
+            is_passed_on = _is_passed_on(pair.ours, ours)
+            is_evident = _is_evidence(pair.theirs) and (is_passed_on or self._is_as_computed(pair.ours))
+            if is_evident or (is_passed_on and len(nodes) == 1):
+                found.append(pair)
+        return found
+
+    def _only_difference(self, nodes: list[Node], others: list[Node], given: tuple[Node, ...]) -> NodePair | None:
+        """What is handed on in the places of equal values, and what should be, if that is all but one the same; None if
+        a choice gave that value, too: it may have chosen the wrong one."""
+        if len(nodes) != len(others):
+            return None
+        # Of equal ones, what the body has not changed is rather the wrong one.
+        left, missing = sorted(nodes, key=given.__contains__), []
+        for other in others:
+            equal = next((node for node in left if self._key(node) == _key_of(other.digest)), None)
+            if equal is None:
+                missing.append(other)
+            else:
+                left.remove(equal)
+        if len(missing) != 1 or any(_chooses(node) and self._key(node) == self._key(left[0]) for node in nodes):
+            return None
+        return NodePair(left[0], missing[0])
+
+    def _slots(self, handing: Handing, *, is_theirs: bool = False) -> _Slots:
+        found: _Slots = defaultdict(list)
+        for given, handed in zip(handing.given, handing.handed, strict=False):
+            found[_key_of(given.digest) if is_theirs else self._key(given)].append(handed)
+        return found
+
+    def _is_as_computed(self, node: Node) -> bool:
+        """Whether `before` computes a value alike."""
+        source = transparent_chain(node)[-1]
+        match = self._relations.state.matches[source.number]
+        return source.instance.is_source or (match is not None and self._relations.corresponds(source, match.node))
+
+    def _source(self, node: Node) -> Node:
+        match = self._relations.state.matches[node.number]
+        return node if match is None else match.node
+
+    def _key(self, node: Node) -> _Key:
+        """What a value of `after` is in `before`."""
+        match = self._relations.state.matches[node.number]
+        return _key_of(self._relations.state.raw.digest(node.number) if match is None else match.node.digest)
+
+    def _keys_of_body(self, name: str, iteration: int, device: int) -> set[_Key]:
+        """The values that the body of a loop computes in an iteration."""
+        conditions = self._ours.of(name, device)
+        if iteration + 1 >= len(conditions):
+            return set()
+        return {
+            self._key(node)
+            for node in self._relations.nodes_between(conditions[iteration], conditions[iteration + 1])
+            if node.device == device
+        }
+
+
+def _key_of(digest: Digest) -> _Key:
+    return digest.family, digest.count, digest.in_any_order
+
+
+def _is_chosen(node: Node, loop: str, iteration: int) -> bool:
+    """Whether a conditional in an iteration of a loop gives a value."""
+    scope = transparent_chain(node)[-1].instance.scope
+    inner = scope.partition(f"{loop}[{iteration}]:")[2] if scope.startswith(loop) else ""
+    return any(":" in component and "[" not in component for component in inner.split("/"))
+
+
+def _is_passed_on(node: Node, handing: Handing) -> bool:
+    """Whether a value is one that the iteration was given, perhaps moved."""
+    return any(entry in handing.given for entry in transparent_chain(node))
+
+
+def _chooses(node: Node) -> bool:
+    """Whether a value was chosen among others, as by a select."""
+    instance = transparent_chain(node)[-1].instance
+    return not (instance.is_source or is_filled(node)) and traits_of(instance.instruction).moves is not None
+
+
+def _is_evidence(node: Node) -> bool:
+    """Whether having this value is no accident."""
+    if node.digest.count == 1:
+        return node.digest.family not in ("integer", "pred") and not float(node.digest.total).is_integer()
+    return is_varied(node) and (node.digest.family != "integer" or node.digest.count >= LIMITS.few_numbers)

@@ -1,0 +1,283 @@
+"""What hands values on and computes none of its own: elements taken from tuples, operands given to fusions, calls and
+tuples, and parts of arrays.
+
+Where one of these takes another value than it should, each step that uses it seems to take a wrong one, and to put one
+of them right puts no result right. So `after` is run again with one of them changed: with another element of the tuple,
+with two operands in each other's place, or with another value of an attribute that says where elements lie.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_shapes
+from hloexec.core.structs import frozen
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import Role, role_of
+from hloexec.tools.diffing.findings import InstructionRun
+from hloexec.tools.diffing.graph import Instance, Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization.edits import moved_otherwise
+
+_MOVER = -1
+"""In the place of an operand: what is looked at are the attributes of an instruction that moves elements."""
+
+
+@frozen
+class _Handle:
+    """A place where a value is handed on: an operand of an instruction that does nothing else, or an element."""
+
+    computation: str
+    instruction: str
+    operand: int
+    """Which operand of it; 0 of what takes an element, and `_MOVER`."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.computation, self.instruction
+
+
+@frozen(eq=False)
+class Rewiring:
+    """A change of what hands values on that makes all results right."""
+
+    place: InstructionRun
+    text: str
+    is_alone: bool
+    """Whether all other such changes were tried, and none makes the results right."""
+    is_only_one: bool
+    """Whether that is so, and several instructions take what is handed on: else it may be the one that does."""
+    node: Node
+    """The first value that is computed from what it hands on."""
+
+
+@frozen(eq=False)
+class _Use:
+    """What takes the value that is handed on at a place."""
+
+    node: Node
+    """A value that is computed from it, or it itself as a result."""
+    user: tuple[str, str]
+    scope: str
+    """That of the place."""
+
+
+def rewired(
+    module: Module, nodes: Sequence[Node], results: Mapping[int, Node], is_right: Callable[[Module], bool]
+) -> Rewiring | None:
+    """The change that makes the results right, of what hands on the operands of some nodes, or on results, which are
+    given by the numbers of their leaves; None where none does.
+
+    `is_right` runs a module and says whether its results are right.
+    """
+    uses: defaultdict[_Handle, list[_Use]] = defaultdict(list)
+    for node in nodes:
+        for handle, scope in _handles(module, node.instance):
+            uses[handle].append(_Use(node, node.instance.static, scope))
+    for number, node in results.items():
+        for handle, scope in _ways_of_result(module, number):
+            uses[handle].append(_Use(node, ("", str(number)), scope))
+    for node in nodes:
+        for mover in _movers(node):
+            instance = mover.instance
+            handle = _Handle(*instance.static, _MOVER)
+            if handle not in uses:
+                uses[handle].append(_Use(mover, instance.static, instance.scope))
+    found, are_all = _right_ones(module, uses, is_right)
+    if not found:
+        return None
+    # If what computes could as well have its operands exchanged, that is nearer to what is wrong.
+    computing = {
+        handle: [_Use(node, node.instance.static, node.instance.scope)] for node in nodes for handle in _operands(node)
+    }
+    nearer, are_all_nearer = _right_ones(module, computing, is_right)
+    found = [*nearer, *found]
+    uses |= computing
+    handle, text = found[0]
+    alike = [each for each in uses if each.place == handle.place and text in {edit for edit, _ in _edits(module, each)}]
+    users = {use.user for each in alike for use in uses[each]}
+    first = min((use for each in alike for use in uses[each]), key=lambda use: use.node.number)
+    path = f"{first.scope}/{handle.instruction}" if first.scope else handle.instruction
+    place = InstructionRun(handle.computation, handle.instruction, path, first.node.device)
+    is_shared = len(users) > 1 or (handle.operand == _MOVER and first.node in nodes)
+    is_alone = are_all and are_all_nearer and len({each.place for each, _ in found}) == 1
+    return Rewiring(place, text, is_alone, is_shared and is_alone, first.node)
+
+
+def _right_ones(
+    module: Module, handles: Iterable[_Handle], is_right: Callable[[Module], bool]
+) -> tuple[list[tuple[_Handle, str]], bool]:
+    """The changes that make the results right, of as many as are tried; and whether these are all."""
+    found: list[tuple[_Handle, str]] = []
+    tried: set[tuple[tuple[str, str], str]] = set()
+    for handle in handles:
+        for text, edited in _edits(module, handle):
+            if (handle.place, text) in tried:
+                continue
+            if len(tried) == LIMITS.rewirings:
+                return found, False
+            tried.add((handle.place, text))
+            if is_right(edited):
+                found.append((handle, text))
+    return found, True
+
+
+# The way of an operand
+
+
+def _handles(module: Module, instance: Instance) -> Iterator[tuple[_Handle, str]]:
+    """What hands on each operand of an instance, back to where it was computed; and the scopes."""
+    frames = _frames(module, instance.scope)
+    if frames is None:
+        return
+    for name in dict.fromkeys(instance.instruction.operands):
+        yield from _way(module, list(frames), name, [])
+
+
+def _ways_of_result(module: Module, number: int) -> Iterator[tuple[_Handle, str]]:
+    """What hands on a leaf of the module's result."""
+    root = module.entry.root
+    leaves = [index for index, leaf in leaf_shapes(root.shape) if leaf.is_array]
+    return _way(module, [_Frame(module.entry, "")], root.name, [*reversed(leaves[number])])
+
+
+@frozen
+class _Frame:
+    """A computation that runs, and what calls it."""
+
+    computation: Computation
+    scope: str
+    caller: Instruction | None = None
+    iteration: int | None = None
+
+
+def _frames(module: Module, scope: str) -> list[_Frame] | None:
+    """The computations that run in a scope, outermost first; None where the scope says something else."""
+    found = [_Frame(module.entry, "")]
+    for component in scope.split("/") if scope else ():
+        head, colon, name = component.partition(":")
+        caller, bracket, number = head.partition("[")
+        outer = found[-1]
+        instruction = outer.computation.by_name.get(caller)
+        if instruction is None:
+            return None
+        names = computation_names(instruction.attributes)
+        callee = name if colon else next(iter(names), "")
+        if callee not in names:
+            return None
+        inner = f"{outer.scope}/{component}" if outer.scope else component
+        iteration = int(number.rstrip("]")) if bracket else None
+        found.append(_Frame(module.by_name[callee], inner, instruction, iteration))
+    return found
+
+
+def _way(module: Module, frames: list[_Frame], name: str, path: list[int]) -> Iterator[tuple[_Handle, str]]:
+    """What hands on the value that a name stands for in the last of some frames, or an element of it, of which the
+    outermost index is the last."""
+    for _ in range(LIMITS.way_steps):
+        frame = frames[-1]
+        instruction = frame.computation.by_name[name]
+        role, own = role_of(instruction), frame.computation.name
+        if role is Role.GET_TUPLE_ELEMENT:
+            yield _Handle(own, name, 0), frame.scope
+            path.append(instruction.attributes.index)
+            name = instruction.operands[0]
+        elif role is Role.TUPLE and path:
+            number = path.pop()
+            yield _Handle(own, name, number), frame.scope
+            name = instruction.operands[number]
+        elif role is Role.FORWARD:
+            name = instruction.operands[0]
+        elif role is Role.CALL:
+            (callee,) = computation_names(instruction.attributes)[:1]
+            scope = f"{frame.scope}/{name}" if frame.scope else name
+            frames.append(_Frame(module.by_name[callee], scope, instruction))
+            name = module.by_name[callee].root_name
+        elif role is Role.PARAMETER and frame.caller is not None:
+            frames.pop()
+            caller = frame.caller
+            if frame.iteration:
+                # The iteration before has handed it on.
+                scope = frame.scope.rpartition("[")[0]
+                body = frame.computation
+                frames.append(_Frame(body, f"{scope}[{frame.iteration - 1}]:{body.name}", caller, frame.iteration - 1))
+                name = body.root_name
+                continue
+            number = instruction.attributes.number
+            if role_of(caller) is Role.CONDITIONAL:
+                number = 1 + computation_names(caller.attributes).index(frame.computation.name)
+            elif role_of(caller) is Role.CALL:
+                yield _Handle(frames[-1].computation.name, caller.name, number), frames[-1].scope
+            if number >= len(caller.operands):
+                return
+            name = caller.operands[number]
+        elif role is Role.KERNEL and repeats(instruction):
+            name = instruction.operands[0]
+        else:
+            return
+
+
+def repeats(instruction: Instruction) -> bool:
+    """Whether a result is the only operand's elements, perhaps several times, in another order or in another format."""
+    traits = traits_of(instruction)
+    return len(instruction.operands) == 1 and (traits.converts or traits.moves == (0,))
+
+
+def _movers(node: Node) -> Iterator[Node]:
+    """What moves elements of one value on one device, of a node and its operands."""
+    for each in (node, *node.instance.inputs):
+        instance = each.instance
+        if len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,):
+            yield each
+
+
+def _operands(node: Node) -> Iterator[_Handle]:
+    """The operands of what computes a node, if it matters in which order it takes them."""
+    instruction = node.instance.instruction
+    count = len(instruction.operands)
+    if role_of(instruction) is Role.KERNEL and not traits_of(instruction).commutes:
+        yield from (_Handle(*node.instance.static, number) for number in range(min(count, LIMITS.exchanged_operands)))
+
+
+# What may be changed
+
+
+def _edits(module: Module, handle: _Handle) -> Iterator[tuple[str, Module]]:
+    """The module with what hands a value on changed, and what it is then."""
+    computation = module.by_name[handle.computation]
+    instruction = computation.by_name[handle.instruction]
+    if handle.operand == _MOVER:
+        for edit in moved_otherwise(module, computation, handle.instruction):
+            yield edit.text, edit.module
+        return
+    for edited in _others(computation, instruction, handle.operand):
+        instructions = tuple(edited if each is instruction else each for each in computation)
+        changed = attrs.evolve(computation, instructions=instructions)
+        computations = tuple(changed if each is computation else each for each in module)
+        entry_layout = None if computation is module.entry else module.entry_computation_layout
+        text = f"{edited.opcode}({', '.join(f'%{name}' for name in edited.operands)})"
+        if edited.attributes != instruction.attributes:
+            text += f", index={edited.attributes.index}"
+        yield text, attrs.evolve(module, computations=computations, entry_computation_layout=entry_layout)
+
+
+def _others(computation: Computation, instruction: Instruction, operand: int) -> Iterator[Instruction]:
+    if role_of(instruction) is Role.GET_TUPLE_ELEMENT:
+        shape = computation.operands_of(instruction)[0].shape
+        elements: Iterable[tuple[int, object]] = enumerate(shape.elements if isinstance(shape, TupleShape) else ())
+        for index, element in elements:
+            if index != instruction.attributes.index and element == instruction.shape:
+                yield attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, index=index))
+        return
+    shapes = [each.shape for each in computation.operands_of(instruction)]
+    is_kernel = role_of(instruction) is Role.KERNEL
+    for other, shape in enumerate(shapes):
+        if other != operand and shape == shapes[operand] and (other > operand or not is_kernel):
+            operands = list(instruction.operands)
+            operands[operand], operands[other] = operands[other], operands[operand]
+            if tuple(operands) != instruction.operands:
+                yield attrs.evolve(instruction, operands=tuple(operands))

@@ -1,0 +1,290 @@
+"""Trying suspects: the first one that proves to be to blame for the results of one state that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+
+import attrs
+
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.structs import define
+from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import Role, role_of
+from hloexec.tools.diffing.control import Decisions
+from hloexec.tools.diffing.findings import InstructionRun
+from hloexec.tools.diffing.graph import Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization.causes import Causes
+from hloexec.tools.diffing.localization.guilt import Guilt
+from hloexec.tools.diffing.localization.handings import Handings
+from hloexec.tools.diffing.localization.misuses import Misuses
+from hloexec.tools.diffing.localization.patches import Patch, corrects_alone, patched, replaced, replacements
+from hloexec.tools.diffing.localization.precision import is_narrower, reason_of_narrowing, where_narrowed
+from hloexec.tools.diffing.localization.regions import Regions
+from hloexec.tools.diffing.localization.relations import NodePair, Relations
+from hloexec.tools.diffing.localization.repairs import Repair, Repairs
+from hloexec.tools.diffing.localization.suspects import Suspect
+from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.replaying.states import State
+
+
+@define(eq=False)
+class _Seen:
+    """What is left of suspects that nothing has proven."""
+
+    first: Suspect | None = None
+    evident: Suspect | None = None
+    """The first one whose operands are right."""
+    apparent: Suspect | None = None
+    """The first one of these that was not found among steps that do not correspond."""
+    carried: Suspect | None = None
+    """The first one that blames what a loop hands on: exchanged values show only if both are put right."""
+    deciding: Suspect | None = None
+    """The first one whose operands are right that decided how a loop or a conditional ran."""
+    narrowed: Suspect | None = None
+    """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
+    value is put in its place, as long as its type is the same."""
+
+    def note(self, suspect: Suspect, *, is_narrower: bool) -> None:
+        self.first = self.first or suspect
+        if self.narrowed is None and is_narrower:
+            self.narrowed = suspect
+        if not suspect.has_wrong_operands:
+            self.evident = self.evident or suspect
+            if suspect.decision is not None:
+                self.deciding = self.deciding or suspect
+            if suspect.place is not None:
+                self.carried = self.carried or suspect
+            if not suspect.is_restructured:
+                self.apparent = self.apparent or suspect
+
+
+class Trials:
+    """The search for one instruction to blame."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        state: State,
+        wrong: Sequence[NodePair],
+        decisions: tuple[Decisions, Decisions],
+        known: Collection[tuple[str, str]],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._replay = replay
+        self._state = state
+        self._wrong = wrong
+        self._known = known
+        """The instructions that are to blame already."""
+        self._is_over = is_over
+        self._relations = relations = Relations(replay, state)
+        self._regions = Regions(replay, relations, is_over)
+        self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
+        self._handings = Handings(relations, decisions)
+        self._misuses = Misuses(relations, decisions[0])
+        self._repairs = Repairs(replay, relations, is_over)
+        self._guilt = Guilt(replay, relations, self._regions, self._repairs)
+        self._tried: set[tuple[int, int]] = set()
+        self._partly_tried: set[tuple[int, int]] = set()
+        self._left = LIMITS.tries
+        self._seen = _Seen()
+        self._around: list[NodePair] = []
+        """The pairs that are proven, each behind the one before it."""
+
+    def next(self) -> tuple[Suspect | None, Patch | None]:
+        """The next instruction to blame, and the patch that proves it, if there is one; of what decides how a loop goes
+        round, the patch puts the decision right, and the results still differ."""
+        suspect, patch = self._next()
+        if suspect is None:
+            return None, None
+        wrong = self._wrong if suspect.decision is None else [suspect.decision]
+        corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
+        return _named(self._guilt.judged(suspect, patch, corrects)), patch
+
+    def _next(self) -> tuple[Suspect | None, Patch | None]:
+        suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
+        if (handing := next(suspects, None)) is not None:
+            return handing, None
+        found = self._proven(self._causes.of(self._wrong))
+        deciding = self._seen.deciding
+        if found is None and deciding is not None:
+            is_partly = self._partly(deciding.trial or deciding.pair) is not None
+            found = (None if is_partly else self._deepest()) or (deciding, None)
+        found = found or self._apparent()
+        if found is None and self._seen.narrowed is None:
+            found = self._deepest()
+        if found is not None:
+            return found
+        suspect = self._seen.narrowed or self._seen.evident or self._seen.first
+        if suspect is None:
+            return None, None
+        return suspect, self._partly(suspect.trial or suspect.pair)
+
+    def _is_narrowed_anyway(self, pair: NodePair) -> bool:
+        """Whether `before` has no use of a value but for rounding it to as few bits as `after` has of it."""
+        users = self._replay.index.graph.users()[pair.theirs.number]
+        rounded = [
+            NodePair(pair.ours, node) for user in users for node in user.results if traits_of(user.instruction).converts
+        ]
+        return len(users) == len(rounded) > 0 and not any(map(is_narrower, rounded))
+
+    def _is_known(self, place: InstructionRun) -> bool:
+        return (place.computation, place.instruction) in self._known
+
+    def _proven(self, suspects: Iterable[Suspect]) -> tuple[Suspect, Patch | None] | None:
+        """The first of some suspects that is proven, or needs no proof."""
+        for suspect in self._movers_last(suspects):
+            if suspect.pair.ours.instance.static in self._known:
+                continue
+            if not suspect.reason and self._guilt.is_innocent(suspect.pair):
+                suspect = attrs.evolve(suspect, has_wrong_operands=True)
+            # What moves an operand of a value has the operand's type.
+            is_mover = suspect.trial is not None and suspect.trial.theirs is not suspect.pair.theirs
+            loses_bits = not is_mover and is_narrower(suspect.pair) and not self._is_narrowed_anyway(suspect.pair)
+            self._seen.note(suspect, is_narrower=loses_bits)
+            if suspect.has_wrong_operands:
+                # Putting it right would show only that the culprit lies behind it.
+                continue
+            if suspect.decision is not None and suspect.place is not None:
+                # No value shows it.
+                return suspect, None
+            trial = suspect.trial or suspect.pair
+            is_new = trial.numbers not in self._tried
+            shows_in_part = not suspect.is_restructured and trial is suspect.pair
+            if not is_new and (not shows_in_part or trial.numbers in self._partly_tried):
+                continue
+            if len(self._tried) >= LIMITS.tries or self._is_over():
+                break
+            patch = self._patched(trial) if is_new else None
+            if patch is None and shows_in_part:
+                # In what loops that end otherwise give, it can show only in part.
+                self._partly_tried.add(trial.numbers)
+                patch = self._partly(trial, LIMITS.many_right)
+            if patch is not None:
+                if self._seen.narrowed is not None:
+                    return self._seen.narrowed, patch
+                return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
+        return None
+
+    def _movers_last(self, suspects: Iterable[Suspect]) -> Iterator[Suspect]:
+        """Suspects, behind all others those that may only move elements which lay elsewhere before."""
+        movers = []
+        for suspect in suspects:
+            if not suspect.reason and self._guilt.may_inherit(suspect.pair):
+                movers.append(suspect)
+            else:
+                yield suspect
+        yield from movers
+
+    def _apparent(self) -> tuple[Suspect, Patch | None] | None:
+        """The first suspect of which the operands are right, step by step, if what follows it comes right with it, too:
+        where several instructions are wrong, none puts results right alone."""
+        if self._seen.carried is not None:
+            return self._seen.carried, None
+        suspect = self._seen.apparent
+        patch = None if suspect is None else self._partly(suspect.trial or suspect.pair)
+        return None if suspect is None or patch is None else (suspect, patch)
+
+    def _deepest(self, end: NodePair | None = None) -> tuple[Suspect, Patch | None] | None:
+        """What is to blame among the steps behind the first value that is proven, where no suspect is; of the values
+        before `end`, if it is given."""
+        for pair in sorted(self._causes.pairs, key=self._causes.order):
+            is_behind = end is None or pair.ours.number < end.ours.number
+            if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
+                continue
+            is_another = self._relations.is_another(pair.ours, pair.theirs) is not None
+            if is_another or self._relations.is_only_rearranged(pair.ours, pair.theirs):
+                # It is right in itself, and only used in the wrong place or order.
+                continue
+            if self._left == 0 or self._is_over():
+                break
+            self._left -= 1
+            patch = self._patched(pair)
+            if patch is not None:
+                nodes = () if self._guilt.may_be_innocent(pair) else self._regions.of(pair).nodes
+                region = Suspect(
+                    pair,
+                    "" if nodes else "it, or one of the steps before it that before takes otherwise",
+                    region=nodes,
+                    decision=self._causes.decisions.get(pair.numbers),
+                    is_end=not nodes,
+                )
+                return self._inside(pair, patch) or (region, patch)
+        return None
+
+    def _inside(self, pair: NodePair, patch: Patch) -> tuple[Suspect, Patch | None] | None:
+        """What is to blame among the steps behind a pair that is proven."""
+        self._around.append(pair)
+        outer, self._seen = self._seen, _Seen(narrowed=self._seen.narrowed)
+        inner = self._regions.corresponding(pair)
+        decision = self._causes.decisions.get(pair.numbers)
+        found = None if inner is None else self._proven(self._causes.behind(inner, decision))
+        found = found or self._deepest(pair)
+        if found is None and (repair := self._repaired(pair)) is not None:
+            found = self._of_repair(repair, pair, decision), patch
+        if found is None and self._seen.apparent is not None:
+            found = self._apparent()
+        self._seen = outer
+        self._around.pop()
+        return found
+
+    def _of_repair(self, repair: Repair, pair: NodePair, decision: NodePair | None) -> Suspect:
+        """What to blame where a repair makes a pair right: if it is on another value that a loop carries, rather what
+        hands that on."""
+        where = NodePair(repair.node, pair.theirs)
+        if repair.operand is not None and (place := self._misuses.carrier(where, repair.operand)) is not None:
+            ours, theirs = (node.instance.instruction.name for node in (repair.operand.ours, repair.operand.theirs))
+            reason = f"it returns %{ours}, where the module before returns %{theirs}"
+            return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
+        region = repair.alike if len(repair.alike) <= LIMITS.largest_region else ()
+        is_end = not repair.is_everywhere  # a change of an instruction changes it on all devices
+        return Suspect(where, repair.text, pair, region, decision=decision, is_repair=True, is_end=is_end)
+
+    def _repaired(self, pair: NodePair) -> Repair | None:
+        """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
+        pair may differ where that does not matter."""
+        steps = self._regions.steps(pair)
+        return next(filter(None, (self._repairs.of(entry, *steps) for entry in reversed(self._around))), None)
+
+    def _patched(self, pair: NodePair) -> Patch | None:
+        """The replacement of a pair that puts right the results, or what decided how a loop ran: replayed, a loop goes
+        round as often as it did, so that its results do not show it."""
+        self._tried.add(pair.numbers)
+        decision = self._causes.decisions.get(pair.numbers)
+        wrong = self._wrong if decision is None else [decision]
+        return patched(self._replay, self._state, pair, wrong, self._is_over)
+
+    def _partly(self, pair: NodePair, least: int = 1) -> Patch | None:
+        """A replacement that makes at least so many more values right, if not the results: others may be wrong, too."""
+        state = self._state
+        counted = [node for node in self._replay.graph.nodes if _counts(node)]
+        before = sum(map(state.has, counted))
+        for value in replacements(state, pair):
+            after = replaced(self._replay, state, pair, value, self._is_over)
+            if after is not None and sum(map(after.has, counted)) >= before + least:
+                return Patch(pair, value, after, is_proof=False)
+        return None
+
+
+def _named(suspect: Suspect) -> Suspect:
+    """A suspect that has too few bits, by the rounding that took them."""
+    ours, theirs = suspect.pair.ours, suspect.pair.theirs
+    entry = element_type_of(ours.dtype)
+    if suspect.reason or suspect.place or not (is_narrower(suspect.pair) and entry.is_floating):
+        return suspect
+    found = attrs.evolve(suspect, reason=reason_of_narrowing(entry), is_rounding=True)
+    node = where_narrowed(ours)
+    if suspect.region or node is ours:
+        return found
+    return attrs.evolve(found, pair=NodePair(node, theirs), trial=suspect.trial or suspect.pair)
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a value is an input, with which nothing can be wrong."""
+    return role_of(node.instance.instruction) is Role.PARAMETER
+
+
+def _counts(node: Node) -> bool:
+    """Whether a value says something if it comes right."""
+    return not node.instance.is_movement and (node.digest.count == 1 or not node.digest.is_uniform)

@@ -1,0 +1,361 @@
+"""Tiles of the whole values of `before`, and parts of sums, as further nodes of its graph.
+
+Each tile counts as computed by the instruction that computed the whole value, from tiles of its operands as far as
+these suffice. A part of a sum is what that instruction gives for a part of what it adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.analysis.numerics.leaves import leaves_of
+from hloexec.analysis.numerics.sampling.spread import Spread
+from hloexec.core.ir import ArrayShape, Computation, Instruction
+from hloexec.core.structs import define
+from hloexec.core.values import Array
+from hloexec.tools.diffing.correspondence import nested
+from hloexec.tools.diffing.digests import Digest, digest_of
+from hloexec.tools.diffing.graph import Graph, Instance, Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.partitioned.dependence import Dependence, masked
+from hloexec.tools.diffing.partitioned.layouts import (
+    Division,
+    Layout,
+    are_independent,
+    is_whole,
+    layouts,
+    part_of,
+    tile_of,
+    tile_shape,
+)
+from hloexec.tools.diffing.replaying.evaluation import Evaluator, Values
+
+Key: TypeAlias = tuple[Layout, tuple[tuple[int, int, Division], ...]]
+"""Which part of a value it is: its tile and, of a part of a sum, along which axes of which operands it is a part."""
+
+
+@define(eq=False, slots=False)
+class TileInstance(Instance):
+    """An instruction as it would compute a tile of its result, or a part of a sum. Its computation has nothing but the
+    operands and this instruction, in the shapes of the tiles."""
+
+    key: Key = ((), ())
+    cut: tuple[slice, ...] | None = None
+    """The tile's place in the result, where the operands are whole."""
+
+    stands_for: str = ""
+    """Of a number that `before` has nowhere, the path of what `after` has in its place."""
+
+    @property
+    def static(self) -> tuple[str, str]:
+        return self.computation.name, f"{self.instruction.name} {self.stands_for or hash(self.key)}"
+
+
+class TileEvaluator(Evaluator):
+    """Evaluates instructions for tiles, too."""
+
+    def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
+        found = super().results(instance, values, rounds=rounds)
+        if found is None or not isinstance(instance, TileInstance):
+            return found
+        if instance.cut is not None:
+            found = [part_of(found[0], instance.cut)]
+        return found if found[0].shape == instance.results[0].shape else None
+
+
+class Tiles:
+    """The tiles of the values of a graph."""
+
+    def __init__(self, graph: Graph, evaluator: Evaluator, divisions: Sequence[Division], counts: set[int]) -> None:
+        self._graph = graph
+        self._evaluator = evaluator
+        self._divisions = divisions
+        self._counts = counts
+        """Numbers of elements of which `after` has values."""
+        self.wholes: dict[int, tuple[Node, Key]] = {}
+        """By the number of a tile's node, the whole value, and which part it is."""
+        self.parts: dict[int, dict[Key, Node]] = defaultdict(dict)
+        """By the number of a whole value's node, its parts."""
+        self.peers: dict[tuple[str, int], dict[int, Node]] = defaultdict(dict)
+        """By the path of an instruction and the leaf, the whole value on each device."""
+        self._dependences: dict[tuple[str, str], Dependence] = {}
+        self._layouts: dict[tuple[int, ...], list[Layout]] = {}
+        self._arrays: dict[tuple[int, str], tuple[Array, Digest]] = {}
+        self._computations: dict[object, tuple[Instruction, Computation]] = {}
+        self._sums: dict[object, Array | None] = {}
+        self._sum_keys: dict[object, list[Key]] = {}
+
+    def build(self) -> None:
+        """Add all tiles that `after` may have."""
+        for instance in list(self._graph.instances):
+            for node in instance.results:
+                self.peers[instance.name, node.leaf][node.device] = node
+                for layout in self._layouts_of(node):
+                    self.tile(node, layout)
+            if len(instance.results) == 1 and not instance.others:
+                for key in self._sums_of(instance):
+                    self._add_sum(instance, key)
+
+    def spreads_of(self, wholes: Mapping[str, Spread]) -> dict[str, Spread]:
+        """What rounding does to the results, which are tiles, out of what it does to whole ones; by labels as those of
+        results of several devices."""
+        devices = self._graph.outputs
+        result = self._graph.module.entry.result_shape
+        found = {}
+        for device, nodes in devices.items():
+            names = (name for name, _ in leaves_of(nested(result, iter([node.value for node in nodes])), "result"))
+            for name, node in zip(names, nodes, strict=True):
+                label = str(device) if name == "value" else f"{device}.{name}"
+                whole, (layout, _) = self.whole_of(node)
+                if label in wholes:
+                    found[label] = _part_of(wholes[label], tile_of(whole.shape, layout, device), whole.shape)
+        return found
+
+    def whole_of(self, node: Node) -> tuple[Node, Key]:
+        """The whole value that a node is a part of, and which part."""
+        return self.wholes.get(node.number, (node, ((), ())))
+
+    def part(self, whole: Node, key: Key, device: int) -> Node | None:
+        """The part of a value on a device."""
+        peer = self.peers[whole.instance.name, whole.leaf].get(device)
+        if peer is None or key == ((), ()):
+            return peer
+        return self.parts[peer.number].get(key)
+
+    def tile(self, whole: Node, layout: Layout) -> Node:
+        """A tile on its device, made if need be; the whole value where it is not divided."""
+        if is_whole(layout):
+            return whole
+        key: Key = (layout, ())
+        known = self.parts[whole.number].get(key)
+        if known is not None:
+            return known
+        place = tile_of(whole.shape, layout, whole.device)
+        value, digest = self._array(whole, place)
+        operands = self._operands(whole.instance, layout, {})
+        return self._add(whole, key, operands, value, digest, place)
+
+    def _add(
+        self,
+        whole: Node,
+        key: Key,
+        operands: tuple[tuple[Node, ...], ...],
+        value: Array,
+        digest: Digest,
+        place: tuple[slice, ...],
+    ) -> Node:
+        graph, source = self._graph, whole.instance
+        is_cut = operands == source.operands
+        instruction, computation = source.instruction, source.computation
+        if not is_cut:
+            instruction, computation = self._in_tiles(source, key, operands, value)
+        made = TileInstance(
+            len(graph.instances),
+            instruction,
+            computation,
+            source.scope,
+            source.device,
+            operands,
+            key=key,
+            cut=place if is_cut else None,
+        )
+        # What exchanges values gives a tile from whole operands.
+        made.others = source.others
+        node = graph.add(made, value, digest)
+        self.parts[whole.number][key] = node
+        self.wholes[node.number] = (whole, key)
+        return node
+
+    def add_number(self, like: Node, value: Array, name: str) -> Node:
+        """A number that `before` has nowhere, but that something on the way to one of its values should be; those of
+        one name count as what one instruction gives on several devices."""
+        source = like.instance
+        made = TileInstance(
+            -1,  # None of them comes after another.
+            source.instruction,
+            source.computation,
+            source.scope,
+            like.device,
+            (),
+            key=((), ()),
+            stands_for=name,
+        )
+        return self._graph.add(made, value, digest_of(value))
+
+    def _in_tiles(
+        self, source: Instance, key: Key, operands: Sequence[Sequence[Node]], value: Array
+    ) -> tuple[Instruction, Computation]:
+        """An instruction in the shapes of tiles, and a computation that has only this one and its operands."""
+        known = (source.static, key)
+        if known not in self._computations:
+            shape = source.instruction.shape
+            assert isinstance(shape, ArrayShape)
+            own = attrs.evolve(source.instruction, shape=ArrayShape(shape.element_type, value.shape))
+            given = []
+            for name, part in zip(own.operands, operands, strict=True):
+                operand = source.computation.by_name[name]
+                if isinstance(operand.shape, ArrayShape) and len(part) == 1:
+                    operand = attrs.evolve(operand, shape=ArrayShape(operand.shape.element_type, part[0].shape))
+                given.append(operand)
+            instructions = (*{operand.name: operand for operand in given}.values(), own)
+            self._computations[known] = (
+                own,
+                Computation(name=source.computation.name, instructions=instructions, root_name=own.name),
+            )
+        return self._computations[known]
+
+    def _array(self, whole: Node, place: tuple[slice, ...]) -> tuple[Array, Digest]:
+        key = whole.array, str(place)
+        if key not in self._arrays:
+            value = part_of(whole.value, place)
+            self._arrays[key] = value, digest_of(value)
+        return self._arrays[key]
+
+    def _layouts_of(self, node: Node) -> list[Layout]:
+        if node.shape not in self._layouts:
+            self._layouts[node.shape] = layouts(node.shape, self._divisions, self._counts)
+        return self._layouts[node.shape]
+
+    def _dependence(self, instance: Instance) -> Dependence:
+        if instance.static not in self._dependences:
+            self._dependences[instance.static] = Dependence(instance, self._evaluator)
+        return self._dependences[instance.static]
+
+    def _operands(
+        self, instance: Instance, layout: Layout, summed: Mapping[tuple[int, int], Division]
+    ) -> tuple[tuple[Node, ...], ...]:
+        """The tiles of operands that suffice for a tile of the result, or for a part of a sum over some of their axes;
+        whole operands where `after` has none of that size."""
+        if not instance.operands or instance.others or len(instance.results) != 1:
+            return instance.operands
+        found: list[tuple[Node, ...]] = []
+        for place, part in enumerate(instance.operands):
+            given = self._operand_layout(instance, layout, place, summed) if len(part) == 1 else None
+            node = part[0] if part else None
+            if node is not None and given is not None and not is_whole(given):
+                found.append((self._operand_tile(node, given),))
+            else:
+                found.append(part)
+        return tuple(found)
+
+    def _operand_tile(self, whole: Node, layout: Layout) -> Node:
+        """A tile of an operand; one that `after` does not have is cut from the whole."""
+        known = self.parts[whole.number].get((layout, ()))
+        if known is not None:
+            return known
+        place = tile_of(whole.shape, layout, whole.device)
+        value, digest = self._array(whole, place)
+        return self._add(whole, (layout, ()), whole.instance.operands, value, digest, place)
+
+    def _operand_layout(
+        self, instance: Instance, layout: Layout, place: int, summed: Mapping[tuple[int, int], Division]
+    ) -> Layout:
+        dependence = self._dependence(instance)
+        divided = [(axis, division) for axis, division in enumerate(layout) if division is not None]
+        found: list[Division | None] = []
+        for axis in range(len(dependence.shape_of(place) or ())):
+            fitting = (division for of, division in divided if dependence.suffices(place, axis, of, division.parts))
+            found.append(summed.get((place, axis)) or next(fitting, None))
+        return tuple(found)
+
+    def _sums_of(self, instance: Instance) -> list[Key]:
+        """The parts of sums that `after` may have of an instruction's result; on all devices the same."""
+        if not instance.operands or len(instance.operands[0]) != 1 or instance.is_movement:
+            return []
+        operand = instance.operands[0][0]
+        given = tuple(layout for layout, summed in self.parts[operand.number] if not summed)
+        known = (instance.static, given)
+        if known not in self._sum_keys:
+            self._sum_keys[known] = [*islice(self._possible_sums(instance, given), LIMITS.partial_sums)]
+        return self._sum_keys[known]
+
+    def _possible_sums(self, instance: Instance, given: Sequence[Layout]) -> Iterator[Key]:
+        """`given` are the layouts of the first operand's tiles."""
+        node = instance.results[0]
+        dependence = self._dependence(instance)
+        results: list[Layout] = [(None,) * len(node.shape), *self._layouts_of(node)]
+        shapes = ((layout, tile_shape(node.shape, layout)) for layout in results)
+        fitting = [layout for layout, shape in shapes if shape is not None and math.prod(shape) in self._counts]
+        for operand_layout, layout in product(given, fitting):
+            key = self._sum_key(dependence, operand_layout, layout)
+            if key is not None:
+                yield layout, key
+
+    def _sum_key(
+        self, dependence: Dependence, given: Layout, layout: Layout
+    ) -> tuple[tuple[int, int, Division], ...] | None:
+        """Along which axes a tile of the first operand is a part of a sum that gives a tile of the result; None where
+        it is none, or another tile is needed."""
+        found = []
+        for axis, division in enumerate(given):
+            of = next((of for of, size in enumerate(layout) if self._fits(dependence, axis, of, division, size)), None)
+            if of is not None and layout[of] != division:
+                return None
+            if of is None and division is not None:
+                if dependence.sum_over(0, axis, division.parts) is None:
+                    return None
+                found.append((0, axis, division))
+        is_whole_sum = not found or not are_independent([*filter(None, layout), *(entry for *_, entry in found)])
+        return None if is_whole_sum else tuple(found)
+
+    @staticmethod
+    def _fits(dependence: Dependence, axis: int, of: int, ours: Division | None, theirs: Division | None) -> bool:
+        """Whether an axis of the first operand and one of the result, one of which is divided, are the same."""
+        entry = ours or theirs
+        return entry is not None and dependence.suffices(0, axis, of, entry.parts)
+
+    def _add_sum(self, instance: Instance, key: Key) -> None:
+        dependence = self._dependence(instance)
+        layout, axes = key
+        summed = {(operand, axis): division for operand, axis, division in axes}
+        for operand, axis, division in axes:
+            for other in dependence.partner(operand, axis, division.parts):
+                summed[other] = division
+        operands = self._operands(instance, layout, summed)
+        value = self._sum(instance, key)
+        if value is not None:
+            node = instance.results[0]
+            tile = part_of(value, tile_of(node.shape, layout, node.device))
+            self._add(node, key, operands, tile, digest_of(tile), ())
+
+    def _sum(self, instance: Instance, key: Key) -> Array | None:
+        """A part of a sum for the whole result."""
+        axes = key[1]
+        given = [node for part in instance.operands for node in part]
+        places = tuple(division.places[instance.device] for *_, division in axes)
+        known = (
+            instance.static,
+            tuple(node.array for node in given),
+            tuple((o, a, d.parts) for o, a, d in axes),
+            places,
+        )
+        if known not in self._sums:
+            dependence = self._dependence(instance)
+            arrays = [node.value for node in given]
+            for operand, axis, division in axes:
+                way = dependence.sum_over(operand, axis, division.parts)
+                layout = tuple(division if each == axis else None for each in range(arrays[operand].ndim))
+                assert way is not None
+                arrays[operand] = masked(arrays[operand], tile_of(arrays[operand].shape, layout, instance.device), way)
+            self._sums[known] = dependence.evaluate(arrays)
+        return self._sums[known]
+
+
+def _part_of(spread: Spread, place: tuple[slice, ...], shape: tuple[int, ...]) -> Spread:
+    """The part of a spread for a tile of a whole array."""
+    if not place:
+        return spread
+    means = spread.means
+    if means is None:
+        return attrs.evolve(spread, scales=np.ascontiguousarray(spread.scales[place]))
+    places = np.arange(math.prod(shape)).reshape(shape)[place].reshape(-1)
+    return attrs.evolve(
+        spread, scales=np.ascontiguousarray(spread.scales[place]), means=lambda flat: means(places[flat])
+    )

@@ -1,0 +1,215 @@
+"""Evaluating a single instruction again, with other operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.errors import HloError
+from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array, Inputs, Value
+from hloexec.engine.devices.topology import Topology
+from hloexec.engine.exec.running import repeated_run
+from hloexec.ops.common import narrow, wide
+from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import find_opcode
+from hloexec.tools.diffing.correspondence import nested
+from hloexec.tools.diffing.graph import Instance, Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.recording.arrays import Window
+from hloexec.tools.diffing.recording.held import Holding
+from hloexec.tools.diffing.recording.recorder import arrays_of
+from hloexec.tools.diffing.work import Work, cost_of
+from hloexec.tools.extraction.slicing import Slice, slice_module
+
+_Run = Callable[[Inputs], list[Value]]
+_Operands = list[tuple[tuple[Node, ...], ...]]
+"""Of each device, the arrays of each operand."""
+
+
+class Values(Protocol):
+    """Arrays by the numbers of their nodes."""
+
+    def __getitem__(self, number: int, /) -> Array: ...
+
+
+@frozen(eq=False)
+class Overlay:
+    """The values of a run, some of them replaced."""
+
+    values: Values
+    changes: Mapping[int, Array]
+
+    def __getitem__(self, number: int, /) -> Array:
+        found = self.changes.get(number)
+        return self.values[number] if found is None else found
+
+
+class Evaluator:
+    """Runs instances of a graph again; but for random numbers from a state, what comes from a host, and halves of
+    asynchronous pairs that start no collective."""
+
+    def __init__(self, module: Module, topology: Topology, options: dict[str, Any], work: Work | None = None) -> None:
+        self._module = module
+        self._topology = topology
+        self._options = options
+        self._work = Work() if work is None else work
+        self._costs: dict[tuple[str, str], float] = {}
+        self._runs: dict[tuple[tuple[str, str], tuple[Any, ...], bool], _Run | None] = {}
+
+    def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
+        """What an instance gives where node n has the value values[n]; None where it cannot be run again. Without
+        `rounds`, what moves elements does not round them."""
+        operands = self._operands(instance)
+        topology = self._topology_of(instance)
+        values = _of_one_type(instance, {node.number: values[node.number] for node in instance.inputs})
+        if instance.is_source or len(operands) < topology.count:
+            return None
+        types = tuple(str(values[node.number].dtype) for part in operands[0] for node in part)
+        key = (instance.static, types, rounds)
+        if key not in self._runs:
+            module = self._alone(instance, operands[0], values, rounds=rounds)
+            self._runs[key] = None if module is None else self._run_of(module, topology, self._options)
+        run = self._runs[key]
+        if run is None:
+            return None
+        found = self._outputs(run, instance, operands, values)
+        if found is None:
+            # A slice that cannot stand alone; what it gave in the whole run is all there is.
+            self._runs[key] = None
+        return found
+
+    def alone(self, instance: Instance, values: Values) -> Module | None:
+        """The module whose entry computes an instance and nothing else; None where it cannot stand alone."""
+        return self._alone(instance, self._operands(instance)[0], values)
+
+    def results_of(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
+        """What a module, that of an instance alone or one like it, gives in its place; None where it cannot run."""
+        # It runs once: optimizing it takes longer than what that saves, unless arrays are large.
+        options = self._options
+        if self._cost_of(instance) < LIMITS.cost_of_module:
+            options = {**options, "planner": False}
+        run = self._run_of(module, self._topology_of(instance), options)
+        return self._outputs(run, instance, self._operands(instance), values)
+
+    def _run_of(self, module: Module, topology: Topology, options: dict[str, Any]) -> _Run:
+        self._work.add(LIMITS.cost_of_module)
+        return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **options)
+
+    def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
+        self._work.add(len(operands) * self._cost_of(instance))
+        try:
+            outputs = run([_arguments(instance, given, values) for given in operands])
+        except HloError:
+            return None
+        return arrays_of(outputs[instance.device if instance.others else 0])
+
+    def _cost_of(self, instance: Instance) -> float:
+        """What a run of an instance costs."""
+        if instance.static not in self._costs:
+            self._costs[instance.static] = cost_of(instance.instruction, instance.computation)
+        return self._costs[instance.static]
+
+    def _operands(self, instance: Instance) -> _Operands:
+        """Of what exchanges values, those of every device."""
+        if not instance.others:
+            return [instance.operands]
+        return [instance.others[device] for device in range(self._topology.count) if device in instance.others]
+
+    def _topology_of(self, instance: Instance) -> Topology:
+        """The devices that run an instance: all where it exchanges values, else one."""
+        return self._topology if instance.others else Topology(1, 1)
+
+    def _alone(
+        self, instance: Instance, operands: Sequence[Sequence[Node]], values: Values, *, rounds: bool = True
+    ) -> Module | None:
+        """The module that has this instruction only."""
+        entry = find_opcode(instance.opcode)
+        is_half = instance.opcode.endswith(("-start", "-done", "-update"))
+        if entry is None or (is_half and entry.exchange is None):
+            return None
+        computation, names = instance.computation, instance.instruction.operands
+        boundary = tuple(dict.fromkeys(names))
+        shapes = {}
+        for name, nodes in zip(names, operands, strict=True):
+            declared = computation.by_name[name].shape
+            if len(nodes) != sum(leaf.is_array for _, leaf in leaf_shapes(declared)):
+                return None
+            if isinstance(declared, ArrayShape) and nodes:
+                shapes[name] = declared.with_element_type(element_type_of(values[nodes[0].number].dtype))
+        inside = (instance.instruction.name,)
+        try:
+            module = slice_module(self._module, Slice(computation, inside[0], inside, boundary), shapes)
+        except HloError:
+            return None
+        topology = self._topology_of(instance)
+        moved = [(node, values[node.number].dtype) for place in moved_operands(instance) for node in operands[place]]
+        module = _moving(module, [dtype for node, dtype in moved if not rounds or dtype != node.dtype])
+        return attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
+
+
+def moved_operands(instance: Instance) -> list[int]:
+    """The operands whose elements an instance only moves; what starts a collective without a sum moves all."""
+    traits = traits_of(instance.instruction)
+    moves = range(len(instance.operands)) if traits.begins and instance.others else traits.moves or ()
+    return [place for place in moves if place < len(instance.operands)]
+
+
+def _of_one_type(instance: Instance, values: dict[int, Array]) -> dict[int, Array]:
+    """The values that devices exchange; where some have another type than was recorded, all in the widest."""
+    is_other = bool(instance.others) and any(values[node.number].dtype != node.dtype for node in instance.inputs)
+    types = {element_type_of(value.dtype) for value in values.values()} if is_other else set()
+    if len(types) < 2 or not all(entry.is_floating for entry in types):
+        return values
+    widest = max(types, key=lambda entry: entry.bits)
+    return {number: narrow(wide(value), widest) for number, value in values.items()}
+
+
+def _moving(module: Module, types: Sequence[Any]) -> Module:
+    """A module of what moves elements of these types, among others: its result has the widest of them."""
+    computation, root = module.entry, module.entry.root
+    if not types:
+        return module
+    widest = max(map(element_type_of, types), key=lambda entry: entry.bits)
+
+    def widened(shape: Shape) -> Shape:
+        if isinstance(shape, TupleShape):
+            return TupleShape(tuple(map(widened, shape.elements)))
+        if not isinstance(shape, ArrayShape) or not (shape.element_type.is_floating and widest.is_floating):
+            return shape
+        return shape.with_element_type(max(shape.element_type, widest, key=lambda entry: entry.bits))
+
+    shape = widened(root.shape)
+    if shape == root.shape:
+        return module
+    wider = attrs.evolve(root, shape=shape)
+    instructions = tuple(wider if each is root else each for each in computation)
+    changed = attrs.evolve(computation, instructions=instructions)
+    computations = tuple(changed if each is computation else each for each in module)
+    return attrs.evolve(module, computations=computations, entry_computation_layout=None)
+
+
+def window_of(instance: Instance, values: Holding) -> Window | None:
+    """The window of its first operand that an instance replaces by its second one; None if it does anything else."""
+    entry = find_opcode(instance.opcode)
+    if entry is None or entry.window is None or not all(len(part) == 1 for part in instance.operands):
+        return None
+    operand, update, *starts = (part[0].number for part in instance.operands)
+    sizes, part = values.of(operand).shape, values.of(update).shape
+    if instance.results[0].shape != sizes:
+        return None
+    found: Window = entry.window(sizes, part, *(values[start] for start in starts))
+    return found
+
+
+def _arguments(instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> list[Value]:
+    """One value per parameter of the module of an instruction alone."""
+    found: dict[str, Value] = {}
+    for name, nodes in zip(instance.instruction.operands, operands, strict=True):
+        arrays = iter([values[node.number] for node in nodes])
+        found[name] = nested(instance.computation.by_name[name].shape, arrays)
+    return list(found.values())

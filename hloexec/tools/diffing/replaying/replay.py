@@ -1,0 +1,376 @@
+"""Replaying `after`, instruction by instruction, on the values of `before` where they are known.
+
+Rounding errors accumulate, so values may be far apart in two runs although neither is wrong. A value of `after` that
+agrees with one of `before` is therefore replaced by it before anything else is computed from it, so that each
+instruction shows only its own error. A *state* is the outcome of such a replay; overriding a value gives another state,
+in which only what depends on it has been recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from heapq import heappop, heappush
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.analysis.numerics.error_budget import Chain, worst
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.precision import largest_number, unit_roundoff
+from hloexec.core.values import Array
+from hloexec.ops.common import narrow, wide
+from hloexec.ops.operations import traits_of
+from hloexec.tools.diffing.agreement import agrees, is_same, rounds_alike, says_much
+from hloexec.tools.diffing.bounds import Bounds, whole
+from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains, path_chain
+from hloexec.tools.diffing.graph import Graph, Instance, Node
+from hloexec.tools.diffing.matching import Index, Match
+from hloexec.tools.diffing.recording.held import Held, Holding, Kept, Overwritten, own
+from hloexec.tools.diffing.replaying.evaluation import Evaluator, moved_operands, window_of
+from hloexec.tools.diffing.replaying.origins import allowed_from_common
+from hloexec.tools.diffing.replaying.states import State
+
+Given: TypeAlias = Callable[[Instance, State], Mapping[int, Array]]
+"""The arrays, by node, that an instance is to hold once it has been computed; none where it is left as it is."""
+
+
+class Replay:
+    """Replays of one graph against another."""
+
+    def __init__(
+        self, graph: Graph, index: Index, evaluator: Evaluator, chains: InstructionChains, bounds: Bounds
+    ) -> None:
+        self.graph = graph
+        self.index = index
+        self.evaluator = evaluator
+        self._own_chains = chains
+        self._bounds = bounds
+        self.was_interrupted = False
+        """Whether Ctrl-C ended its start."""
+        self.is_complete = False
+        """Whether its start has reached every instruction."""
+        self._users = graph.users()
+        self._numbers = graph.columns.array
+        """Of the arrays that were recorded, by node."""
+
+    def _recorded(self, node: Node, held: Held) -> Held:
+        """What the node had in the run, where another array of its shape holds the same numbers."""
+        recorded = node.held
+        return recorded if held.in_order == recorded.in_order else held
+
+    def is_recorded(self, held: Holding, node: int) -> bool:
+        """Whether a node holds what it had in the run."""
+        return held.number(node) == self._numbers[node]
+
+    def start(self, is_over: Callable[[], bool]) -> State:
+        """The state without overrides; of what is not reached before `is_over`, as it was recorded, unmatched."""
+        state = State.recorded(self.graph, self.index.graph)
+        self.index.matched = state.matched
+        try:
+            for number in range(len(self.graph.instances)):
+                if is_over():
+                    return state
+                self._take(state, number)
+            self.is_complete = True
+        except KeyboardInterrupt:
+            self.was_interrupted = True
+        return state
+
+    def without_roundings(self, is_over: Callable[[], bool]) -> State | None:
+        """The state in which `before`'s values take the place of those that are rounded to fewer bits, where that is
+        all that differs; None if there is no time for it."""
+        state = State.recorded(self.graph, self.index.graph)
+        state.takes_roundings_back = True
+        self.adopt(state)
+        for number in range(len(self.graph.instances)):
+            if is_over():
+                return None
+            self._take(state, number)
+        return state
+
+    def override(
+        self,
+        base: State,
+        first: Instance,
+        given: Given,
+        keep_going: Callable[[Instance, State, int], bool] = lambda *_: True,
+    ) -> State | None:
+        """The state in which an instance, and later ones of the same opcode, hold what is given, not what they compute.
+
+        `keep_going` is told of each instance that was computed again, and how many were; None where it says no.
+        """
+        state = self.adopt(base.copy())
+        try:
+            return self._override(state, first, given, keep_going)
+        finally:
+            self.adopt(base)
+
+    def adopt(self, state: State) -> State:
+        """Go on from a state."""
+        self.index.matched = state.matched
+        return state
+
+    def _override(
+        self, state: State, first: Instance, given: Given, keep_going: Callable[[Instance, State, int], bool]
+    ) -> State | None:
+        later = self.graph.of_opcode(first.opcode, first.number)
+        heap, pending = later, set[int]()
+        number, count = -1, 0
+        while heap:
+            last, number = number, heappop(heap)
+            if number == last:
+                continue
+            instance = self.graph.instance(number)
+            is_pending = number in pending
+            nodes = [node.number for node in instance.results]
+            was_recorded = [self.is_recorded(state.values, node) for node in nodes]
+            if is_pending:
+                self._take(state, number)
+            arrays = given(instance, state)
+            made_of = self._made_of(state, number) if arrays else frozenset[int]()
+            for node, array in arrays.items():
+                self._settle(state, self.graph.node(node), own(array), NO_CHAIN, made_of)
+            if not arrays and not is_pending:
+                continue
+            for node, was in zip(nodes, was_recorded, strict=True):
+                if not (was and self.is_recorded(state.values, node)):
+                    for user in self._users.numbers(node):
+                        if user not in pending:
+                            pending.add(user)
+                            heappush(heap, user)
+            count += 1
+            if instance is not first and not keep_going(instance, state, count):
+                return None
+        return state
+
+    def _take(self, state: State, number: int) -> None:
+        """Compute an instance on the values that hold, and replace what it gives by what `before` has."""
+        columns = self.graph.columns
+        inputs = columns.inputs(number)
+        nodes = list(map(self.graph.node, columns.results(number)))
+        carried = worst(self._carried(state, node) for node in inputs)
+        made_of = self._made_of(state, number)
+        found, chains = None, [carried.then(self._own_chains.of(node)) for node in nodes]
+        if state.takes_roundings_back and (unrounded := self._unrounded(state, self.graph.instance(number))):
+            found, chains = unrounded, [carried] * len(nodes)
+        elif not all(self.is_recorded(state.values, node) for node in inputs):
+            found = self._computed(state, self.graph.instance(number))
+        if found is None:
+            found = [node.held for node in nodes]
+        for node, held, chain in zip(nodes, found, chains, strict=True):
+            self._settle(state, node, self._recorded(node, held), chain, made_of)
+
+    def _unrounded(self, state: State, instance: Instance) -> Sequence[Held] | None:
+        """What an instance gives that moves operands of a wider type, or converts one to a type that `before` has
+        nowhere, without the rounding; None where it does neither."""
+        if _rounds_what_it_moves(instance):
+            arrays = self.evaluator.results(instance, state.values, rounds=False)
+            return None if arrays is None else list(map(own, arrays))
+        if not traits_of(instance.instruction).converts or instance.results[0].dtype in self._their_types:
+            return None
+        held = state.values.of(instance.inputs[0].number)
+        return [held] if _holds(held.dtype, instance.results[0].dtype) else None
+
+    @cached_property
+    def _their_types(self) -> frozenset[np.dtype[Any]]:
+        """The types of the values of `before`."""
+        graph = self.index.graph
+        return frozenset(graph.arrays.dtype(number) for number in set(graph.columns.array))
+
+    def _made_of(self, state: State, instance: int) -> frozenset[int]:
+        """The digests of what an instance's results are made of."""
+        return frozenset(map(state.values.in_any_order, self.graph.columns.inputs(instance)))
+
+    def _computed(self, state: State, instance: Instance) -> Sequence[Held] | None:
+        """What an instance gives on the values that hold; None where it cannot be computed again."""
+        window = window_of(instance, state.values)
+        if window is not None:
+            operand, update = (part[0].number for part in instance.operands[:2])
+            made = Overwritten.of(state.values.of(operand), window, state.values[update])
+            if made is not None:
+                return [made]
+        arrays = self.evaluator.results(instance, state.values)
+        return None if arrays is None else list(map(own, arrays))
+
+    def _carried(self, state: State, node: int) -> Chain:
+        """What of a value's rounding the next instruction inherits."""
+        return NO_CHAIN if state.matches.is_known(node) else state.chains[node]
+
+    def bounds(self, state: State, node: Node) -> Array:
+        """By how much each element of what a node computed may be off, for what rounded on the way to it."""
+        stack = [node]
+        while True:
+            current = stack[-1]
+            found = state.bounds.get(current.number)
+            if found is None:
+                inputs = [entry for entry in current.instance.inputs if self._carried(state, entry.number).linear]
+                known = {entry.number: state.bounds.get(entry.number) for entry in inputs}
+                inherited = {number: bounds for number, bounds in known.items() if bounds is not None}
+                if len(inherited) < len(known):
+                    stack += [entry for entry in inputs if known[entry.number] is None]
+                    continue
+                found = self._bounds.of(current, state.raw, state.values, inherited)
+                state.bounds[current.number] = found
+            stack.pop()
+            if not stack:
+                return whole(found)
+
+    def wrong_outputs(self, state: State, known: Collection[tuple[int, int]] = ()) -> list[tuple[Node, Node]]:
+        """The results that differ: the node of `after`, and what `before` has in its place.
+
+        Those in `known`, pairs of the nodes' numbers, do as long as they are not computed from something else.
+        """
+        pairs = {}
+        for device, nodes in self.graph.outputs.items():
+            for ours, counterpart in zip(nodes, self.index.graph.outputs[device], strict=True):
+                numbers = (ours.number, counterpart.number)
+                is_known = numbers in known and self.is_recorded(state.raw, ours.number)
+                if numbers not in pairs and (is_known or not self.is_right(state, ours, counterpart)):
+                    pairs[numbers] = (ours, counterpart)
+        return list(pairs.values())
+
+    def is_right(self, state: State, ours: Node, counterpart: Node) -> bool:
+        """Whether a node holds what a node of `before` does, but for rounding."""
+        held = state.raw.of(ours.number)
+        if held.shape != counterpart.shape:
+            return False
+        digest = held.digest
+        if (digest.in_order, digest.family) == (counterpart.digest.in_order, counterpart.digest.family):
+            return True
+        match = state.matches[ours.number]
+        if match is not None and match.is_in_order and match.node.digest.in_order == counterpart.digest.in_order:
+            return True
+        raw, expected = held.array(), counterpart.value
+        if digest.family != counterpart.digest.family or not any(
+            (allowed is None or says_much(allowed, expected)) and agrees(raw, expected, allowed)
+            for allowed in self.allowed(state, ours, counterpart)
+        ):
+            return False
+        return rounds_alike(raw, expected, state.chains[ours.number], self._chain_of(state, counterpart))
+
+    def allowed(self, state: State, ours: Node, counterpart: Node) -> Iterator[Array | None]:
+        """By how much rounding may put the elements of a node off those of a node of `before`, of its dimensions, since
+        values that both sides have: what is soon known first, then all; None where nothing rounds."""
+        chain, other = state.chains[ours.number], self._chain_of(state, counterpart)
+        if not other.linear or counterpart.digest.family not in ("float", "complex"):
+            yield None
+            return
+        if not chain.linear:
+            # √x · √x may be x. A rounding to a narrower type than either's own is another matter.
+            unit = min(unit_roundoff(element_type_of(node.dtype)) for node in (ours, counterpart))
+            yield self.index.own_bounds(counterpart) if other.is_as_fine_as(unit) else None
+            return
+        bounds = self.bounds(state, ours)
+        for allowance in self.index.allowances(chain, bounds, other, counterpart):
+            yield allowance.of(bounds.shape)
+
+    def allowed_from_common(
+        self, state: State, ours: Node, counterpart: Node, expected: Array, most: int
+    ) -> Array | None:
+        """By how much rounding may put the elements of a node off those of a node of `before`, arranged as `expected`,
+        since values from which both are computed; None where nothing rounds, and infinite where these lie more than so
+        many steps back."""
+        bounds = self._bounds, self._own_chains
+        return allowed_from_common(state, (ours, counterpart), expected, self.index, bounds, most)
+
+    def _chain_of(self, state: State, counterpart: Node) -> Chain:
+        """What has rounded on the way to a node of `before` itself, since values that both sides have."""
+        return path_chain(counterpart, state.matched, self.index.chains)
+
+    def _settle(self, state: State, node: Node, held: Held, chain: Chain, made_of: frozenset[int]) -> None:
+        number = node.number
+        if not (self.is_recorded(state.raw, number) and isinstance(held, Kept)):
+            state.changed[number] = True
+        state.raw[number] = held
+        state.chains[number] = chain
+        state.bounds.pop(number, None)
+        match = self.index.find(held, chain, node, made_of, partial(self.bounds, state, node))
+        if state.takes_roundings_back:
+            match = self._rounded(state, node, held) or match
+        if match is None:
+            state.values[number], state.matches[number] = held, None
+            return
+        found = match.held
+        if match.is_exact:
+            if match.is_in_order and (match.node.shape, match.node.dtype) == (held.shape, held.dtype):
+                # The same numbers are kept once.
+                found = state.raw[number] = self._recorded(node, match.node.held)
+        elif _holds(held.dtype, found.dtype):
+            # What `after` has not rounded, or not yet, is taken as `before` has rounded it.
+            found = own(found.array().astype(held.dtype))
+            match = attrs.evolve(match, held=found)
+        if found.dtype == held.dtype or (state.takes_roundings_back and _holds(found.dtype, held.dtype)):
+            is_kept = found is held
+            held = self._recorded(node, found)
+            state.matches.take(number, match, is_kept or held is found)
+        else:
+            state.matches[number] = match
+        state.values[number] = held
+        if state.matches.is_known(number):
+            # Nothing inherits them.
+            state.bounds.pop(number, None)
+        if match.is_in_order and found.dtype == held.dtype:
+            self.index.note(match.node)
+
+    def _rounded(self, state: State, node: Node, held: Held) -> Match | None:
+        """The match of what only rounds an operand that `before` has; None of anything else."""
+        inputs = node.instance.inputs
+        if len(inputs) != 1 or not state.matches.is_known(inputs[0].number):
+            return None
+        known, value = state.matches[inputs[0].number], state.values.of(inputs[0].number)
+        if known is None or not known.is_in_order or value.shape != held.shape or not _holds(value.dtype, held.dtype):
+            return None
+        is_rounded = is_same(narrow(wide(value.array()), element_type_of(held.dtype)), held.array())
+        return Match(known.node, True, False, value) if is_rounded else None
+
+
+def _rounds_what_it_moves(instance: Instance) -> bool:
+    """Whether an instance takes elements of operands of a wider type, as copies and slices of TPUs may."""
+    operands = [node for place in moved_operands(instance) for node in instance.operands[place]]
+    return any(_holds(node.dtype, instance.results[0].dtype) for node in operands)
+
+
+def _holds(wider: np.dtype[Any], narrower: np.dtype[Any]) -> bool:
+    """Whether a type of floats has all numbers of another, narrower one."""
+    first, second = element_type_of(wider), element_type_of(narrower)
+    if not (first.is_floating and second.is_floating) or first is second:
+        return False
+    return unit_roundoff(first) < unit_roundoff(second) and largest_number(first) >= largest_number(second)
+
+
+def match_through_rounding(graph: Graph, state: State) -> None:
+    """Match each value that is used by nothing but converts to a narrower type, of which each result is matched.
+
+    XLA's float normalization makes a multiply in bf16 one in f32 and a convert, where a backend cannot compute in bf16.
+    The f32 numbers in between are nowhere in the other module, and need not be: rounded, they are. What only moves them
+    on the way to the converts is looked through. Changes `state.matches` alone.
+    """
+    users = graph.users()
+    outputs = {node.number for nodes in graph.outputs.values() for node in nodes}
+    widened: dict[int, Match] = {}
+    for node in reversed(graph.nodes):
+        if state.matches.is_any(node.number) or node.number in outputs or not (using := users[node.number]):
+            continue
+        found = [_rounded_by(user, node, state, widened) for user in using]
+        first = found[0]
+        if first is not None and None not in found:
+            widened[node.number] = attrs.evolve(first, is_exact=False)
+    for number, match in widened.items():
+        state.matches[number] = match
+
+
+def _rounded_by(user: Instance, node: Node, state: State, widened: dict[int, Match]) -> Match | None:
+    """The match of what an instance makes of a node, where it rounds it and does nothing else."""
+    if len(user.results) != 1:
+        return None
+    (result,) = user.results
+    if user.is_movement:
+        return widened.get(result.number)
+    if not traits_of(user.instruction).converts:
+        return None
+    before, after = element_type_of(node.dtype), element_type_of(result.dtype)
+    if not (before.is_floating and after.is_floating) or unit_roundoff(after) <= unit_roundoff(before):
+        return None
+    return state.matches[result.number]

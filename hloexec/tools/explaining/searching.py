@@ -1,0 +1,257 @@
+"""The search: each policy for the whole module, then for parts of it, then several at once. Only a run under the policy
+that comes out decides whether it explains what is expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.core.ir import Module
+from hloexec.core.structs import frozen
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
+from hloexec.tools.explaining.choosing import chosen
+from hloexec.tools.explaining.findings import Explained, Trial, Untold
+from hloexec.tools.explaining.hiding import hidden
+from hloexec.tools.explaining.joining import further, joint
+from hloexec.tools.explaining.reaching import is_out_of_reach
+from hloexec.tools.explaining.telling import told
+from hloexec.tools.explaining.trying import Trials
+from hloexec.tools.explaining.units import single_units
+
+_ERRORS = 4.0
+"""An effect is told from none, or from all of it, if it is so many times its error away."""
+_HINT = 2.5
+"""An effect is worth a closer look if it is so many times the error that a regression has."""
+_USUAL = 2.0
+"""What rounding leaves is seldom more than so many times what random rounding does."""
+_MOST_JUDGED = 3
+"""How many of the nearest policies are looked at more closely, until one explains it."""
+_MOST_LAYERS = 3
+"""Policies that are laid on top of one another."""
+_BETTER = 0.9
+"""What remains has to shrink to this for another policy to be worth its mention."""
+
+
+@frozen(eq=False)
+class Found:
+    """What a search came to."""
+
+    verdict: Explained
+    best: Trial
+    alike: tuple[Trial, ...]
+    trials: tuple[Trial, ...]
+    undecided: tuple[NumericsPolicy, ...] = ()
+    untold: tuple[Untold, ...] = ()
+
+
+def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Found:
+    """The policy that explains what is expected, if any of these does, or several of them for parts of the module."""
+    reference = trials.trial(REFERENCE)
+    assert reference is not None
+    if reference.equal_share == 1.0:
+        return Found(Explained.EQUAL, reference, (), (reference,))
+    reference = trials.judged(reference)
+    whole = [trial for policy in policies if trials.may_go_on() and (trial := trials.trial(policy)) is not None]
+    tried = [reference, *(trial for trial in whole if trial.policy != REFERENCE)]
+    effective = [trial for trial in tried[1:] if trial.has_effect]
+    effective.sort(key=lambda trial: trial.remaining)
+    judged: list[Trial] = []
+    for trial in effective[:_MOST_JUDGED]:
+        if trial.remaining < 2 * reference.remaining and not (judged and judged[-1].is_explained):
+            judged.append(trials.judged(trial))
+    explained = [trial for trial in (reference, *judged) if trial.is_explained]
+    wholes = [trial.policy for trial in tried]
+    is_hopeless = not explained and is_out_of_reach(trials, min(wholes, key=trials.remaining), wholes)
+    if not is_hopeless and not (explained and _is_settled(trials, explained, effective)):
+        for trial in _in_parts(module, trials, effective):
+            tried.append(trial)
+            if trial.is_explained:
+                explained.append(trial)
+                break
+    known = {trial.policy: trial for trial in (*judged, *explained)}
+    tried = sorted((known.get(trial.policy, trial) for trial in tried), key=lambda trial: trial.remaining)
+    if not explained:
+        return Found(Explained.NONE, trials.judged(tried[0]), (), tuple(tried))
+    best, alike = _told_apart(trials, explained, effective)
+    if best.policy != REFERENCE:
+        return _found_policy(module, trials, best, alike, tried, effective)
+    undecided = _undecided(module, trials, best, alike, effective)
+    untold = hidden(module, trials, best, [trial.policy for trial in effective])
+    return Found(Explained.ROUNDING, best, alike, tuple(tried), undecided, untold)
+
+
+def _found_policy(
+    module: Module,
+    trials: Trials,
+    best: Trial,
+    alike: Sequence[Trial],
+    tried: Sequence[Trial],
+    effective: Sequence[Trial],
+) -> Found:
+    """What a search comes to where a policy explains what is expected: that policy with those of further instructions,
+    and without what it does not need."""
+    policies = [trial.policy for trial in effective]
+    refined = _refined(module, trials, best, policies)
+    least, untold = told(module, trials, refined)
+    others = {trial.policy: trial for trial in (best, refined, *alike) if trial.policy != least.policy}
+    if least.policy != best.policy:
+        others = {policy: other for policy, other in others.items() if not trials.is_excluded(policy, least)}
+        tried = sorted((least, *tried), key=lambda trial: trial.remaining)
+    alike = tuple(others.values())
+    if trials.is_explained(REFERENCE):
+        share, error, _ = trials.weighed(least.policy, REFERENCE)
+        least = attrs.evolve(least, effect=share, effect_error=error)
+    undecided = _undecided(module, trials, least, alike, effective)
+    untold = (*untold, *hidden(module, trials, least, policies))
+    return Found(Explained.POLICY, least, alike, tuple(tried), undecided, untold)
+
+
+def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[NumericsPolicy]) -> Trial:
+    """The policy that explains it with those of other instructions whose effects are found in what remains besides."""
+    while best.equal_share < 1.0 and trials.may_go_on():
+        found = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _HINT))
+        trial = None if found is None else trials.trial(found)
+        if trial is None:
+            break
+        best = trials.judged(trial)
+    return best
+
+
+def _undecided(
+    module: Module, trials: Trials, best: Trial, alike: Sequence[Trial], effective: Sequence[Trial]
+) -> tuple[NumericsPolicy, ...]:
+    """Policies that may hold besides the best one, as rounding hides what they would change."""
+    found = []
+    for trial in effective:
+        both = _besides(module, best.policy, trial.policy)
+        known = {best.policy, *(other.policy for other in alike)}
+        if both is None or both in known or trial.policy in known or not trials.may_go_on():
+            continue
+        if best.equal_share == 1.0 or trials.result(both) is None:
+            continue
+        share, error, size = trials.weighed(both, best.policy)
+        if size and not trials.is_far(1 - share, error):
+            found.append(trial.policy)
+    return tuple(found)
+
+
+def _besides(module: Module, best: NumericsPolicy, other: NumericsPolicy) -> NumericsPolicy | None:
+    """Both policies at once, the other one for those instructions where they do not contradict; where both are about
+    functions, the other one's functions. None where they contradict everywhere."""
+    if best.has_xla_cpu_functions and other.has_fast_functions:
+        best = best.changed(name=f"{best.name} but for its functions", has_xla_cpu_functions=False)
+    both = combined(best, other)
+    names = single_units(module, other, best) if both is None else []
+    return mixed(best, other, names) if names else both
+
+
+def _is_settled(trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]) -> bool:
+    """Whether no effect of another policy is left in what remains of the best one."""
+    best = min(explained, key=lambda trial: trial.remaining)
+    if best.policy != REFERENCE:
+        return True
+    if (best.spread_ratio or 0.0) > _USUAL:
+        return False
+    for trial in effective:
+        share, error, _ = trials.weighed(trial.policy, REFERENCE)
+        if abs(share) > _ERRORS * error and share > 0.02:
+            return False
+    return True
+
+
+def _told_apart(
+    trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]
+) -> tuple[Trial, tuple[Trial, ...]]:
+    """Of the policies that explain it the simplest that the values do not exclude, and the others of these."""
+    # To be more exact than others is no way to compute.
+    candidates = [trial for trial in explained if not trial.policy.is_exact or trial.equal_share == 1.0] or explained
+    nearest = min(candidates, key=lambda trial: trial.remaining)
+    others = [trial for trial in (*explained, *effective) if trial.policy != nearest.policy]
+    alike = []
+    for trial in {trial.policy: trial for trial in reversed(others)}.values():
+        if not trials.is_excluded(trial.policy, nearest):
+            trial = trials.judged(trial)
+            if trial.is_explained:
+                alike.append(trial)
+    candidates = sorted([nearest, *alike], key=_complexity)
+    return candidates[0], tuple(candidates[1:])
+
+
+def _complexity(trial: Trial) -> tuple[bool, int, int, float]:
+    policy = trial.policy
+    return policy != REFERENCE, len(policy.overrides), policy.name.count("+"), trial.remaining
+
+
+def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Iterator[Trial]:
+    """Policies for parts of the module, and several at once: each time the one that comes nearest is built upon."""
+    bases = [REFERENCE]
+    policies = [trial.policy for trial in effective]
+    # To be more exact than others is nothing to build upon.
+    nearest = min((policy for policy in policies if not policy.is_exact), key=trials.remaining, default=REFERENCE)
+    if trials.remaining(nearest) < _BETTER * trials.remaining(REFERENCE):
+        bases.append(nearest)
+    tops = list(bases)
+    for number, base in enumerate(bases):
+        found = _layer(module, trials, base, policies)
+        if found is not None:
+            yield trials.judged(found)
+            tops[number] = found.policy
+    ordered = _by_promise(module, trials, REFERENCE, policies)
+    both = joint(module, trials, list(dict.fromkeys([*bases, *tops])), ordered)
+    if both is not None and (trial := trials.trial(both)) is not None:
+        yield trials.judged(trial)
+        tops.append(both)
+    for base in tops:
+        for _ in range(_MOST_LAYERS - 1):
+            found = _layer(module, trials, base, policies)
+            if found is None:
+                break
+            trial = trials.judged(found)
+            yield trial
+            base = trial.policy
+
+
+def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> Trial | None:
+    """The best of policies, in whole or for some instructions, on top of what is there; None where none improves it."""
+    best, remaining = None, trials.remaining(base)
+    before = remaining
+    for policy in _by_promise(module, trials, base, policies):
+        if not trials.may_go_on():
+            break
+        found = chosen(module, trials, base, policy)
+        if found is None or found == base:
+            continue
+        left = trials.remaining(found)
+        if left < remaining:
+            best, remaining = found, left
+            if trials.is_explained(found):
+                break
+    return trials.trial(best) if best is not None and remaining < _BETTER * before else None
+
+
+def _by_promise(
+    module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy], errors: float = 0.0
+) -> list[NumericsPolicy]:
+    """The policies whose effects are found in what remains, the largest part first; with `errors`, those only of which
+    so many times the error is found that a regression has."""
+    theirs = trials.leaves_of(base)
+    found = []
+    for policy in policies:
+        units = single_units(module, policy, base)
+        both = mixed(base, policy, units) if base.overrides else combined(base, policy)
+        ours = None if both is None or both == base else trials.result(both)
+        if ours is None:
+            continue
+        scale = trials.scale_of(policy) if not errors else trials.scale
+        rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
+        size = float(np.dot(effect, effect))
+        if not size:
+            continue
+        part = float(np.dot(rest, effect)) / math.sqrt(size)
+        others = max(0.0, float(np.dot(rest, rest)) - part**2) / rest.size
+        if abs(part) > errors * math.sqrt(others):
+            found.append((part**2, policy))
+    return [policy for _, policy in sorted(found, key=lambda pair: -pair[0])]

@@ -1,0 +1,339 @@
+"""Trying a policy: the runs of a module that a search asks for, made once each, and how near each comes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from hloexec.analysis.numerics.comparing import compare
+from hloexec.analysis.numerics.comparison import LeafComparison
+from hloexec.analysis.numerics.measuring import measure
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.analysis.numerics.tolerances import measured_tolerance
+from hloexec.analysis.numerics.ulps import narrower, same_bits, ulp_distances
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.errors import EvaluationError, UnsupportedError
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array, Value
+from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, mixed
+from hloexec.tools.explaining.findings import Trial
+from hloexec.tools.explaining.values import Leaves, Scale, coefficient, leaves_from, same, size_of, spreads_of
+
+Run = Callable[[NumericsPolicy], Sequence[Value]]
+
+_MOST_RATIO = 6.0
+"""What remains may be so many times as much as random rounding leaves, in the root of the mean square: as few as one
+error may be behind it all, and the ratio of two is seldom larger."""
+
+
+_ERRORS = 4.0
+"""An effect is told from none if it is so many times its error."""
+_MANY = 10
+"""So many elements have the same bits by chance once in a thousand times at most."""
+_FEW = 0.01
+"""A larger share of elements than this is never off by chance."""
+_FURTHER = 4
+"""Runs with random rounding that a doubtful case takes."""
+_FEW_ROUNDINGS = 0.2
+"""What remains where one element in a hundred goes to its other neighbour, as those of narrow types do now and then."""
+
+
+class Trials:
+    """What is known of the policies that were tried, for one module, its inputs and what is expected."""
+
+    def __init__(self, run: Run, expected: Leaves, most_runs: int, seconds: float | None = None) -> None:
+        self._run = run
+        self.expected = expected
+        self.runs = 0
+        self._results: dict[NumericsPolicy, Leaves | None] = {}
+        self._judged: dict[NumericsPolicy, Trial] = {}
+        self._scales: dict[NumericsPolicy, Scale] = {}
+        self._samples: dict[NumericsPolicy, list[Leaves]] = {}
+        self._most_runs = most_runs
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self.is_over = False
+        """Whether the search was cut."""
+
+    def against(self, expected: Leaves) -> Trials:
+        """The same runs, compared with something else."""
+        found = copy(self)
+        vars(found).pop("scale", None)
+        found.expected, found._judged, found._scales = expected, {}, {}
+        return found
+
+    def may_go_on(self) -> bool:
+        """Whether the search has runs left, and time, if that is limited."""
+        self.is_over = self.is_over or self.runs >= self._most_runs or not self.has_time()
+        return not self.is_over
+
+    @property
+    def runs_left(self) -> int:
+        return max(0, self._most_runs - self.runs)
+
+    def has_time(self) -> bool:
+        return time.monotonic() <= self._end
+
+    # Runs
+
+    def result(self, policy: NumericsPolicy) -> Leaves | None:
+        """The leaves under a policy; None where the module does not run under it."""
+        if policy not in self._results:
+            self.runs += 1
+            try:
+                self._results[policy] = leaves_from(self._run(policy), "explained")
+            except (UnsupportedError, EvaluationError):
+                if policy == REFERENCE:
+                    raise
+                self._results[policy] = None
+        return self._results[policy]
+
+    def leaves_of(self, policy: NumericsPolicy) -> Leaves:
+        """The same of one under which the module is known to run."""
+        found = self.result(policy)
+        assert found is not None
+        return found
+
+    def samples(self, policy: NumericsPolicy) -> list[Leaves]:
+        """The leaves of a few runs with random rounding in the types that the policy computes in."""
+        if policy not in self._samples:
+            self._samples[policy] = []
+            for seed in range(SAMPLES):
+                self.runs += 1
+                # Odd seeds would do more than that; formats are kept.
+                at_random = policy.changed(rounding_seed=2 * seed, keeps_formats=True)
+                self._samples[policy].append(leaves_from(self._run(at_random), "explained"))
+        return self._samples[policy]
+
+    def spreads(self, policy: NumericsPolicy) -> dict[str, Spread]:
+        return spreads_of(self.samples(policy))
+
+    @cached_property
+    def reference(self) -> Leaves:
+        return self.leaves_of(REFERENCE)
+
+    # Measures
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The units that all policies are measured in."""
+        return Scale.of(self.expected, self.spreads(REFERENCE))
+
+    def scale_of(self, policy: NumericsPolicy) -> Scale:
+        """Units that elements have that rounding moves further under a policy than under `reference`."""
+        if policy not in self._scales:
+            self._scales[policy] = self.scale.widened(self.spreads(policy))
+        return self._scales[policy]
+
+    @cached_property
+    def difference(self) -> Array:
+        """What is expected, less the reference."""
+        return self.scale.vector(self.expected, self.reference)
+
+    def remaining(self, policy: NumericsPolicy) -> float:
+        """The size of what remains; infinite where the module does not run."""
+        found = self.result(policy)
+        return math.inf if found is None else size_of(self.scale.vector(self.expected, found))
+
+    def trial(self, policy: NumericsPolicy) -> Trial | None:
+        """How near a policy comes; None where the module does not run under it."""
+        found = self.result(policy)
+        if found is None:
+            return None
+        remaining = self.remaining(policy)
+        before = size_of(self.difference)
+        equal = total = 0
+        furthest = 0.0
+        for label, array in self.expected.items():
+            is_equal = same_bits(found[label], array)
+            equal, total = equal + int(np.count_nonzero(is_equal)), total + array.size
+            if array.size and not is_equal.all():
+                furthest = max(furthest, float(ulp_distances(found[label], array).max()))
+        return Trial(
+            policy,
+            remaining=remaining,
+            bits=math.inf if equal == total else math.log2(before / remaining) if before and remaining else 0.0,
+            equal_share=equal / total if total else 1.0,
+            max_ulps=furthest,
+            has_effect=not same(found, self.reference),
+        )
+
+    def unequal(self, policy: NumericsPolicy) -> int:
+        """How many elements have other bits than is expected."""
+        found = self.result(policy)
+        return (
+            0
+            if found is None
+            else sum(int(np.count_nonzero(~same_bits(found[label], array))) for label, array in self.expected.items())
+        )
+
+    def is_explained(self, policy: NumericsPolicy) -> bool:
+        """Whether rounding explains what remains under a policy."""
+        trial = self.trial(policy)
+        return trial is not None and bool(self.judged(trial).is_explained)
+
+    def judged(self, trial: Trial) -> Trial:
+        """The trial with whether rounding explains what remains of it."""
+        if trial.policy not in self._judged:
+            self._judged[trial.policy] = self._judgement(trial)
+        return self._judged[trial.policy]
+
+    def is_near(self, policy: NumericsPolicy, best: Trial) -> bool:
+        """Whether what rounding leaves under the best one explains what remains under another, which is a little
+        different: that takes no runs with random rounding of its own."""
+        spreads, samples = self.spreads(best.policy), self.samples(best.policy)
+        off = _Off.of(self.expected, self.leaves_of(policy), spreads, samples)
+        ratio = self.remaining(policy) / self._noise(best.policy)
+        return ratio <= _MOST_RATIO and off.count <= (best.mismatches or 0)
+
+    def _judgement(self, trial: Trial) -> Trial:
+        policy = trial.policy
+        spreads = self.spreads(policy)
+        off = _Off.of(self.expected, self.leaves_of(policy), spreads, self.samples(policy))
+        ratio = trial.remaining / self._noise(policy)
+        is_explained = ratio <= _MOST_RATIO and (not off.count or self._is_usual(policy, off, spreads))
+        return attrs.evolve(trial, mismatches=off.count, spread_ratio=ratio, is_explained=is_explained)
+
+    def _noise(self, policy: NumericsPolicy) -> float:
+        """The size of what random rounding leaves under a policy."""
+        result = self.leaves_of(policy)
+        sizes = [size_of(self.scale.vector(sample, result)) for sample in self.samples(policy)]
+        return max(_root_mean_square(np.array(sizes)), _FEW_ROUNDINGS)
+
+    def _is_usual(self, policy: NumericsPolicy, off: _Off, spreads: Mapping[str, Spread]) -> bool:
+        """Whether as many elements are as far off in further runs with random rounding, which the spreads do not know:
+        where roundings decide much, as between neighbours of a narrow type on the way, few samples do not show all."""
+        total = sum(array.size for array in self.expected.values())
+        if off.count > _FEW * total:
+            return False
+        count, worst = 0, 0.0
+        result = self.leaves_of(policy)
+        for number in range(_FURTHER):
+            self.runs += 1
+            seed = 2 * (SAMPLES + number)
+            other = leaves_from(self._run(policy.changed(rounding_seed=seed, keeps_formats=True)), "explained")
+            theirs = _Off.of(other, result, spreads, self.samples(policy))
+            count, worst = max(count, theirs.count), max(worst, theirs.worst)
+        return off.count <= 2 * count and off.worst <= 2 * worst
+
+    def middles(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[Leaves, Leaves]:
+        """The results of two policies; without what our own sums lose where these differ by no more than the operands
+        of contractions: else the errors of our sums would pass for an effect of the policy."""
+        exact = _exact_sums(policy, base)
+        results = None if exact is None else (self.result(exact[0]), self.result(exact[1]))
+        if results is not None and results[0] is not None and results[1] is not None:
+            return results[0], results[1]
+        return self.leaves_of(policy), self.leaves_of(base)
+
+    def weighed(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[float, float, float]:
+        """How much of a policy's effect, as opposed to another's, is in what is expected; the error of that; and the
+        size of the effect."""
+        ours, theirs = self.middles(policy, base)
+        scale = self.scale_of(policy) if policy in self._samples else self.scale
+        effect = scale.vector(ours, theirs)
+        size = _root_mean_square(effect)
+        if not size:
+            return 0.0, math.inf, 0.0
+        share = coefficient(scale.vector(self.expected, theirs), effect)
+        # What rounding does is much the same under all of them: runs under any one show it.
+        near = policy if policy in self._samples else REFERENCE
+        middle = self.leaves_of(near)
+        errors = [coefficient(scale.vector(sample, middle), effect) for sample in self.samples(near)]
+        return share, _root_mean_square(np.array(errors)), size
+
+    def is_far(self, share: float, error: float) -> bool:
+        """Whether a share of an effect is told from none, given its error."""
+        return share > _ERRORS * error and share > 0.5
+
+    def is_excluded(self, policy: NumericsPolicy, by: Trial) -> bool:
+        """Whether the values exclude a policy, as another one explains them."""
+        if by.equal_share == 1.0 and self.unequal(policy) >= _MANY:
+            return True
+        share, error, size = self.weighed(by.policy, policy)
+        return size > 0 and self.is_far(share, error)
+
+    def leaves(self, trial: Trial) -> tuple[LeafComparison, ...]:
+        """What a policy leaves, output by output."""
+        result = self.leaves_of(trial.policy)
+        return compare(result, self.expected, spreads=self.spreads(trial.policy)).leaves
+
+
+@frozen
+class _Off:
+    """Elements that are off by more than rounding explains."""
+
+    count: int
+    worst: float
+    """The largest error, in units of what rounding explains."""
+
+    @classmethod
+    def of(cls, theirs: Leaves, ours: Leaves, spreads: Mapping[str, Spread], samples: Sequence[Leaves]) -> _Off:
+        """Those of a result that differ from ours."""
+        found = [
+            _unexplained(ours[label], array, spreads.get(label), [sample[label] for sample in samples])
+            for label, array in theirs.items()
+        ]
+        return cls(sum(off.count for off in found), max((off.worst for off in found), default=0.0))
+
+
+def _exact_sums(policy: NumericsPolicy, base: NumericsPolicy) -> tuple[NumericsPolicy, NumericsPolicy] | None:
+    """Two policies that differ by operands of contractions only, with exact sums; None where they differ otherwise."""
+    if policy.is_exact or policy.without_operand_rounding != base.without_operand_rounding:
+        return None
+    if not any(part.replaces_formulas for each in (policy, base) for part in each.parts):
+        first, second = (each.changed(name=f"{each.name}, exact", is_exact=True) for each in (policy, base))
+        return first, second
+    # Other formulas would give way to exact ones: so those contractions alone are exact that differ.
+    having = [dict(each.overrides) for each in (policy, base)]
+    names = [name for name in {**having[0], **having[1]} if having[0].get(name) != having[1].get(name)]
+    defaults = [attrs.evolve(each, overrides=(), name="") for each in (policy, base)]
+    found = [each.get(name) for each in having for name in names]
+    if defaults[0] != defaults[1] or any(each is not None and each.replaces_formulas for each in found):
+        return None
+    ours, theirs = (mixed(each, POLICIES["exact"], names) for each in (policy, base))
+    return None if ours is None or theirs is None else (ours, theirs)
+
+
+def _unexplained(actual: Array, expected: Array, spread: Spread | None, samples: Sequence[Array]) -> _Off:
+    """The elements of a leaf that are off."""
+    entries = element_type_of(actual.dtype), element_type_of(expected.dtype)
+    if not entries[1].is_inexact or spread is None or spread.scales.shape != expected.shape:
+        distances = np.where(same_bits(actual, expected), 0.0, _distances(actual, expected, samples))
+        return _Off(int(np.count_nonzero(distances > 1)), float(distances.max(initial=0.0)))
+    narrow = narrower(*entries)
+    wide = entries[1] if narrow is entries[0] else entries[0]
+    # Without what denormals may be flushed to: that is a policy of its own.
+    tolerance = attrs.evolve(measured_tolerance(narrow, wide, spread), atol=0.0, ulp=1.0)
+    measured = measure(actual, expected, tolerance, spread.scales, spread.means)
+    return _Off(measured.mismatches, measured.worst[0].severity if measured.mismatches else 0.0)
+
+
+def _distances(actual: Array, expected: Array, samples: Sequence[Array]) -> Array:
+    """How far elements are from what the runs gave, in units of how far these are from one another.
+
+    What rounding decides, as which of two is larger, may come out either way; a number that was rounded to an integer
+    moves as far as that does. Where all runs agree, the next integer is two units away. Floats whose spread is not
+    known are right or wrong.
+    """
+    if element_type_of(expected.dtype).is_inexact:
+        is_known = np.logical_or.reduce([same_bits(array, expected) for array in (actual, *samples)])
+        return np.where(is_known, 0.0, np.inf)
+    exact = np.uint64 if expected.dtype == np.uint64 else np.int64
+    runs = [array.astype(exact) for array in (actual, *samples)]
+    low, high, wanted = np.minimum.reduce(runs), np.maximum.reduce(runs), expected.astype(exact)
+    # Differences in f64 do not overflow; those of large neighbours are 0 there.
+    below, above, width = (
+        np.where(one < other, np.maximum(other.astype(np.float64) - one.astype(np.float64), 1.0), 0.0)
+        for one, other in ((wanted, low), (high, wanted), (low, high))
+    )
+    found: Array = np.maximum(below, above) / np.maximum(width, 0.5)
+    return found
+
+
+def _root_mean_square(vector: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(vector)))) if vector.size else 0.0

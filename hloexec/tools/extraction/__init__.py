@@ -1,0 +1,10 @@
+"""Extracting the part of a module that computes one instruction, with the values of one run.
+
+`slicing` selects the instructions; it runs nothing, so that other code that reduces modules can use it. `recording`
+runs the module up to the instruction, and records the values that enter the slice. `running.extract` does both.
+"""
+
+from hloexec.tools.extraction.running import Extraction, Rerun, extract
+from hloexec.tools.extraction.slicing import Slice, slice_module, slice_of
+
+__all__ = ["Extraction", "Rerun", "Slice", "extract", "slice_module", "slice_of"]

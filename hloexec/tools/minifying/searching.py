@@ -1,0 +1,248 @@
+"""Trying candidates: which is the first that still shows the failure, several at once, none twice.
+
+The first in the order in which they are offered is taken, whichever is judged first; so the number of jobs changes
+nothing but the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from threading import Event
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from hloexec.core.errors import HloError, ResourceError
+from hloexec.core.values import flat
+from hloexec.engine.exec.observers import Stages
+from hloexec.engine.exec.running import run_devices
+from hloexec.language.text import format as format_module
+from hloexec.language.verifier import verify
+from hloexec.ops.registry import Role, role_of
+from hloexec.tools.minifying.case import Case, counted, element_total
+from hloexec.tools.minifying.checking import Check
+from hloexec.tools.minifying.oracles import Oracle
+from hloexec.tools.minifying.processes import Ended
+
+Candidate: TypeAlias = Case | Callable[[], Case | None]
+"""A case, or what makes one; None, or an HloError, where there is none."""
+_Unit = TypeVar("_Unit")
+
+
+class OutOfTime(BaseException):
+    """Ends the search. No error, so nothing on the way may take it for one."""
+
+
+class Search:
+    """The smallest case so far, and what has been tried."""
+
+    def __init__(self, case: Case, oracle: Oracle, jobs: int, deadline: float | None, stages: Stages) -> None:
+        self.best = case
+        self.oracle = oracle
+        self.tried = 0
+        """How many cases were judged."""
+        self.accepted = 0
+        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 and isinstance(oracle, Check) else None
+        self._jobs = jobs
+        self._deadline = deadline
+        self._stages = stages
+        self._end_options: Mapping[str, Any] | None = None
+        self._is_end_required = False
+        self._known: set[bytes] = {_key(case)}
+        """What has been judged: those that hold became the best."""
+        self._steps = [case]
+        """The last case that was confirmed, and those that became the best after it."""
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def watch_ends(self, options: Mapping[str, Any]) -> None:
+        """Leave out what does not end here where that matters, if the given module does: a command that runs a module
+        would wait for it in vain. Where a command must hang, that always matters, as it would hang for another reason.
+        """
+        if isinstance(self.oracle, Check) and self.best.inputs is not None and _has_loop(self.best):
+            self._end_options = options if _ends(self.best, options) else None
+            self._is_end_required = self.oracle.outcome == "hang"
+
+    @contextmanager
+    def only_what_ends(self) -> Iterator[None]:
+        """While this is open, what does not end here is no candidate."""
+        before, self._is_end_required = self._is_end_required, True
+        try:
+            yield
+        finally:
+            self._is_end_required = before
+
+    def begin(self, name: str) -> None:
+        """Say what is being tried."""
+        self._stages.begin(f"{name}, {counted(self.best.module)} instructions left")
+
+    def first(self, candidates: Iterable[Candidate]) -> int | None:
+        """The number of the first candidate that shows the failure, which becomes the best case."""
+        offered = enumerate(candidates)
+        return self._first_of_many(offered) if self._pool is not None else self._first_in_turn(offered)
+
+    def any(self, candidates: Iterable[Candidate]) -> bool:
+        """Whether one of them does."""
+        return self.first(candidates) is not None
+
+    def confirm(self, is_kept: Callable[[Case], bool]) -> bool:
+        """Whether the best case shows what is asked of few cases only; else the last step becomes the best that does.
+
+        A step after which it does not show is found by bisection, and is not taken again.
+        """
+        steps = self._steps
+        is_confirmed = len(steps) == 1 or is_kept(self.best)
+        kept, lost = (len(steps) - 1, len(steps)) if is_confirmed else (0, len(steps) - 1)
+        while lost - kept > 1:
+            middle = (kept + lost) // 2
+            kept, lost = (middle, lost) if is_kept(steps[middle]) else (kept, middle)
+        self.best = steps[kept]
+        self._steps = [self.best]
+        return is_confirmed
+
+    def _first_in_turn(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
+        for number, candidate in offered:
+            case = self._made(candidate)
+            if case is not None:
+                self.tried += 1
+                if self._holds(case):
+                    return self._accept(case, number)
+        return None
+
+    def _first_of_many(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
+        """Checks that were begun too early are not counted, so that the counts are those of one after the other."""
+        assert self._pool is not None and isinstance(self.oracle, Check)
+        running: deque[tuple[int, Case, Future[Ended]]] = deque()
+        stop, rest = Event(), iter(offered)
+        try:
+            while True:
+                while len(running) < self._jobs and (following := next(rest, None)) is not None:
+                    case = self._made(following[1])
+                    if case is not None:
+                        running.append((following[0], case, self._pool.submit(self.oracle.run, case, stop)))
+                if not running:
+                    return None
+                number, case, future = running.popleft()
+                self.tried += 1
+                if self._shows(self.oracle, future):
+                    return self._accept(case, number)
+        finally:
+            stop.set()
+            for _, case, future in running:
+                future.cancel()
+                self._known.discard(_key(case))
+
+    def _made(self, candidate: Candidate) -> Case | None:
+        """A case that has not been tried yet, and is well-formed."""
+        if self._deadline is not None and time.perf_counter() > self._deadline:
+            raise OutOfTime
+        try:
+            case = candidate if isinstance(candidate, Case) else candidate()
+            if case is None:
+                return None
+            key = _key(case)
+            if key in self._known:
+                return None
+            self._known.add(key)
+            verify(case.module)
+            is_watched = self._is_end_required and self._end_options is not None and _has_loop(case)
+            if is_watched and not _ends(case, self._end_options or {}):
+                return None
+        except (HloError, RecursionError):
+            return None
+        return case
+
+    def _holds(self, case: Case) -> bool:
+        try:
+            return self.oracle.holds(case)
+        except (HloError, MemoryError, RecursionError):
+            return False
+
+    @staticmethod
+    def _shows(check: Check, future: Future[Ended]) -> bool:
+        try:
+            return check.shows(future.result())
+        except (HloError, MemoryError, RecursionError):
+            return False
+
+    def _accept(self, case: Case, number: int) -> int:
+        self.best = case
+        self._steps.append(case)
+        self.accepted += 1
+        self._stages.tick()
+        return number
+
+
+def _has_loop(case: Case) -> bool:
+    return any(role_of(each) is Role.WHILE for computation in case.module for each in computation)
+
+
+def _ends(case: Case, options: Mapping[str, Any]) -> bool:
+    """Whether its loops end within the iterations that they may have."""
+    if case.inputs is None:
+        return True
+    try:
+        run_devices(case.module, case.inputs, **options)
+    except ResourceError:
+        return False
+    except (HloError, MemoryError):
+        return True
+    return True
+
+
+def _key(case: Case) -> bytes:
+    """What two cases have in common that are the same."""
+    digest = hashlib.sha256(format_module(case.module).encode())
+    if case.other is not None:
+        digest.update(format_module(case.other).encode())
+    for row in case.inputs or ():
+        for value in row:
+            for leaf in flat(value):
+                if isinstance(leaf, np.ndarray):
+                    digest.update(leaf.tobytes())
+    return digest.digest()
+
+
+def size_of(case: Case) -> tuple[int, int]:
+    """Instructions, and elements of their results."""
+    return counted(case.module) + (0 if case.other is None else counted(case.other)), element_total(case)
+
+
+def reduced(
+    search: Search, units: Sequence[_Unit], make: Callable[[Sequence[_Unit]], Case | None], *, least: int = 0
+) -> list[_Unit]:
+    """A subset of units from which none of some size can be left out: those of which `make` makes the case.
+
+    Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002, algorithm ddmin):
+    a part alone, then all but a part, for smaller and smaller parts.
+    """
+    left, parts = list(units), 2
+    while len(left) > least and left:
+        parts = min(parts, len(left))
+        chunks = [left[len(left) * i // parts : len(left) * (i + 1) // parts] for i in range(parts)]
+        tried = [list(chunk) for chunk in chunks] if parts > 1 else []
+        tried += [
+            [unit for j, chunk in enumerate(chunks) if j != i for unit in chunk]
+            for i in reversed(range(parts))
+            if parts != 2
+        ]
+        if least == 0 and parts == len(left) == 1:
+            tried = [[]]
+        found = search.first([partial(make, kept) for kept in tried])
+        if found is not None:
+            is_alone = parts > 1 and found < parts
+            left = tried[found]
+            parts = 2 if is_alone else max(parts - 1, 2)
+        elif parts >= len(left):
+            break
+        else:
+            parts = min(2 * parts, len(left))
+    return left

@@ -1,0 +1,255 @@
+"""Simpler values: inputs and constants of zeros, ones and short numbers, common element types, and no annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.core.dtypes import ELEMENT_TYPES, Kind, element_type_of
+from hloexec.core.ir import (
+    ArrayShape,
+    BufferShape,
+    Computation,
+    Instruction,
+    Literal,
+    Module,
+    Shape,
+    TupleShape,
+    leaf_shapes,
+)
+from hloexec.core.values import Array, Value, flat, mapped
+from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.registry import Role, role_of
+from hloexec.tools.minifying.case import Case
+from hloexec.tools.minifying.searching import Search
+
+_COMMON = {Kind.SIGNED: "s32", Kind.UNSIGNED: "u32", Kind.FLOAT: "f32", Kind.COMPLEX: "c64"}
+"""The element type that stands for those of its kind."""
+
+
+def _zeros(array: Array) -> Array:
+    return np.zeros_like(array)
+
+
+def _ones(array: Array) -> Array:
+    return np.ones_like(array)
+
+
+def _same(array: Array) -> Array:
+    """The element of the largest magnitude, everywhere."""
+    if not array.size or array.dtype.kind == "b":
+        return array
+    sizes = np.abs(convert(array, ELEMENT_TYPES["f32"])) if array.dtype.kind != "c" else np.abs(array)
+    return np.full_like(array, array.reshape(-1)[int(np.argmax(np.nan_to_num(sizes)))])
+
+
+def _short(array: Array) -> Array:
+    """Of floats two significant digits in binary: -1.5, 0.75, 2 and the like."""
+    entry = element_type_of(array.dtype)
+    if not entry.is_floating:
+        return array
+    fractions, exponents = np.frexp(convert(array, ELEMENT_TYPES["f64"]))
+    return convert(np.ldexp(np.round(fractions * 4) / 4, exponents), entry)
+
+
+def _shorter(array: Array) -> Array:
+    entry = element_type_of(array.dtype)
+    if not entry.is_floating:
+        return array
+    return convert(np.round(convert(array, ELEMENT_TYPES["f64"])), entry)
+
+
+_SIMPLER: tuple[Callable[[Array], Array], ...] = (_zeros, _ones, _same, _shorter, _short)
+"""From the simplest on."""
+
+
+def simple_inputs(search: Search) -> None:
+    """Inputs of zeros, ones, one number or short numbers, as far as the failure allows."""
+    if search.best.inputs is None:
+        return
+    search.begin("inputs")
+    everything = range(len(search.best.module.entry.parameters))
+    for numbers in (list(everything), *([number] for number in everything)):
+        case = search.best
+        search.any(_simpler_inputs(case, numbers))
+
+
+def _simpler_inputs(case: Case, numbers: Sequence[int]) -> Iterator[Case]:
+    """The case with simpler inputs, up to those that it has."""
+    for how in _SIMPLER:
+        made = _with_inputs(case, numbers, how)
+        if all(map(_are_same, flat_rows(made), flat_rows(case))):
+            return
+        yield made
+
+
+def flat_rows(case: Case) -> list[Array]:
+    """The arrays of all inputs."""
+    return [leaf for row in case.inputs or () for value in row for leaf in flat(value) if isinstance(leaf, np.ndarray)]
+
+
+def _are_same(ours: Array, theirs: Array) -> bool:
+    return ours.tobytes() == theirs.tobytes()
+
+
+def _with_inputs(case: Case, numbers: Sequence[int], how: Callable[[Array], Array]) -> Case:
+    assert case.inputs is not None
+    rows = [[_mapped(value, how) if i in numbers else value for i, value in enumerate(row)] for row in case.inputs]
+    return attrs.evolve(case, inputs=rows)
+
+
+def _mapped(value: Value, how: Callable[[Array], Array]) -> Value:
+    found: Value = mapped(value, lambda leaf: how(leaf) if isinstance(leaf, np.ndarray) else leaf)
+    return found
+
+
+def simple_constants(search: Search) -> None:
+    """The same of constants, one after the other."""
+    search.begin("constants")
+    places = [
+        (computation.name, each.name)
+        for computation in search.best.module
+        for each in computation
+        if role_of(each) is Role.CONSTANT
+    ]
+    for place in places:
+        case = search.best
+        if case.module.by_name.get(place[0]) is not None and place[1] in case.module.by_name[place[0]].by_name:
+            with search.only_what_ends():
+                search.any(_simpler_constants(case, place))
+
+
+def _simpler_constants(case: Case, place: tuple[str, str]) -> Iterator[Case]:
+    """The case with a simpler constant, up to the one that it has."""
+    literal: Literal = case.module.by_name[place[0]].by_name[place[1]].attributes.literal
+    if literal.is_elided or not isinstance(literal.value, np.ndarray) or not isinstance(literal.shape, ArrayShape):
+        return
+    for how in _SIMPLER:
+        simpler = Literal.from_array(how(literal.value), literal.shape)
+        if simpler == literal:
+            return
+        yield _with_constant(case, place, simpler)
+
+
+def _with_constant(case: Case, place: tuple[str, str], simpler: Literal) -> Case:
+    def changed(computation: Computation, each: Instruction) -> Instruction:
+        is_it = (computation.name, each.name) == place
+        return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=simpler)) if is_it else each
+
+    return attrs.evolve(case, module=_mapped_module(case.module, changed))
+
+
+def _mapped_module(module: Module, change: Callable[[Computation, Instruction], Instruction]) -> Module:
+    computations = tuple(
+        attrs.evolve(each, instructions=tuple(change(each, instruction) for instruction in each), span=None)
+        for each in module
+    )
+    return attrs.evolve(module, computations=computations, source=None)
+
+
+def common_types(search: Search) -> None:
+    """The usual element type of each kind in place of wider and narrower ones, everywhere at once."""
+    search.begin("element types")
+    search.any([lambda: _with_types(search.best, dict(_types_of(search.best)))])
+    for before, after in list(_types_of(search.best)):
+        case = search.best
+        search.any([partial(_with_types, case, {before: after})])
+
+
+def _types_of(case: Case) -> Iterator[tuple[str, str]]:
+    """The element types in the module, with the usual ones of their kinds where they are others."""
+    found = {
+        leaf.array_shape.element_type
+        for module in (case.module, case.other)
+        if module is not None
+        for computation in module
+        for instruction in computation
+        for _, leaf in leaf_shapes(instruction.shape)
+    }
+    for entry in sorted(found, key=lambda each: each.name):
+        if (usual := _COMMON.get(entry.kind)) is not None and usual != entry.name:
+            yield entry.name, usual
+
+
+def _with_types(case: Case, types: dict[str, str]) -> Case | None:
+    if not types:
+        return None
+
+    def shape(before: Shape) -> Shape:
+        if isinstance(before, TupleShape):
+            return TupleShape(tuple(map(shape, before.elements)))
+        if isinstance(before, BufferShape):
+            return before
+        usual = types.get(before.element_type.name)
+        return before if usual is None else before.with_element_type(ELEMENT_TYPES[usual])
+
+    def literal(before: Literal) -> Literal:
+        after = shape(before.shape)
+        if isinstance(before.value, tuple):
+            return Literal(after, tuple(map(literal, before.value)))
+        if before.value is None or after == before.shape or not isinstance(after, ArrayShape):
+            return before if before.value is not None else Literal(after, None)
+        return Literal.from_array(convert(before.value, after.element_type), after)
+
+    def changed(_: Computation, each: Instruction) -> Instruction:
+        attributes: Any = each.attributes
+        if role_of(each) is Role.CONSTANT:
+            attributes = attrs.evolve(attributes, literal=literal(attributes.literal))
+        return attrs.evolve(each, shape=shape(each.shape), attributes=attributes, original_value=None, statistics=None)
+
+    def array(before: Array) -> Array:
+        usual = types.get(element_type_of(before.dtype).name)
+        return before if usual is None else convert(before, ELEMENT_TYPES[usual])
+
+    rows = None if case.inputs is None else [[_mapped(value, array) for value in row] for row in case.inputs]
+    other = None if case.other is None else _mapped_module(case.other, changed)
+    module = attrs.evolve(_mapped_module(case.module, changed), entry_computation_layout=None)
+    return attrs.evolve(case, module=module, inputs=rows, other=other)
+
+
+def no_annotations(search: Search) -> None:
+    """Leave out what changes no value: metadata, layouts, shardings, configs and the header's attributes."""
+    search.begin("annotations")
+    if search.any([lambda: _plain(search.best, _ANNOTATIONS)]):
+        return
+    for name in _ANNOTATIONS:
+        case = search.best
+        search.any([partial(_plain, case, (name,))])
+
+
+_ANNOTATIONS = (
+    "metadata sharding frontend_attributes original_value statistics parameter_replication backend_config layout"
+).split()
+
+
+def _plain(case: Case, names: Sequence[str]) -> Case:
+    fields: dict[str, Any] = {name: None for name in names if name != "layout"}
+
+    def changed(_: Computation, each: Instruction) -> Instruction:
+        if role_of(each) is Role.CUSTOM_CALL:
+            kept = {name: value for name, value in fields.items() if name != "backend_config"}
+            return attrs.evolve(each, **kept)
+        found = attrs.evolve(each, **fields)
+        return attrs.evolve(found, shape=_without_layout(each.shape)) if "layout" in names else found
+
+    def plain(module: Module) -> Module:
+        header: dict[str, Any] = {}
+        if "metadata" in names:
+            header["stack_frames"] = None
+        if "frontend_attributes" in names:
+            header["frontend_attributes"] = None
+        if "layout" in names:
+            header["entry_computation_layout"] = None
+        return attrs.evolve(_mapped_module(module, changed), **header)
+
+    return attrs.evolve(case, module=plain(case.module), other=None if case.other is None else plain(case.other))
+
+
+def _without_layout(shape: Shape) -> Shape:
+    if isinstance(shape, TupleShape):
+        return TupleShape(tuple(map(_without_layout, shape.elements)))
+    return attrs.evolve(shape, layout=None) if isinstance(shape, ArrayShape) else shape

@@ -1,0 +1,215 @@
+"""Symptoms: which elements of the result of one run of an instruction lost their value there, and how.
+
+- *overflow*, *pole*, *invalid*: the element is an infinity or NaN, and every operand's element at its place is finite
+  (for instructions that are not elementwise: all elements of all operands). A pole is a place where the function itself
+  is infinite: x/0, log 0, rsqrt 0; every other infinity is an overflow. Where an operand is infinite already, an
+  infinity does not count: masks and initial values of reductions are intended.
+- *nan*: the element is NaN, no operand's is, but some are infinite: ∞ − ∞, 0 · ∞, a softmax over nothing but −∞.
+- *literal*: an elementwise instruction, mostly a select, brings the NaN of a constant among values: no operand's
+  element is NaN but those of operands that constants alone have made. So frameworks say that a factorization failed.
+- *saturation*: a convert gives the largest (least) value of its result type for an operand beyond it.
+- *underflow*: the element is zero though what it approximates is not: a convert, reduce-precision, exponential,
+  multiply, divide or power of operands that are not zero (and not infinite).
+- *cancellation*: r = a + b or a − b is not zero, but no larger than the rounding errors that a and b may carry:
+  |r| ≤ u_a·|a| + u_b·|b|, where u is the unit roundoff 2^(−p) of the operand's type with p bits of significand. An
+  operand that was converted from a narrower type has that type's u. By Sterbenz' lemma r is then exact, and all of its
+  bits stem from bits that are rounding errors. (a = b gives an exact 0, which does not count: x − max(x).)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hloexec.analysis.numerics.statistics import leaves
+from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.ir import ArrayShape, Computation, Instruction
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.engine.exec.observers import Event
+from hloexec.ops.common import is_inexact, widen
+from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import find_opcode
+from hloexec.tools.nan_search.magnitudes import Range
+
+CHECKS = ("overflow", "underflow", "cancellation")
+"""What may be looked for besides NaN and infinities."""
+
+
+@frozen(eq=False)
+class Symptom:
+    """What went wrong in one leaf of an instruction's value."""
+
+    kind: str
+    reason: str
+    index: tuple[int, ...]
+    """The leaf."""
+    bad: Array
+    """Which elements, as preds."""
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.bad))
+
+
+def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Symptom | None:
+    """Where an instruction made NaN or infinities; `ranges` has the range of an array, None for integers."""
+
+    def known_finite(array: Array) -> bool:
+        return (found := ranges(array)) is None or found.is_finite
+
+    instruction = event.instruction
+    entry = find_opcode(instruction.opcode)
+    operands = [leaf for value in event.operands for _, leaf in leaves(value) if is_inexact(leaf)]
+    is_elementwise = entry is not None and entry.is_elementwise
+    for index, leaf in leaves(event.value):
+        if not is_inexact(leaf) or known_finite(leaf):
+            continue
+        value = widen(leaf)
+        if all(known_finite(operand) for operand in operands):
+            bad = ~np.isfinite(value)
+            return Symptom(*_described(instruction, event, value, bad), index, bad)
+        finite = np.ones(value.shape, np.bool_)
+        without_nan = np.ones(value.shape, np.bool_)
+        for operand in map(widen, operands):
+            if is_elementwise and operand.shape in ((), value.shape):
+                finite &= np.isfinite(operand)
+                without_nan &= ~np.isnan(operand)
+            else:
+                finite &= bool(np.isfinite(operand).all())
+                without_nan &= not bool(np.isnan(operand).any())
+        bad = ~np.isfinite(value) & finite
+        if bad.any():
+            return Symptom(*_described(instruction, event, value, bad), index, bad)
+        bad = np.isnan(value) & without_nan
+        if bad.any():
+            return Symptom("nan", _of_infinities(instruction), index, bad)
+    return None
+
+
+def nan_count(value: Array, symptom: Symptom) -> int:
+    """How many of the elements with a symptom are NaN."""
+    return int(np.count_nonzero(np.isnan(widen(value)) & symptom.bad)) if is_inexact(value) else 0
+
+
+def nan_of_constants(event: Event, are_constant: Sequence[bool]) -> Symptom | None:
+    """Where an elementwise instruction has NaN of constants alone; `are_constant` says so of each operand."""
+    entry = find_opcode(event.instruction.opcode)
+    value = event.value
+    if entry is None or not entry.is_elementwise or all(are_constant) or not any(are_constant) or not is_inexact(value):
+        return None
+    bad = np.isnan(widen(value))
+    for operand, is_constant in zip(event.operands, are_constant, strict=True):
+        if not is_constant and is_inexact(operand):
+            bad &= ~np.isnan(widen(operand))
+    return Symptom("literal", "NaN of a constant", (), bad) if bad.any() else None
+
+
+def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:
+    """The kind and the reason for elements that are nonfinite although the operands are finite."""
+    traits = traits_of(instruction)
+    are_nan = np.isnan(value[bad])
+    if not are_nan.all():
+        also = f" or {traits.invalid}" if traits.invalid and are_nan.any() else ""
+        if traits.pole is not None:
+            operand = event.operands[traits.pole.operand]
+            assert isinstance(operand, np.ndarray)
+            there = traits.pole.is_at(widen(operand))
+            if (np.broadcast_to(there, bad.shape)[bad] & np.isinf(value[bad])).any():
+                return "pole", traits.pole.reason + also
+        return "overflow", f"overflow of {_type_name(instruction)}{also}"
+    if traits.converts:
+        return "overflow", f"overflow of {_type_name(instruction)}, which has no infinity"
+    entry = find_opcode(instruction.opcode)
+    if traits.invalid is not None or (entry is not None and entry.is_elementwise):
+        return "invalid", traits.invalid or "invalid operation"
+    return "invalid", "invalid operation, or overflow in both directions on the way"
+
+
+def _of_infinities(instruction: Instruction) -> str:
+    """The operation on infinities that has no number as its result."""
+    traits = traits_of(instruction)
+    sums = {"∞ − ∞": traits.cancels, "0 · ∞": traits.is_product, "∞ / ∞": traits.is_quotient}
+    if traits.contraction is not None:
+        return "0 · ∞, or ∞ − ∞, in a sum of products"
+    return next((reason for reason, is_so in sums.items() if is_so), "NaN out of infinities")
+
+
+def _type_name(instruction: Instruction) -> str:
+    shape = instruction.shape
+    return str(shape.element_type) if isinstance(shape, ArrayShape) else "its type"
+
+
+def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
+    """Where an instruction lost a number: the first of `checks` that at least `share` of the elements fail."""
+    instruction, value = event.instruction, event.value
+    if not isinstance(value, np.ndarray) or not value.size or not event.operands:
+        return None
+    operands = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
+    arrays: list[Any] = [
+        np.broadcast_to(widen(operand), value.shape) for operand in operands if operand.shape in ((), value.shape)
+    ]
+    if len(arrays) < len(event.operands):
+        return None
+    found: list[tuple[str, str, Array]] = []
+    traits = traits_of(instruction)
+    with np.errstate(all="ignore"):
+        if "overflow" in checks and traits.converts:
+            its_type = element_type_of(value.dtype)
+            found.append(("saturation", f"beyond the range of {its_type}", _saturated(arrays[0], its_type)))
+        if "underflow" in checks and traits.nonzero is not None and is_inexact(value):
+            found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (widen(value) == 0)))
+        if "cancellation" in checks and traits.cancels and is_inexact(value):
+            bad = _cancelled(event.computation, instruction, arrays, widen(value))
+            found.append(("cancellation", "all significant digits cancel", bad))
+    for kind, reason, bad in found:
+        count = np.count_nonzero(bad)
+        if count and count >= share * bad.size:
+            return Symptom(kind, reason, (), np.asarray(bad))
+    return None
+
+
+def _saturated(operand: Array, its_type: ElementType) -> Array:
+    """Elements that lie beyond the range of a convert's result type and were given its limits."""
+    if its_type.is_integral and operand.dtype.kind == "f":
+        # What is cut to an integer within the range still fits. f64 holds operands and limits, which are powers of two.
+        low, high = its_type.integer_range
+        cut = np.trunc(operand.astype(np.float64))
+        return np.isfinite(operand) & ((cut < low) | (cut >= high + 1))
+    if its_type.is_floating and not its_type.has_inf and not its_type.has_nan and operand.dtype.kind not in "bc":
+        return np.isfinite(operand) & (np.abs(operand) > _limit(its_type))
+    return np.zeros(operand.shape, np.bool_)
+
+
+def _limit(its_type: ElementType) -> float:
+    """Half a step beyond the largest value: what is nearer to it rounds to it."""
+    largest = float(ml_dtypes.finfo(its_type.storage).max)
+    return largest + 2.0 ** (math.frexp(largest)[1] - 2 - its_type.mantissa_bits)
+
+
+def _cancelled(computation: Computation, instruction: Instruction, operands: Sequence[Any], value: Array) -> Array:
+    """Elements that are no larger than the rounding errors that the operands may carry."""
+    errors = np.zeros(value.shape, np.float64)
+    if value.dtype.kind == "c":
+        return np.zeros(value.shape, np.bool_)
+    finite = np.isfinite(value) & (value != 0)
+    for name, operand in zip(instruction.operands, operands, strict=True):
+        # In f64 the bound is exact for every narrower type, and for f64 but for its own last bit.
+        errors += np.abs(operand.astype(np.float64)) * _roundoff(computation, computation.by_name[name])
+        finite &= np.isfinite(operand)
+    return np.asarray(finite & (np.abs(value) <= errors))
+
+
+def _roundoff(computation: Computation, instruction: Instruction) -> float:
+    """Unit roundoff of a value: its type's, or that of a narrower one that it was converted from."""
+    found = 0.0
+    while isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_floating:
+        found = max(found, 2.0 ** -(instruction.shape.element_type.mantissa_bits + 1))
+        if not traits_of(instruction).converts:
+            break
+        instruction = computation.by_name[instruction.operands[0]]
+    return found

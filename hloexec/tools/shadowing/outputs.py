@@ -1,0 +1,259 @@
+"""The error of each leaf of a result: how many digits are right, and where the rest went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.precision import unit_roundoff
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.ops.threads import in_blocks
+from hloexec.tools.shadowing.computing.elements import first_places, subtracted, taken
+from hloexec.tools.shadowing.computing.pending import ranges_of, together
+from hloexec.tools.shadowing.computing.ranges import BLOCK, row_by_row
+from hloexec.tools.shadowing.kinds import is_finite
+from hloexec.tools.shadowing.store import Shadow, wide
+
+_SAMPLE = 1 << 14
+"""Elements of a leaf of which the median is taken."""
+_HUGE = 1e300
+
+
+@frozen
+class LeafError:
+    """The rounding error of a leaf of the result, as its shadow shows it."""
+
+    index: tuple[int, ...]
+    devices: tuple[int, ...]
+    element_type: ElementType
+    dimensions: tuple[int, ...]
+    relative_error: float
+    """The root of the sum of squared errors, relative to that of the exact values; but for elements that are lost."""
+    digits: float | None
+    """Significant decimal digits of the median element, from 0 (the error is at least as large as the exact number) to
+    those of the type; of zeros and integers there is nothing to tell: None."""
+    worst_digits: float | None
+    """Those of the worst element: 0 where the error is at least as large as the number."""
+    worst_index: tuple[int, ...] | None
+    """Where that is."""
+    worst_value: float | None
+    worst_exact: float | None
+    lost: int
+    """How many elements are infinite or NaN and should not be."""
+    shares: Mapping[int, float]
+    """By the number of a place, its share of the squared error."""
+    lost_shares: Mapping[int, float]
+    unit: float
+    """The largest unit roundoff of the types that the error was made in."""
+
+    @property
+    def is_more_than_rounding(self) -> bool:
+        """Whether its error, as a whole, exceeds eight units of roundoff of the types that it was made in, or elements
+        are lost."""
+        return self.unit > 0 and bool(self.lost or self.relative_error > 8 * self.unit)
+
+    @property
+    def weight(self) -> float:
+        """How much the error of this output counts beside that of others: what part of the digits of the type that it
+        was made in has gone, as if all types had 24 bits, as a squared error."""
+        if not self.relative_error > 0 or not self.unit > 0:
+            return 0.0
+        bits = -math.log2(self.unit)
+        gone = math.log2(max(1.0, self.relative_error / self.unit)) / bits
+        return float(4.0 ** (24 * min(gone, 1.0)))
+
+
+def digits_of(errors: Array, exact: Array, entry: ElementType) -> Array:
+    """Significant decimal digits, −log₁₀ |error / exact|, between 0 and those of the type; NaN where exact is 0."""
+    most = -math.log10(unit_roundoff(entry))
+    with np.errstate(all="ignore"):
+        relative = np.abs(errors) / np.abs(exact)
+        found = np.where(relative > 0, -np.log10(relative), most)
+    found = np.where(np.isfinite(np.abs(errors)), found, 0.0)
+    found = np.where((exact == 0) & (errors == 0), np.nan, found)
+    return np.clip(found, 0.0, most)
+
+
+def leaf_errors(
+    devices: tuple[int, ...], leaves: Sequence[tuple[tuple[int, ...], Array, Shadow | None]]
+) -> list[LeafError]:
+    """The errors of a result's leaves, each with its index and its shadow; integers and preds have none."""
+    measured: dict[int, _Measured] = {}
+    waiting = [
+        number for number, (_, _, shadow) in enumerate(leaves) if shadow is not None and shadow.pending is not None
+    ]
+    pairs = [(leaves[number][1], leaves[number][2]) for number in waiting]
+    for numbers in together(
+        [shadow.pending for _, shadow in pairs if shadow is not None and shadow.pending is not None]
+    ):
+        for number, found in zip(numbers, _measured_at_once([pairs[number] for number in numbers]), strict=True):
+            if found is not None:
+                measured[waiting[number]] = found
+    return [
+        _leaf_error(index, devices, value, shadow, measured.get(number))
+        for number, (index, value, shadow) in enumerate(leaves)
+    ]
+
+
+@frozen
+class _Measured:
+    """What a leaf's error is made from, or a part of it."""
+
+    scale: float
+    """The sum of the squares of the exact numbers, but for elements that are lost."""
+    energy: float
+    """That of the errors."""
+    worst: float
+    """The largest relative error."""
+    place: int
+    error: float
+    exact: float
+    """What is there; of complex numbers the absolute values."""
+    errors: Array
+    exacts: Array
+    """Those of a sample."""
+
+
+def _leaf_error(
+    index: tuple[int, ...], devices: tuple[int, ...], value: Array, shadow: Shadow | None, measured: _Measured | None
+) -> LeafError:
+    entry = element_type_of(value.dtype)
+    known: Mapping[int, float] = {}
+    if shadow is None or not value.size:
+        most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
+        return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
+    if measured is None and shadow.pending is not None:
+        shadow.settle()
+    found = measured or _measured_of_data(value, shadow)
+    every = digits_of(found.errors, found.exacts, entry)
+    every = every[~np.isnan(every)]
+    lowest = digits_of(np.array([found.error]), np.array([found.exact]), entry)
+    value_there = wide(taken(value, np.array([found.place])))[0]
+    exact_there = found.exact if measured is not None else _exact_there(value, shadow, found.place)
+    return LeafError(
+        index=index,
+        devices=devices,
+        element_type=entry,
+        dimensions=value.shape,
+        relative_error=min(1.0, math.sqrt(found.energy / found.scale)) if found.scale > 0 else float(found.energy > 0),
+        digits=float(np.median(every)) if every.size else None,
+        worst_digits=None if np.isnan(lowest[0]) else float(lowest[0]),
+        worst_index=tuple(map(int, np.unravel_index(found.place, value.shape))),
+        worst_value=float(abs(value_there) if value.dtype.kind == "c" else value_there),
+        worst_exact=exact_there,
+        lost=shadow.lost,
+        shares=shadow.blame.shares,
+        lost_shares=shadow.blame.lost,
+        unit=shadow.blame.unit,
+    )
+
+
+def _measured_at_once(leaves: Sequence[tuple[Array, Shadow | None]]) -> list[_Measured | None]:
+    """What shadows say that are pending, without keeping them; None where numbers are too large for that."""
+    pendings = [shadow.pending for _, shadow in leaves if shadow is not None and shadow.pending is not None]
+    exact = ranges_of(pendings)
+    flats = [row_by_row(value) for value, _ in leaves]
+    size = flats[0].size
+    seen: list[list[tuple[_Measured, Array]]] = [[] for _ in range(-(-size // BLOCK))]
+
+    def work(start: int, stop: int) -> None:
+        for flat, numbers in zip(flats, exact(start, stop), strict=True):
+            errors, vanished = subtracted(numbers, flat[start:stop])
+            exacts = np.broadcast_to(numbers, errors.shape)
+            seen[start // BLOCK].append((_measured(errors, exacts, start, size), vanished))
+
+    in_blocks(work, size, BLOCK)
+    found: list[_Measured | None] = []
+    for number, (pending, (value, shadow)) in enumerate(zip(pendings, leaves, strict=True)):
+        its = _joined([parts[number][0] for parts in seen])
+        if shadow is None or not (its.energy < _HUGE and its.scale < _HUGE):
+            found.append(None)
+            continue
+        vanished = first_places((place * BLOCK, parts[number][1]) for place, parts in enumerate(seen))
+        start = BLOCK * max(range(len(seen)), key=lambda place: seen[place][number][0].energy)
+        where = start, min(size, start + BLOCK)
+        shadow.blame = pending.corrected(value, shadow, its.energy, where, vanished) or shadow.blame
+        found.append(its)
+    return found
+
+
+def _measured_of_data(value: Array, shadow: Shadow) -> _Measured:
+    flat, data = row_by_row(value), row_by_row(shadow.data)
+    parts: list[Any] = [None] * -(-flat.size // BLOCK)
+
+    def work(start: int, stop: int) -> None:
+        errors, exact = _errors(flat[start:stop], data[start:stop], shadow.is_whole)
+        parts[start // BLOCK] = _measured(errors, exact, start, flat.size)
+
+    in_blocks(work, flat.size, BLOCK)
+    return _joined(parts)
+
+
+def _measured(errors: Array, exact: Array, start: int, size: int) -> _Measured:
+    """What the elements of a flat array from one place on say."""
+    step = max(1, size // _SAMPLE)
+    some = slice((step // 2 - start) % step, None, step)
+    with np.errstate(all="ignore"):
+        sizes, amounts = np.abs(exact), np.abs(errors)
+        scale, energy = _squared(sizes if is_finite(amounts) else sizes[amounts < np.inf]), _squared(amounts)
+        ratios = np.divide(amounts, sizes, out=sizes)
+        largest = int(np.argmax(ratios))
+        if np.isnan(ratios[largest]):
+            ratios[np.isnan(ratios)] = 0
+            largest = int(np.argmax(ratios))
+    return _Measured(
+        scale,
+        energy,
+        float(ratios[largest]),
+        start + largest,
+        float(amounts[largest]),
+        float(exact[largest].real if errors.dtype.kind != "c" else abs(exact[largest])),
+        errors[some].copy(),
+        exact[some].copy(),
+    )
+
+
+def _squared(sizes: Array) -> float:
+    """The sum of the squares of finite numbers, none larger than `_HUGE`."""
+    found = float(np.vdot(sizes, sizes))
+    return found if math.isfinite(found) else float(np.minimum(sizes[sizes < np.inf] ** 2, _HUGE).sum())
+
+
+def _joined(parts: Sequence[_Measured]) -> _Measured:
+    worst = max(parts, key=lambda part: part.worst)
+    return attrs.evolve(
+        worst,
+        scale=sum(part.scale for part in parts),
+        energy=sum(part.energy for part in parts),
+        errors=np.concatenate([part.errors for part in parts]),
+        exacts=np.concatenate([part.exacts for part in parts]),
+    )
+
+
+def _errors(values: Array, data: Array, is_whole: bool) -> tuple[Array, Array]:
+    """The errors of some elements, infinite where they are lost, and the exact numbers."""
+    numbers = wide(values)
+    with np.errstate(all="ignore"):
+        if not is_whole:
+            errors = data.astype(numbers.dtype, copy=False)
+            return errors, numbers + errors
+        errors = data - numbers
+        alike = ~np.isfinite(numbers) & ~np.isfinite(data)
+        errors[alike] = 0
+        exact = np.where(np.isfinite(data), data, 0)
+        errors[~np.isfinite(errors)] = np.inf
+        return errors, exact
+
+
+def _exact_there(value: Array, shadow: Shadow, place: int) -> float:
+    """An element of a shadow; of complex numbers its absolute value."""
+    where = np.array([place])
+    data = taken(shadow.data, where)[0]
+    exact = data if shadow.is_whole else wide(taken(value, where))[0] + data
+    return float(exact) if value.dtype.kind != "c" else float(abs(exact))

@@ -1,0 +1,195 @@
+"""The devices of a module as a grid of axes, some of which get shorter.
+
+Device numbers count along the axes, major to minor. A list of numbers is *regular* if it is a sum of multiples of
+coordinates: groups of collectives, the tiles of shardings, and what devices compute from their number are. What a
+regular list steps over says where one axis ends and the next begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise, product
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.core.structs import frozen
+
+Run: TypeAlias = tuple[int, int]
+"""So many numbers, each larger than the one before by a step."""
+Block: TypeAlias = tuple[int, ...]
+"""Axes of a grid, major to minor."""
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def runs_of(numbers: Sequence[int] | Numbers) -> list[Run] | None:
+    """The runs of which a regular list of numbers consists, major to minor; None where it is not regular."""
+    rest = np.asarray(numbers, np.int64)
+    found: list[Run] = []
+    while rest.size > 1:
+        step = int(rest[1] - rest[0])
+        length = next((size for size in _lengths(rest.size) if _has_runs(rest, size, step)), 0)
+        if not length:
+            return None
+        found.append((length, step))
+        rest = rest[::length]
+    return found[::-1]
+
+
+def _lengths(count: int) -> Iterator[int]:
+    """The divisors of a number but 1, the largest first."""
+    return (size for size in range(count, 1, -1) if count % size == 0)
+
+
+def _has_runs(numbers: Numbers, length: int, step: int) -> bool:
+    rows = numbers.reshape(-1, length)
+    return bool((rows == rows[:, :1] + step * np.arange(length)).all())
+
+
+@frozen
+class Grid:
+    """Axes of the sizes given, major to minor."""
+
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of_cuts(cls, count: int, cuts: Sequence[int]) -> Grid:
+        """The grid whose axes end at these numbers, each of which divides the next."""
+        bounds = sorted({1, count, *cuts})
+        return cls(tuple(high // low for low, high in pairwise(bounds))[::-1])
+
+    @property
+    def count(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def every(self) -> Block:
+        return tuple(range(len(self.sizes)))
+
+    def stride(self, axis: int) -> int:
+        return prod(self.sizes[axis + 1 :])
+
+    def size(self, block: Block) -> int:
+        return prod(self.sizes[axis] for axis in block)
+
+    def coordinates(self, device: int) -> tuple[int, ...]:
+        return tuple(device // self.stride(axis) % size for axis, size in enumerate(self.sizes))
+
+    def index(self, block: Block) -> Numbers:
+        """Of each device, its number along a block of axes."""
+        found = np.zeros(self.count, np.int64)
+        for axis in block:
+            found = found * self.sizes[axis] + np.arange(self.count) // self.stride(axis) % self.sizes[axis]
+        return found
+
+    def along(self, numbers: Sequence[int] | Numbers) -> Block | None:
+        """The axes along which a list of devices runs, each of them as a whole; None where it does not."""
+        runs = runs_of(numbers)
+        if runs is None:
+            return None
+        found: list[int] = []
+        for length, step in runs:
+            part = [axis for axis in self.every if step <= self.stride(axis) < step * length]
+            if step < 1 or not part or self.stride(part[-1]) != step or self.size(tuple(part)) != length:
+                return None
+            found += part
+        return tuple(found)
+
+    def weights(self, values: Numbers) -> list[int] | None:
+        """Of a value for each device that is a sum of multiples of coordinates, the multiple for each axis."""
+        found = []
+        for axis in self.every:
+            found.append(int(values[self.stride(axis)] - values[0]) if self.sizes[axis] > 1 else 0)
+        total = values[0] + sum(weight * self.index((axis,)) for axis, weight in enumerate(found))
+        return found if np.array_equal(np.broadcast_to(total, values.shape), values) else None
+
+    def counting(self, values: Numbers) -> tuple[Block, int] | None:
+        """The block along which a value for each device counts, and its step."""
+        weights = self.weights(values)
+        if weights is None or values[0] != 0 or min(weights, default=0) < 0:
+            return None
+        axes = sorted((axis for axis in self.every if weights[axis]), key=lambda axis: -weights[axis])
+        if not axes:
+            return None
+        step = weights[axes[-1]]
+        block = tuple(axes)
+        return (block, step) if np.array_equal(values, self.index(block) * step) else None
+
+    def rotating(self, values: Numbers) -> tuple[Block, int, int] | None:
+        """The neighbouring axes along which a value for each device counts from a shift on and around, and its step."""
+        for first, last in combinations(range(len(self.sizes) + 1), 2):
+            block = tuple(range(first, last))
+            size = self.size(block)
+            step = int(values.max()) // max(1, size - 1)
+            if size < 2 or step < 1 or values[0] < 0:
+                continue
+            shift = int(values[0]) // step
+            if np.array_equal((self.index(block) + shift) % size * step, values):
+                return block, shift, step
+        return None
+
+    def block_of(self, values: Numbers) -> Block | None:
+        """The axes along which a value for each device counts, from wherever it starts."""
+        counting = self.counting(values) or self.counting(values - values.min()) or self.rotating(values)
+        return None if counting is None else counting[0]
+
+
+@frozen
+class Shorter:
+    """A grid, and the same grid with shorter axes: devices with coordinates that are left keep them."""
+
+    before: Grid
+    after: Grid
+
+    def kept(self) -> Numbers:
+        """The old numbers of the devices of the new grid, in their new order."""
+        coordinates = product(*map(range, self.after.sizes))
+        strides = [self.before.stride(axis) for axis in self.before.every]
+        return np.array([sum(map(int.__mul__, each, strides)) for each in coordinates], np.int64)
+
+    def renumbered(self, devices: Sequence[int]) -> tuple[int, ...]:
+        """The devices of a list that are left, by their new numbers."""
+        new = {int(old): number for number, old in enumerate(self.kept())}
+        return tuple(new[device] for device in devices if device in new)
+
+    def changes(self, block: Block) -> bool:
+        return self.before.size(block) != self.after.size(block)
+
+    def expected(self, values: Numbers) -> Numbers | None:
+        """What devices of the new grid should compute where those of the old one computed `values`; None if unclear.
+
+        What counts along axes does so still; what is the same along the axes that get shorter stays; a number that goes
+        around does so after fewer devices.
+        """
+        counting = self.before.counting(values - values[0])
+        if counting is not None:
+            return self.after.index(counting[0]) * counting[1] + int(values[0])
+        weights = self.before.weights(values)
+        if weights is not None and sum(map(bool, weights)) <= 1:
+            return values[self.kept()]
+        unchanged = self._unchanged(values)
+        return self._rotated(values) if unchanged is None else unchanged
+
+    def _unchanged(self, values: Numbers) -> Numbers | None:
+        table = values.reshape(self.before.sizes or (1,))
+        for axis in self.before.every:
+            if self.changes((axis,)) and not (table == table.take([0], axis)).all():
+                return None
+        return values[self.kept()]
+
+    def _rotated(self, values: Numbers) -> Numbers | None:
+        """(index + k) mod size, for numbers along neighbouring axes, with a step."""
+        found = self.before.rotating(values)
+        if found is None:
+            return None
+        block, shift, step = found
+        smaller = self.after.size(block)
+        return (self.after.index(block) + rotation(shift, self.before.size(block), smaller)) % smaller * step
+
+
+def rotation(shift: int, size: int, smaller: int) -> int:
+    """By how much a ring of fewer devices turns: as far forwards or backwards, and by half where it was half."""
+    if 2 * shift == size:
+        return smaller // 2
+    return (shift if 2 * shift < size else shift - size) % smaller

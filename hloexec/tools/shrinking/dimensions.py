@@ -1,0 +1,261 @@
+"""All dimensions of a module, and everything that its instructions say of how these depend on one another.
+
+Every leaf of every value has dimensions of its own; rules of opcodes and library calls, and what control flow passes
+on, tie them together. A dimension that a constant has the elements of stays, unless they are the same along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from hloexec.analysis.trip_counts import constant_number, loop_step
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.core.structs import frozen
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.operations import forwarded_names, traits_of
+from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.relations import Relating, Relations, Value
+from hloexec.tools.shrinking.devices.axes import DeviceAxes
+from hloexec.tools.shrinking.devices.dimensions import device_group, device_starts, relate_devices
+from hloexec.tools.shrinking.library_calls import relate_library_call
+from hloexec.tools.shrinking.literals import fixed_axes
+
+
+@frozen(eq=False)
+class Dimensions:
+    """The relations of a module's dimensions, and the numbered dimensions of every value."""
+
+    relations: Relations
+    values: Mapping[str, Mapping[str, Value]]
+    """By the names of computation and instruction."""
+
+    def of_inputs(self, module: Module) -> list[int]:
+        """The dimensions of the parameters of the entry computation."""
+        values = self.values[module.entry_name]
+        found = [values[parameter.name] for parameter in module.entry.parameters]
+        return [axis for value in found for axes in value.leaves.values() for axis in axes]
+
+
+def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) -> Dimensions:
+    """Number the dimensions of a module for so many devices, and relate them; with `axes`, devices get fewer."""
+    relations = Relations()
+    values = {
+        computation.name: {
+            instruction.name: Value.of(instruction.shape, relations) for instruction in computation.instructions
+        }
+        for computation in module
+    }
+    found = Dimensions(relations, values)
+    for computation in module:
+        for instruction in computation.instructions:
+            _relate(module, computation, instruction, found, devices, axes)
+    if axes is not None:
+        relate_devices(module, relations, values, axes)
+    return found
+
+
+def _relate(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    found: Dimensions,
+    devices: int,
+    axes: DeviceAxes | None,
+) -> None:
+    entry = find_opcode(instruction.opcode)
+    values = found.values[computation.name]
+    use = Relating(
+        relations=found.relations,
+        where=(computation.name, instruction.name),
+        attributes=instruction.attributes,
+        operands=tuple(values[name] for name in instruction.operands if name in values),
+        result=values[instruction.name],
+        computations=tuple(_signature(module, name, found) for name in computation_names(instruction.attributes)),
+    )
+    if axes is not None:
+        use = attrs.evolve(
+            use,
+            group=device_group(instruction, found.relations, use.where, axes),
+            starts=device_starts(computation, instruction, found.relations, axes),
+        )
+    _keep_dynamic(use, instruction)
+    if entry is None:
+        use.keep_all(f"hloexec does not know the opcode {instruction.opcode}")
+    elif entry.relate is not None:
+        entry.relate(use)
+        _relate_units(use, instruction)
+    elif entry.role is Role.CUSTOM_CALL:
+        _relate_call(computation, instruction, use, values)
+    elif entry.role is Role.CONSTANT:
+        _relate_constant(use, devices, axes)
+    else:
+        _FLOWS.get(entry.role, _keep_all)(use, instruction)
+        if entry.role is Role.WHILE:
+            _relate_counters(module, computation, instruction, use)
+
+
+def _relate_units(use: Relating, instruction: Instruction) -> None:
+    """Numbers that are moved, added, compared or converted count what they counted."""
+    if not use.result.leaves:
+        return  # an empty tuple has none
+    traits = traits_of(instruction)
+    moved, numbers = traits.moved_operands(len(use.operands)), use.relations.numbers
+    if len(moved) == 1 and use.relations.units.is_constant(constant := use.operands[moved[0]].unit):
+        use.relations.units.mark(use.result.unit)
+        use.relations.units.tie(constant, use.result.unit)
+        if constant in numbers:
+            numbers[use.result.unit] = numbers[constant]
+        return
+    is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
+    is_integral = use.result.array.element_type.is_integral
+    if traits.is_product and is_integral:
+        use.multiplies()
+    elif traits.is_quotient and is_integral:
+        use.divides()
+    elif traits.keeps_unit and is_integral:
+        use.wraps()
+    elif traits.is_shift:
+        use.relations.shifts.append((use.operands[0].unit, use.operands[1].unit))
+    elif traits.same_unit or traits.converts:
+        use.same_units((*use.operands, use.result))
+    elif moved and not is_vector:
+        use.same_units((*(use.operands[number] for number in moved), use.result))
+    if len(use.operands) == 2 and not (traits.same_unit or moved):
+        number = numbers.get(use.operands[1].unit)
+        if number is not None:
+            key = instruction.opcode, number
+            use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
+
+
+def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
+    computation = module.by_name[name]
+    values = found.values[name]
+    return tuple(values[parameter.name] for parameter in computation.parameters), values[computation.root_name]
+
+
+def _keep_dynamic(use: Relating, instruction: Instruction) -> None:
+    """Sizes that are known at run time only stay."""
+    for index, leaf in leaf_shapes(instruction.shape):
+        if isinstance(leaf, ArrayShape) and leaf.is_dynamic:
+            use.keep(use.result.leaves[index], "it is an array of dynamic size")
+
+
+def _keep_all(use: Relating, instruction: Instruction) -> None:
+    use.keep_all(f"how the dimensions of {instruction.opcode} depend on one another is not known")
+
+
+def _nothing(use: Relating, instruction: Instruction) -> None:
+    """Tokens and numbers of devices have no dimensions; a parameter has those that callers give it."""
+
+
+def _relate_tuple(use: Relating, instruction: Instruction) -> None:
+    for operand, part in zip(use.operands, use.result.parts, strict=True):
+        use.same_values(operand, part)
+
+
+def _relate_element(use: Relating, instruction: Instruction) -> None:
+    use.same_values(use.operands[0].part(instruction.attributes.index), use.result)
+
+
+def _relate_forward(use: Relating, instruction: Instruction) -> None:
+    use.same_values(use.operands[0], use.result)
+
+
+def _relate_called(use: Relating, instruction: Instruction) -> None:
+    (parameters, result), *_ = use.computations
+    for operand, parameter in zip(use.operands, parameters, strict=True):
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result)
+
+
+def _relate_loop(use: Relating, instruction: Instruction) -> None:
+    (state,) = use.operands
+    for parameters, result in use.computations:
+        use.same_values(state, parameters[0])
+        if result.shape.compatible(state.shape):
+            use.same_values(state, result)
+    use.same_values(state, use.result)
+
+
+def _relate_counters(module: Module, computation: Computation, loop: Instruction, use: Relating) -> None:
+    """Counters that begin with the same constant and grow by the same constant count the same."""
+    initial, body = computation.by_name[loop.operands[0]], module.by_name[loop.attributes.body]
+    if role_of(initial) is not Role.TUPLE or role_of(body.root) is not Role.TUPLE:
+        return
+    seen: dict[object, int] = {}
+    for number, first in enumerate(initial.operands):
+        begin, step = constant_number(computation, computation.by_name[first]), loop_step(body, number, module)
+        if begin is not None and step is not None:
+            unit = use.result.part(number).unit
+            use.relations.units.tie(seen.setdefault((begin, step), unit), unit)
+
+
+def _relate_conditional(use: Relating, instruction: Instruction) -> None:
+    for operand, (parameters, result) in zip(use.operands[1:], use.computations, strict=True):
+        use.same_values(operand, parameters[0])
+        use.same_values(result, use.result)
+
+
+def _relate_async(use: Relating, instruction: Instruction) -> None:
+    ((parameters, result),) = use.computations
+    for operand, given, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=False):
+        use.same_values(operand, given)
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result.part(1))
+
+
+def _relate_copy(use: Relating, instruction: Instruction) -> None:
+    for part in use.result.parts[:2]:
+        use.same_values(use.operands[0], part)
+
+
+def _relate_part(use: Relating, instruction: Instruction) -> None:
+    for result, operand in traits_of(instruction).aliases:
+        use.same_values(use.operands[0].part(*operand), use.result.part(*result))
+
+
+_FLOWS = {
+    Role.PARAMETER: _nothing,
+    Role.TOKEN: _nothing,
+    Role.PARTITION_ID: _nothing,
+    Role.REPLICA_ID: _nothing,
+    Role.TUPLE: _relate_tuple,
+    Role.GET_TUPLE_ELEMENT: _relate_element,
+    Role.FORWARD: _relate_forward,
+    Role.CALL: _relate_called,
+    Role.WHILE: _relate_loop,
+    Role.CONDITIONAL: _relate_conditional,
+    Role.ASYNC_START: _relate_async,
+    Role.COPY_START: _relate_copy,
+    Role.PART: _relate_part,
+}
+
+
+def _relate_call(
+    computation: Computation, instruction: Instruction, use: Relating, values: Mapping[str, Value]
+) -> None:
+    forwarded = [values[name] for name in forwarded_names(computation, instruction)]
+    if forwarded:
+        is_one = len(forwarded) == 1 and forwarded[0].shape.compatible(use.result.shape)
+        for value, part in zip(forwarded, (use.result,) if is_one else use.result.parts, strict=False):
+            use.same_values(value, part)
+        return
+    relate_library_call(use, instruction)
+
+
+def _relate_constant(use: Relating, devices: int, shorter: DeviceAxes | None) -> None:
+    for unit, literal in zip(use.result.units.values(), use.attributes.literal.leaves(), strict=True):
+        use.relations.units.mark(unit)
+        if isinstance(literal.held, np.ndarray) and literal.held.size == 1 and literal.held.dtype.kind in "iu":
+            use.relations.numbers[unit] = int(literal.held.item())
+    if shorter is not None and use.where in shorter.constants.tables:
+        return
+    for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
+        for axis, reason in fixed_axes(literal, devices):
+            if shorter is not None and literal.held is None:
+                use.relations.tie(axes[axis], shorter.dimension(shorter.grid.every, use.relations, use.where))
+            else:
+                use.keep([axes[axis]], reason)

@@ -1,0 +1,337 @@
+"""Constants that encode a dimension: bounds of indices, numbers of iterations, lengths.
+
+Numbers that are moved, added and compared with one another count the same: they have one *unit*. Where numbers of a
+unit are positions along a dimension (iotas, start indices), a constant of that unit which is the size of the dimension,
+or the last position, follows it. Multiples of the size's share are rewritten as well, which is a guess; any other
+number that is neither small nor negative is left as it is, and listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+import numpy as np
+
+from hloexec.core.ir import Literal, Module
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.ops.registry import Role, role_of
+from hloexec.ops.relations import Place, Position, Relations
+from hloexec.tools.shrinking.dimensions import Dimensions
+from hloexec.tools.shrinking.literals import is_counting
+
+_T = TypeVar("_T")
+_FAR = 2
+_SMALL = 16
+"""Numbers up to this one are steps and small offsets, whatever they count."""
+_MOST_NUMBERS = 1000
+"""Constants of more elements are no bounds."""
+_SHARES = 16
+"""A number is a share of a size if it is a multiple of this fraction of it."""
+
+
+@frozen
+class ConstantChange:
+    """A constant that may encode a dimension, and what became of it."""
+
+    computation: str
+    instruction: str
+    before: float
+    after: float
+    size: int
+    """The dimension that it counts along, or the number of elements that it is a factor of, as it was."""
+    is_certain: bool
+
+
+def tie_positions(relations: Relations) -> None:
+    """Dimensions of one size along which the same numbers are positions are the same."""
+    _tie_derived(relations)
+    _spread_components(relations)
+    for unit, dimensions in _dimensions_by_unit(relations).items():
+        if relations.units.is_constant(unit):
+            continue
+        by_size: dict[int, int] = {}
+        for dimension in dimensions:
+            relations.tie(by_size.setdefault(relations.sizes[dimension], dimension), dimension)
+    _tie_wrapped(relations)
+
+
+def _tie_wrapped(relations: Relations) -> None:
+    """What counts along a dimension, and then modulo its size, counts along it still."""
+    known, root = _dimensions_by_unit(relations), relations.units.root
+    for remainder, dividend in relations.wrapped:
+        for dimension in known.get(root(remainder), ()):
+            for other in known.get(root(dividend), ()):
+                if relations.sizes[dimension] == relations.sizes[other]:
+                    relations.tie(dimension, other)
+
+
+def _tie_derived(relations: Relations) -> None:
+    """What is computed twice from the same numbers, such as halves of them, counts the same both times."""
+    units, is_changed = relations.units, True
+    while is_changed:
+        is_changed = False
+        seen: dict[object, int] = {}
+        for key, operand, result in relations.derived:
+            first = seen.setdefault((key, units.root(operand)), result)
+            if units.root(first) != units.root(result):
+                units.tie(first, result)
+                is_changed = True
+
+
+def _spread_components(relations: Relations) -> None:
+    """Where vectors are positions, their components are."""
+    units = relations.units
+    vectors = {units.root(each.unit): each.dimensions for each in relations.positions if len(each.dimensions) > 1}
+    for unit, components in relations.components:
+        dimensions = vectors.get(units.root(unit), ())
+        if len(dimensions) == len(components):
+            relations.positions += [
+                Position(component, (dimension,)) for component, dimension in zip(components, dimensions, strict=True)
+            ]
+
+
+def _dimensions_by_unit(relations: Relations) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for position in relations.positions:
+        if len(position.dimensions) == 1:
+            found.setdefault(relations.units.root(position.unit), []).extend(position.dimensions)
+    return found
+
+
+def _add_strides(single: dict[int, list[_T]], relations: Relations) -> None:
+    """A factor of positions counts along the same dimension, unless it counts something itself."""
+    root = relations.units.root
+    found = {
+        root(factor): single[root(product)]
+        for product, factor in relations.strides
+        if root(product) in single and root(factor) not in single
+    }
+    single.update(found)
+
+
+def _add_uses(found: dict[int, list[_T]], relations: Relations) -> None:
+    """Constants count what they are used for."""
+    root = relations.units.root
+    for constant, use in relations.units.uses:
+        if root(use) in found:
+            found.setdefault(root(constant), []).extend(found[root(use)])
+
+
+def _rooms_by_unit(relations: Relations) -> dict[int, list[tuple[int, int]]]:
+    """Of units of starts, in which dimension they are, and of what dimension windows are that start there."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for unit, whole, window in relations.rooms:
+        found.setdefault(relations.units.root(unit), []).append((whole, window))
+    _add_strides(found, relations)
+    _add_uses(found, relations)
+    return found
+
+
+def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for position in relations.positions:
+        if len(position.dimensions) > 1:
+            found.setdefault(relations.units.root(position.unit), []).append(position.dimensions)
+    return found
+
+
+@frozen(eq=False)
+class _Lengths:
+    """The sizes, before and after, of the dimensions along which numbers are positions."""
+
+    relations: Relations
+    sizes: Mapping[int, int]
+    splits: Mapping[int, Collection[tuple[int, ...]]]
+    """The factors of roots that are products, from major to minor."""
+
+    def of(self, dimensions: Sequence[int]) -> dict[int, int]:
+        """New sizes by old ones, the larger first; those that became several are left out.
+
+        Positions along a dimension that is a product count in strides, the products of the last factors.
+        """
+        found: dict[int, set[int]] = {}
+        for root in {self.relations.root(dimension) for dimension in dimensions}:
+            before, after = self._size(root)
+            found.setdefault(before, set()).add(after)
+            for factors in self.splits.get(root, ()):
+                strides = [self._size(factor) for factor in reversed(factors)]
+                old, new = 1, 1
+                for before, after in strides[:-1]:
+                    old, new = old * before, new * after
+                    found.setdefault(old, set()).add(new)
+        return {old: next(iter(found[old])) for old in sorted(found, reverse=True) if len(found[old]) == 1}
+
+    def last_starts(self, rooms: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """By the last start of a window in a dimension, and its size, the new ones, and the size of the dimension."""
+        found: dict[int, tuple[int, int]] = {}
+        for whole, window in rooms:
+            ours, theirs = self._size(self.relations.root(whole)), self._size(self.relations.root(window))
+            found[theirs[0]] = theirs[1], ours[0]
+            found[ours[0] - theirs[0]] = ours[1] - theirs[1], ours[0]
+        return found
+
+    def _size(self, root: int) -> tuple[int, int]:
+        """Before and after."""
+        before = self.relations.sizes[root]
+        return before, self.sizes.get(root, before)
+
+    @classmethod
+    def after(cls, relations: Relations, sizes: Mapping[int, int]) -> _Lengths:
+        splits: dict[int, set[tuple[int, ...]]] = {}
+        for product in relations.products:
+            left, right = (tuple(map(relations.root, side)) for side in (product.left, product.right))
+            for whole, factors in ((left, right), (right, left)):
+                if len(whole) == 1 and len(factors) > 1:
+                    splits.setdefault(whole[0], set()).add(factors)
+        return cls(relations, sizes, splits)
+
+
+def lengths_by_constant(
+    dimensions: Dimensions, sizes: Mapping[int, int], places: Iterable[Place]
+) -> dict[Place, dict[int, int]]:
+    """Of constants, the new sizes, by old ones, of the dimensions along which their numbers are positions."""
+    relations = dimensions.relations
+    lengths, single = _Lengths.after(relations, sizes), _dimensions_by_unit(relations)
+    _add_strides(single, relations)
+    _add_uses(single, relations)
+    units = {place: relations.units.root(dimensions.values[place[0]][place[1]].unit) for place in places}
+    return {place: lengths.of(single.get(unit, ())) for place, unit in units.items()}
+
+
+def constants_for(
+    module: Module, dimensions: Dimensions, sizes: Mapping[int, int], settled: Collection[Place] = ()
+) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+    """The constants that follow their dimensions, and all that may encode one, but for those that are settled."""
+    relations = dimensions.relations
+    lengths = _Lengths.after(relations, sizes)
+    single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
+    _add_strides(single, relations)
+    _add_uses(single, relations)
+    _add_uses(vectors, relations)
+    rooms = _rooms_by_unit(relations)
+    shifts = {relations.units.root(bits): single.get(relations.units.root(unit), ()) for unit, bits in relations.shifts}
+    changed = {relations.sizes[root] for root, after in sizes.items() if relations.sizes[root] != after}
+    literals: dict[Place, Literal] = {}
+    changes: list[ConstantChange] = []
+    for computation in module:
+        for instruction in computation.instructions:
+            if role_of(instruction) is not Role.CONSTANT or (computation.name, instruction.name) in settled:
+                continue
+            value = dimensions.values[computation.name][instruction.name]
+            literal = instruction.attributes.literal
+            if not isinstance(literal.held, np.ndarray) or literal.held.dtype.kind not in "iu":
+                continue
+            unit = relations.units.root(value.unit)
+            columns = _columns(literal.held, unit, single, vectors, lengths)
+            array, found = _replaced(literal.held, columns, lengths.last_starts(rooms.get(unit, ())))
+            array, bits = _shifts(array, shifts.get(unit), lengths, changed)
+            found += bits
+            found += _suspects(
+                literal.held, changed - {size for each in found for size in (each.before, each.before + 1)}
+            )
+            place = computation.name, instruction.name
+            changes += [attrs.evolve(change, computation=place[0], instruction=place[1]) for change in found]
+            if array is not literal.held:
+                literals[place] = attrs.evolve(literal, value=array)
+    return literals, changes
+
+
+def _columns(
+    array: Array,
+    unit: int,
+    single: Mapping[int, Sequence[int]],
+    vectors: Mapping[int, Sequence[tuple[int, ...]]],
+    lengths: _Lengths,
+) -> Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]]:
+    """Parts of a constant whose elements count along the same dimension, and the sizes of that."""
+    if any(is_counting(array, axis) for axis in range(array.ndim)):
+        return
+    if unit in single:
+        yield (slice(None),) * array.ndim, lengths.of(single[unit])
+        return
+    for dimensions in vectors.get(unit, ())[:1]:
+        if array.ndim and array.shape[-1] == len(dimensions):
+            others = [vector for vector in vectors[unit] if len(vector) == len(dimensions)]
+            for number in range(len(dimensions)):
+                before: tuple[int | slice, ...] = (slice(None),) * (array.ndim - 1)
+                yield (*before, number), lengths.of([vector[number] for vector in others])
+
+
+def _shifts(
+    array: Array, dimensions: Sequence[int] | None, lengths: _Lengths, changed: Collection[int]
+) -> tuple[Array, list[ConstantChange]]:
+    """Numbers of bits by which positions along some dimensions are shifted: logarithms of sizes follow these."""
+    if dimensions is None or array.size != 1:
+        return array, []
+    bits = int(array.reshape(-1)[0])
+    size, sizes = 1 << max(0, min(bits, 62)), lengths.of(dimensions)
+    after = sizes.get(size, size)
+    if bits < 1 or (after == size and (size in sizes or size not in changed)):
+        return array, []
+    is_certain = after != size and after & (after - 1) == 0
+    number = after.bit_length() - 1 if is_certain else bits
+    return np.full_like(array, number), [ConstantChange("", "", bits, number, size, is_certain=is_certain)]
+
+
+def _is_round(number: int) -> bool:
+    """Whether a number, or the one after it, is a power of two."""
+    return not (number & (number - 1) and number & (number + 1))
+
+
+def _suspects(array: Array, changed: Collection[float]) -> list[ConstantChange]:
+    """Numbers that are sizes which changed, or the last positions along them, though nothing says what they count."""
+    numbers = np.unique(array).tolist() if array.size <= _MOST_NUMBERS else []
+    return [
+        ConstantChange("", "", number, number, size, is_certain=False)
+        for number in numbers
+        for size in (number, number + 1)
+        if (number > _SMALL or (number > _FAR and not _is_round(number))) and size in changed
+    ]
+
+
+def _replaced(
+    array: Array,
+    columns: Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]],
+    last_starts: Mapping[int, tuple[int, int]],
+) -> tuple[Array, list[ConstantChange]]:
+    result, changes = array, []
+    for index, sizes in columns:
+        if all(old == new for old, new in sizes.items()):
+            continue
+        for number in np.unique(array[index]).tolist():
+            change = _changed(number, sizes, last_starts)
+            if change is None:
+                continue
+            changes.append(change)
+            if change.after != number:
+                result = result.copy() if result is array else result
+                part = result[index]
+                result[index] = np.where(array[index] == number, array.dtype.type(change.after), part)
+    return result, changes
+
+
+def _changed(
+    number: int, sizes: Mapping[int, int], last_starts: Mapping[int, tuple[int, int]]
+) -> ConstantChange | None:
+    """What a number becomes that counts along one of some dimensions; None where it is no matter of sizes."""
+    if any(abs(number) in (old, old - 1) for old, new in sizes.items() if old == new):
+        return None
+    for old, new in sizes.items():
+        for offset in (0, -1):
+            if abs(number) == old + offset and abs(number) >= _FAR and old != new:
+                after = new + offset
+                return ConstantChange("", "", number, after if number > 0 else -after, old, is_certain=True)
+    if abs(number) <= _FAR:
+        return None
+    if number in last_starts:
+        after, size = last_starts[number]
+        return ConstantChange("", "", number, after, size, is_certain=True)
+    for old, new in sizes.items():
+        if 0 < number < old and _SHARES * number % old == 0 and number * new % old == 0:
+            return ConstantChange("", "", number, number * new // old, old, is_certain=False)
+    largest = max(sizes)
+    is_suspect = _SMALL < number < 2 * largest
+    return ConstantChange("", "", number, number, largest, is_certain=False) if is_suspect else None

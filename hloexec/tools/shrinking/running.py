@@ -1,0 +1,361 @@
+"""`hloexec.shrink`: the same module with smaller dimensions, so that it runs in less memory and time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import ceil, inf, log2
+
+import numpy as np
+
+from hloexec.analysis.buffers.running import run_estimate
+from hloexec.core.arguments import byte_count, listed, require_integer, require_module, wrong
+from hloexec.core.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
+from hloexec.core.ir import Literal, Module
+from hloexec.core.structs import frozen
+from hloexec.core.wording import listing
+from hloexec.engine.devices.topology import topology_of
+from hloexec.language.verifier import verify
+from hloexec.ops.relations import Place
+from hloexec.tools.shrinking.devices.arrangements import FewerDevices, fewer_devices
+from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
+from hloexec.tools.shrinking.estimating import Workload
+from hloexec.tools.shrinking.factors import factors_for
+from hloexec.tools.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
+from hloexec.tools.shrinking.grouping import Group, Groups, groups_of
+from hloexec.tools.shrinking.loops import with_trip_counts
+from hloexec.tools.shrinking.positions import ConstantChange, constants_for, tie_positions
+from hloexec.tools.shrinking.rewriting import rewritten
+from hloexec.tools.shrinking.solving import Demand, Sizing, Solver
+from hloexec.tools.shrinking.sums import Sums
+
+DEFAULT_BYTES = 2 << 30
+_MOST_FLOPS = 10**13
+"""Minutes of a few cores."""
+_STEPS_PER_BIT = 2
+_LISTED = 4
+_SMALLEST_BITS = 6
+"""Values are not made smaller than this power of two for the sake of memory."""
+
+
+def shrink(
+    module: Module,
+    *,
+    max_bytes: int | str | None = None,
+    dims: Mapping[int, int] | None = None,
+    keep: Iterable[int] = (),
+    devices: int | Sequence[int] | None = None,
+) -> Shrinkage:
+    """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
+
+    Sizes shrink until a run on all devices takes at most `max_bytes`, inputs included (default 2 GiB; without bound
+    where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
+    other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
+    grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
+    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. The result is valid HLO,
+    and the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
+    sizes cannot become what `dims` says, or the devices so few.
+    """
+    require_module(module)
+    wanted, kept = _checked_sizes(dims), _checked_kept(keep)
+    fewer = None if devices is None else _checked_devices(devices)
+    is_bounded = not wanted and fewer is None
+    limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else DEFAULT_BYTES if is_bounded else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        verify(module)
+    if fewer is None:
+        work = _Work.of(module)
+        return work.shrunken(work.demands(wanted, kept), limit)
+    first: HloError | None = None
+    for arrangement in fewer_devices(module, fewer):
+        try:
+            work = _Work.of(arrangement.module, arrangement)
+            return work.shrunken(work.demands(wanted, kept), limit)
+        except HloError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _checked_sizes(dims: Mapping[int, int] | None) -> dict[int, int]:
+    if dims is None:
+        return {}
+    if not isinstance(dims, Mapping):
+        raise wrong("dims", "a dict of sizes, such as {8192: 64}", dims)
+    for before, after in dims.items():
+        require_integer("a size in dims", before, 1)
+        require_integer(f"what dims says of {before}", after, 1)
+        if after > before:
+            raise InputError(f"dims makes {before} larger, {after}; sizes can only shrink")
+    return dict(dims)
+
+
+def _checked_kept(keep: Iterable[int]) -> set[int]:
+    sizes = listed("keep", keep, "sizes")
+    for size in sizes:
+        require_integer("a size in keep", size, 1)
+    return set(sizes)
+
+
+def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
+    if isinstance(devices, int | np.integer):
+        require_integer("devices", devices, 1)
+        return int(devices)
+    sizes = listed("devices", devices, "a number, or sizes of axes")
+    for size in sizes:
+        require_integer("the size of an axis in devices", size, 1)
+    return tuple(map(int, sizes))
+
+
+@frozen(eq=False)
+class _Candidate:
+    module: Module
+    sizes: Mapping[int, int]
+    is_proven: bool
+    constants: list[ConstantChange]
+    argument_bytes: int
+    peak_bytes: int | None
+    flops: int
+
+    def fits(self, limit: int | None) -> bool:
+        return _fits(self.argument_bytes + (self.peak_bytes or 0), self.flops, limit)
+
+
+def _fits(size: int, flops: int, limit: int | None) -> bool:
+    return limit is None or (size <= limit and flops <= _MOST_FLOPS)
+
+
+@frozen(eq=False)
+class _Work:
+    """A module, and everything that is known of its dimensions."""
+
+    module: Module
+    dimensions: Dimensions
+    groups: Groups
+    sums: Sums
+    workload: Workload
+    devices: int
+    """As many as there were."""
+    fewer: FewerDevices | None = None
+
+    @classmethod
+    def of(cls, module: Module, fewer: FewerDevices | None = None) -> _Work:
+        devices = topology_of(module, None, None).count
+        dimensions = dimensions_of(module, devices, None if fewer is None else fewer.axes)
+        tie_positions(dimensions.relations)
+        groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
+        left = devices if fewer is None else fewer.count
+        sums, workload = Sums.of(module, dimensions), Workload(module, dimensions, groups, left)
+        return cls(module, dimensions, groups, sums, workload, devices, fewer)
+
+    def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
+        """What is asked of the groups; InputError where none of a size's can become what is asked for."""
+        found = self._axis_demands()
+        relations = self.dimensions.relations
+        for before, after in dims.items():
+            roots = self._roots_of(before)
+            if not roots:
+                raise InputError(f"size {before} cannot become {after}: {self._why_kept(before)}")
+            for root in roots:
+                group = self.groups.groups[self.groups.of_root[root]]
+                unit = _unit_for(group, root, before, after)
+                if found.setdefault(group.number, unit) != unit:
+                    raise InputError(
+                        f"size {before} cannot become {after}: sizes in one proportion are asked for others"
+                    )
+        if both := sorted({*dims} & {*keep}):
+            raise InputError(f"size {both[0]} cannot both stay and become {dims[both[0]]}")
+        if unknown := sorted({*keep} - {*relations.sizes}):
+            raise InputError(f"size {unknown[0]} cannot stay: the module has no dimension of that size")
+        for group in self.groups.groups:
+            is_axis = self.fewer is not None and relations.to_one & group.bases.keys()
+            if not is_axis and any(relations.sizes[root] in keep for root in group.bases):
+                if found.get(group.number, group.unit) != group.unit:
+                    raise InputError(
+                        f"sizes {sorted(keep)} cannot stay: sizes in proportion to them are asked to shrink"
+                    )
+                found[group.number] = group.unit
+        return [Demand(group, unit) for group, unit in found.items()]
+
+    def _axis_demands(self) -> dict[int, int]:
+        """What is asked of the axes of devices; InputError where they have to stay."""
+        found: dict[int, int] = {}
+        if self.fewer is None:
+            return found
+        axes, relations = self.fewer.axes, self.dimensions.relations
+        for block, dimension in axes.dimensions.items():
+            before, after = axes.grid.size(block), axes.shorter.after.size(block)
+            root = relations.root(dimension)
+            if len(block) > 1 or before == 1:
+                continue
+            if root in self.groups.of_root:
+                group = self.groups.groups[self.groups.of_root[root]]
+                unit = _unit_for(group, root, before, after)
+                if found.setdefault(group.number, unit) != unit:
+                    raise InputError(f"axes of {before} devices are tied to others, and cannot become {after}")
+            elif before != after:
+                reason, (computation, name) = self.groups.kept.get(root, ("it follows from others", ("", "")))
+                raise InputError(
+                    f"an axis of {before} devices, {axes.grid.stride(block[0])} apart, cannot become {after}, as a "
+                    f"size that depends on it stays: {reason} (%{name} in {computation})"
+                )
+        return found
+
+    def _roots_of(self, size: int) -> list[int]:
+        """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
+        relations = self.dimensions.relations
+        roots = [root for group in self.groups.groups for root in group.bases if relations.sizes[root] == size]
+        inputs = set(map(relations.root, self.dimensions.of_inputs(self.module)))
+        return [root for root in roots if root in inputs] or roots
+
+    def _why_kept(self, size: int) -> str:
+        kept = [each for each in kept_sizes(self.module, self.dimensions, self.groups) if each.size == size]
+        known = self.dimensions.relations.sizes
+        for root, factors in self.groups.merged.items():
+            if known[root] == size:
+                return (
+                    f"it is the product of {' and '.join(str(known[factor]) for factor in factors)}, and follows them"
+                )
+        if not kept:
+            sizes = sorted({*known}, reverse=True)
+            return f"the module has no dimension of that size; there are {listing(sizes, 12)}"
+        return f"{kept[0].reason} (%{kept[0].instruction} in {kept[0].computation})"
+
+    def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
+        solver = Solver(self.groups, self.workload.largest(), demands)
+        found = self._candidate(self._solved(solver, inf))
+        if not found.fits(limit):
+            found = self._largest_that_fits(solver, limit)
+        return Shrinkage(
+            module=found.module,
+            changes=size_changes(self.module, self.dimensions, self.groups, found.sizes),
+            kept=kept_sizes(self.module, self.dimensions, self.groups),
+            constants=tuple(found.constants),
+            is_proven=found.is_proven,
+            devices=self.workload.devices,
+            devices_before=self.devices,
+            axes=() if self.fewer is None else self.fewer.changes,
+            argument_bytes_before=self.workload.argument_bytes({}) // self.workload.devices * self.devices,
+            argument_bytes=found.argument_bytes,
+            peak_bytes=found.peak_bytes,
+            flops_before=self.workload.flops({}) // self.workload.devices * self.devices,
+            flops=found.flops,
+        )
+
+    def _solved(self, solver: Solver, bound: float) -> Sizing:
+        found = solver.solve(bound)
+        if found is None:
+            self._require_free_shares()
+            raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
+        return found
+
+    def _require_free_shares(self) -> None:
+        """InputError where what devices have together stays, although there are fewer."""
+        if self.fewer is None:
+            return
+        root, numbers = self.dimensions.relations.root, self.groups.numbers
+        axes, sizes = self.fewer.axes, self.dimensions.relations.sizes
+        changed = {root(each) for block, each in axes.dimensions.items() if axes.shorter.changes(block)}
+        for product in self.dimensions.relations.products:
+            parts = set(map(root, product.right))
+            if len(product.left) != 1 or not parts & changed or numbers(root(product.left[0])):
+                continue
+            whole = root(product.left[0])
+            reason, (computation, name) = self.groups.kept.get(whole, ("it follows from others", product.where))
+            raise InputError(
+                f"{axes.grid.count} devices cannot become {self.fewer.count}: size {sizes[whole]} depends on their "
+                f"number, and stays: {reason} (%{name} in {computation})"
+            )
+
+    def _largest_that_fits(self, solver: Solver, limit: int | None) -> _Candidate:
+        """By bisection of the bound on the size of a value."""
+        top = ceil(log2(max(solver.largest.values(), default=1))) * _STEPS_PER_BIT
+        low, high = _SMALLEST_BITS * _STEPS_PER_BIT, max(top, _SMALLEST_BITS * _STEPS_PER_BIT)
+        best = self._candidate(self._solved(solver, low / _STEPS_PER_BIT))
+        if not best.fits(limit):
+            raise ResourceError(self._too_large(best, limit))
+        while low + 1 < high:
+            middle = (low + high) // 2
+            sizing = self._solved(solver, middle / _STEPS_PER_BIT)
+            if self._may_fit(sizing, limit) and (candidate := self._candidate(sizing)).fits(limit):
+                low, best = middle, candidate
+            else:
+                high = middle
+        return best
+
+    def _may_fit(self, sizing: Sizing, limit: int | None) -> bool:
+        """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
+        sizes = sizing.sizes(self.groups, self.dimensions.relations)
+        return _fits(self.workload.argument_bytes(sizes), self.workload.flops(sizes), limit)
+
+    def _too_large(self, found: _Candidate, limit: int | None) -> str:
+        kept = kept_sizes(self.module, self.dimensions, self.groups)
+        lines = [_reason(each) for each in kept[:5]]
+        return (
+            f"module {self.module.name} cannot shrink to {limit} bytes: with its smallest sizes, its inputs take "
+            f"{found.argument_bytes} bytes, a run {found.peak_bytes or 0} beyond them and {found.flops} operations."
+            + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
+        )
+
+    def _candidate(self, sizing: Sizing) -> _Candidate:
+        sizes = sizing.sizes(self.groups, self.dimensions.relations)
+        settled = () if self.fewer is None else self.fewer.axes.constants.replaced
+        literals, constants = constants_for(self.module, self.dimensions, sizes, settled)
+        factors, more = factors_for(self.module, self.sums, sizes)
+        literals, constants = _merged((literals, constants), (factors, more))
+        if self.fewer is not None:
+            own, more = self.fewer.literals(self.dimensions, sizes)
+            literals, constants = literals | own, [*constants, *more]
+        module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
+        if self.fewer is not None:
+            module = self.fewer.applied(module)
+        _require_valid(module)
+        estimate = run_estimate(module)
+        return _Candidate(
+            module=module,
+            sizes=sizes,
+            is_proven=sizing.is_proven,
+            constants=constants,
+            argument_bytes=self.workload.argument_bytes(sizes),
+            peak_bytes=None if estimate is None else estimate.bytes * self.workload.devices,
+            flops=self.workload.flops(sizes),
+        )
+
+
+def _merged(
+    first: tuple[dict[Place, Literal], list[ConstantChange]], second: tuple[dict[Place, Literal], list[ConstantChange]]
+) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+    """Constants of two findings; what the first changes or the second does not name is as the first says."""
+    named = {(each.computation, each.instruction) for each in second[1]} - first[0].keys()
+    changes = [each for each in first[1] if (each.computation, each.instruction) not in named]
+    return second[0] | first[0], changes + [each for each in second[1] if (each.computation, each.instruction) in named]
+
+
+def _require_valid(module: Module) -> None:
+    """HloError where a module that was rewritten is not well-formed, which a wrong or missing relation may cause."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HloWarning)
+            verify(module)
+    except VerificationError as error:
+        raise HloError(
+            f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
+            f"keeping the sizes that it names may help (keep, --keep): {error}"
+        ) from error
+
+
+def _reason(kept: KeptSize) -> str:
+    return f"  {kept.size}: {kept.reason} (%{kept.instruction} in {kept.computation})"
+
+
+def _unit_for(group: Group, root: int, before: int, after: int) -> int:
+    """The unit with which a root's size becomes what is asked for; InputError where there is none."""
+    base, offset = group.bases[root], group.offsets[root]
+    unit, rest = divmod((after - offset) * group.unit, base)
+    if rest or unit < group.lowest or (group.is_divided and group.unit % unit):
+        units = [each for each in range(group.lowest, group.unit + 1) if not (group.is_divided and group.unit % each)]
+        sizes = [group.sizes(each)[root] for each in units]
+        words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
+        raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")
+    return unit

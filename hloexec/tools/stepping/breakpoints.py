@@ -1,0 +1,170 @@
+"""Breakpoints: where a run stops, and the texts that say so.
+
+    breakpoint = [ where ] [ "iteration" N ] [ "device" N ] [ "if" condition ]
+    where      = pattern | file ":" line
+
+A pattern selects instructions by name, opcode, op_name or path, as in `hloexec.tracing.Selection`; a source line those
+whose metadata name it, in any of the calls that led to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+import attrs
+import numpy as np
+
+from hloexec.core.errors import InputError
+from hloexec.core.structs import define
+from hloexec.core.values import Described, Value, flat
+from hloexec.core.wording import natural_number
+from hloexec.engine.exec.observers import Event
+from hloexec.tools.stepping.conditions import Condition, condition
+from hloexec.tools.stepping.targets import Targets
+from hloexec.tools.tracing.selection import Selection
+
+
+@define(eq=False, repr=False)
+class Breakpoint(Described):
+    """Where a run stops; `str` says where."""
+
+    number: int
+    text: str
+    instructions: frozenset[int] | None
+    """By identity; None for any."""
+    selection: Selection | None
+    iteration: int | None
+    device: int | None
+    condition: Condition | None
+    is_watch: bool = False
+    """Whether it stops only where a value differs from the one before."""
+    hits: int = 0
+    """How often the run has stopped here."""
+    _before: dict[tuple[int, int], Value] = attrs.field(init=False, factory=dict)
+    """What instructions gave last, by identity and device."""
+    _begun: str | None = None
+    """The iteration in which it has stopped, where it stops once in each."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def forget(self) -> None:
+        """Another run begins."""
+        self.hits = 0
+        self._before.clear()
+        self._begun = None
+
+    def is_met(self, event: Event) -> bool:
+        """Whether a run stops after this instruction; its value is remembered for a watch."""
+        if self.instructions is not None and id(event.instruction) not in self.instructions:
+            return False
+        if self.iteration is not None and event.iteration != self.iteration:
+            return False
+        if self.device is not None and self.device not in event.devices:
+            return False
+        if self.selection is not None and not self.selection.has(event.instruction, event.name):
+            return False
+        if self.is_watch and not self._has_changed(event):
+            return False
+        if self.condition is not None and not self.condition.holds(event.value):
+            return False
+        return self.instructions is not None or self.condition is not None or self._begins(event)
+
+    def _has_changed(self, event: Event) -> bool:
+        key = id(event.instruction), event.devices[0]
+        before = self._before.get(key)
+        for device in event.devices:
+            self._before[id(event.instruction), device] = event.value
+        return before is not None and not _is_same(before, event.value)
+
+    def _begins(self, event: Event) -> bool:
+        """Whether it is the first instruction of an iteration; otherwise the run would stop at each."""
+        path = list(map(str, event.path))
+        while path and not path[-1].rpartition("[")[2][:1].isdigit():
+            path.pop()
+        here = "/".join(path)
+        if here == self._begun:
+            return False
+        self._begun = here
+        return True
+
+
+def _is_same(one: Value, other: Value) -> bool:
+    """Whether two values of one instruction have the same bits."""
+    pairs = zip(flat(one), flat(other), strict=True)
+    return all(
+        a is b or not isinstance(a, np.ndarray) or (a.shape == b.shape and a.tobytes() == b.tobytes()) for a, b in pairs
+    )
+
+
+class BreakpointText(TypedDict, total=False):
+    """What the text of a breakpoint says, as `Stepper.break_at` takes it."""
+
+    where: str
+    iteration: int
+    device: int
+    condition: str | None
+
+
+def parsed(text: str) -> BreakpointText:
+    """The parts of a breakpoint's text, as `Stepper.break_at` takes them; InputError where it is none."""
+    head, has_condition, rest = f" {text} ".partition(" if ")
+    found: BreakpointText = {"condition": rest.strip() if has_condition else None}
+    if has_condition and not rest.strip():
+        raise InputError("a condition is expected after `if`, such as `if any nan`")
+    words = iter(head.split())
+    for word in words:
+        if word in ("iteration", "device"):
+            following = next(words, "")
+            number = natural_number(following)
+            if number is None:
+                given = f", not {following!r}" if following else ""
+                raise InputError(f"a number is expected after `{word}`{given}")
+            _require_new(found, word, number)
+            if word == "device":
+                found["device"] = number
+            else:
+                found["iteration"] = number
+        else:
+            _require_new(found, "where", word)
+            found["where"] = word
+    return found
+
+
+def _require_new(found: Mapping[str, object], key: str, value: object) -> None:
+    if key in found:
+        what = f"where it is ({found[key]!r})" if key == "where" else f"the {key}"
+        raise InputError(f"a breakpoint says {what} once, but {value!r} follows")
+
+
+def _text(where: str | None, iteration: int | None, device: int | None, given: Condition | None) -> str:
+    """A breakpoint as a text that `parsed` reads."""
+    parts = [where] if where else []
+    parts += [f"iteration {iteration}"] if iteration is not None else []
+    parts += [f"device {device}"] if device is not None else []
+    parts += [f"if {given}"] if given is not None else []
+    return " ".join(parts)
+
+
+def made(
+    targets: Targets,
+    number: int,
+    where: str | None,
+    iteration: int | None,
+    device: int | None,
+    condition_text: str | None,
+    *,
+    is_watch: bool = False,
+) -> Breakpoint:
+    """A new breakpoint; InputError where it can never be met."""
+    if where is None and iteration is None and condition_text is None:
+        raise InputError(
+            "a breakpoint says where: an instruction's name, opcode or op_name (with * and ?), FILE:LINE, "
+            "`iteration N` or `if CONDITION`"
+        )
+    targets.require_device(device)
+    wanted = None if condition_text is None else condition(condition_text)
+    instructions, selection = (None, None) if where is None else targets.selected(where.removeprefix("%"))
+    text = _text(where, iteration, device, wanted)
+    return Breakpoint(number, text, instructions, selection, iteration, device, wanted, is_watch)

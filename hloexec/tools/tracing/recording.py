@@ -1,0 +1,193 @@
+"""The observer that writes a trace, event by event; its memory use does not grow with the values."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+import numpy as np
+
+from hloexec.analysis.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.core.errors import ResourceError, os_errors_named
+from hloexec.core.files import free_bytes
+from hloexec.core.ir import ArrayShape, Instruction, Module
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array
+from hloexec.engine.exec.observers import Event
+from hloexec.language.literals.npz import encode
+from hloexec.language.origins import source_text
+from hloexec.ops.registry import Role, role_of
+from hloexec.tools.tracing.known import KnownArrays
+from hloexec.tools.tracing.selection import Selection
+
+VERSION = 1
+"""Of the format."""
+_RECENT = 65536
+"""Stored arrays that a later one of the same bytes may refer to."""
+_ROOM_CHECK_BYTES = 256 << 20
+"""Bytes that may be written before free disk space is checked again."""
+_MOST_REMARKABLE = 1000
+ADVICE = "select fewer instructions (select=PATTERN), or record statistics only (statistics_only=True)"
+"""To whom a trace takes too much room."""
+
+
+@frozen
+class Remarkable:
+    """A notable event."""
+
+    name: str
+    devices: tuple[int, ...]
+    leaf: LeafStatistics
+
+
+@define(eq=False)
+class Recorder:
+    """Writes the index and the values of a trace into a folder."""
+
+    _folder: Path
+    _index: BinaryIO
+    _values: BinaryIO | None
+    _module: Module
+    _selection: Selection
+    _limit: int | None
+    _top: int
+    event_count: int = 0
+    value_bytes: int = 0
+    instructions: set[tuple[str, str]] = attrs.field(init=False, factory=set)
+    _known: KnownArrays[tuple[LeafStatistics, int | None]] = attrs.field(init=False)
+    _offsets: OrderedDict[tuple[object, ...], int] = attrs.field(init=False, factory=OrderedDict)
+    _index_bytes: int = 0
+    _unchecked: int = _ROOM_CHECK_BYTES
+    _not_finite: dict[tuple[str, str], Remarkable] = attrs.field(init=False, factory=dict)
+    _largest: dict[tuple[str, str], tuple[float, Remarkable]] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._known = KnownArrays(self._kept)
+        self._top = min(self._top, _MOST_REMARKABLE)
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        if not self._selection.has(event.instruction) or not self._selection.has(event.instruction, event.name):
+            return
+        fields = _event_fields(self.event_count, event, self._module)
+        arrays = []
+        for index, leaf in leaves(event.value):
+            if isinstance(leaf, np.ndarray):
+                found, offset = self._known(leaf)
+                arrays.append(_array_fields(found, index, offset))
+                self._notice(event, fields["name"], found)
+        line = json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n"
+        self._require_room(len(line))
+        self._index_bytes += len(line)
+        with os_errors_named(self._writing):
+            self._index.write(line)
+        self.event_count += 1
+        self.instructions.add((event.computation.name, event.instruction.name))
+
+    def remarkable(self) -> list[Remarkable]:
+        """The first events with NaN or infinities, then those with the largest magnitudes, one per instruction."""
+        found = list(self._not_finite.values())
+        # Values that are only passed on come once, where they come first.
+        hashes = {entry.leaf.hash for entry in found}
+        for key, (_, entry) in sorted(self._largest.items(), key=lambda item: -item[1][0]):
+            if key not in self._not_finite and entry.leaf.hash not in hashes:
+                hashes.add(entry.leaf.hash)
+                found.append(entry)
+        return found[: self._top]
+
+    def _kept(self, array: Array) -> tuple[LeafStatistics, int | None]:
+        (found,) = statistics(array)
+        return found, None if self._values is None else self._stored(array, found)
+
+    def _stored(self, array: Array, found: LeafStatistics) -> int:
+        """The offset at which the array's record begins."""
+        assert self._values is not None
+        # A hash of 48 bits alone would eventually collide; together with the moments in f64 it does not.
+        key = attrs.astuple(found, recurse=False)
+        known = self._offsets.get(key)
+        if known is not None:
+            self._offsets.move_to_end(key)
+            return known
+        self._require_room(array.nbytes)
+        with os_errors_named(self._writing):
+            offset = self._values.tell()
+            _, stored = encode("value", array)
+            np.lib.format.write_array(self._values, stored, allow_pickle=False)
+            # The index must never speak of what is not there.
+            self._values.flush()
+        self.value_bytes += array.nbytes
+        self._offsets[key] = offset
+        if len(self._offsets) > _RECENT:
+            self._offsets.popitem(last=False)
+        return offset
+
+    def _require_room(self, size: int) -> None:
+        if self._limit is not None and self.value_bytes + self._index_bytes + size > self._limit:
+            advice = ADVICE if self._values is not None else "select fewer instructions (--select)"
+            raise ResourceError(f"the trace exceeds the limit of {self._limit} bytes; {advice}")
+        self._unchecked += size
+        if self._unchecked >= _ROOM_CHECK_BYTES:
+            if free_bytes(self._folder) < size:
+                raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {ADVICE}")
+            self._unchecked = 0
+
+    @property
+    def _writing(self) -> str:
+        return f"write to {os.fspath(self._folder)!r}"
+
+    def _notice(self, event: Event, name: str, leaf: LeafStatistics) -> None:
+        key = (event.computation.name, event.instruction.name)
+        if leaf.nan_count or leaf.infinity_count:
+            if len(self._not_finite) < self._top:
+                self._not_finite.setdefault(key, Remarkable(name, event.devices, leaf))
+        elif leaf.maximum is not None and leaf.minimum is not None and leaf.element_type.is_floating and self._top:
+            if is_renaming(event.instruction):
+                return
+            size = float(max(abs(leaf.maximum), abs(leaf.minimum)))
+            known = self._largest.get(key)
+            if known is None or size > known[0]:
+                self._largest[key] = (size, Remarkable(name, event.devices, leaf))
+
+
+def is_renaming(instruction: Instruction) -> bool:
+    """Whether what an instruction gives was there before: given to the module, or made by others that are traced."""
+    return role_of(instruction) not in (None, Role.KERNEL, Role.CUSTOM_CALL)
+
+
+def _event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
+    """What the index says of an event, its arrays left out."""
+    instruction = event.instruction
+    return {
+        "number": number,
+        "name": event.name,
+        "instruction": instruction.name,
+        "opcode": instruction.opcode,
+        "computation": event.computation.name,
+        "path": [
+            {"caller": entry.instruction.name, "computation": entry.computation, "iteration": entry.iteration}
+            for entry in event.path
+        ],
+        "iteration": event.iteration,
+        "devices": list(event.devices),
+        "op_name": instruction.op_name,
+        "source": source_text(module, instruction),
+        "seconds": round(event.seconds, 9),
+    }
+
+
+def _array_fields(leaf: LeafStatistics, index: tuple[int, ...], offset: int | None) -> dict[str, object]:
+    """What the index says of an array: the place in the instruction's value, shape, statistics, and where it is."""
+    fields: dict[str, Any] = attrs.asdict(
+        leaf, filter=lambda field, _: field.name not in ("element_type", "dimensions", "index")
+    )
+    for name in ("mean", "standard_deviation"):
+        # Of large f64 values they may overflow, and JSON has no infinities.
+        if fields[name] is not None and not math.isfinite(fields[name]):
+            fields[name] = None
+    shape = str(ArrayShape(leaf.element_type, leaf.dimensions))
+    return {"index": list(index), "shape": shape, **fields, "offset": offset}

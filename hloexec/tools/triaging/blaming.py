@@ -1,0 +1,132 @@
+"""The instruction to blame for a difference: as `diff` finds it, as `find_nan` does, or from XLA:CPU's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.values import Array, Value
+from hloexec.language.interop.xla_cpu import run_on_xla_cpu
+from hloexec.language.origins import hlo_line, source_lines
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.tools.diffing import Diff, diff
+from hloexec.tools.explaining import explain
+from hloexec.tools.minifying.case import Case, assembled, is_glue, outputs_of
+from hloexec.tools.minifying.opening import without_calls
+from hloexec.tools.nan_search import find_nan
+from hloexec.tools.triaging.findings import Blamed
+from hloexec.tools.triaging.settings import Settings
+
+_MOST_VALUES = 500
+"""Results of instructions that XLA:CPU is asked for at once."""
+
+
+def blamed_by_diff(found: Diff) -> Blamed | None:
+    """The first finding of a diff; None where there is none."""
+    if not found.findings:
+        return None
+    first = found.findings[0]
+    return _blamed(
+        found.after,
+        found.after.by_name[first.after.computation],
+        first.after.of(found.after),
+        path=first.after.path,
+        instead_of=None if first.before is None else first.before.line(found.before),
+        is_certain=first.is_certain,
+        reason=first.reason,
+    )
+
+
+def blamed_between_policies(
+    module: Module, inputs: list[list[Value]], policies: tuple[NumericsPolicy, NumericsPolicy], settings: Settings
+) -> Blamed | None:
+    """The first instruction that the second policy makes differ from the first."""
+    budget = settings.search_seconds
+    return blamed_by_diff(diff(module, module, inputs, numerics=policies, top=1, budget=budget, **settings.run_options))
+
+
+def blamed_named(module: Module, name: str) -> Blamed | None:
+    """An instruction by the name that policies have for it, `body/dot.3`; None where there is none."""
+    computation, _, instruction = name.rpartition("/")
+    home = module.by_name.get(computation) if computation else module.entry
+    found = None if home is None else home.by_name.get(instruction)
+    return None if home is None or found is None else _blamed(module, home, found)
+
+
+def blamed_by_nan(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
+    """The instruction that makes NaN or infinities of finite numbers; None where none does."""
+    found = find_nan(module, inputs, elements=0, numerics=settings.numerics, **settings.run_options).finding
+    if found is None:
+        return None
+    home = module.by_name[found.computation]
+    return _blamed(module, home, home.by_name[found.instruction], path=found.name, reason=found.reason)
+
+
+def blamed_on_xla(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
+    """The first instruction whose value on XLA:CPU no policy explains, from the operands that it has there.
+
+    XLA:CPU runs the module once more, with the values of the entry computation's instructions as its results, and its
+    calls and fusions opened. That may change how it is compiled; then nothing may be found.
+    """
+    case = Case(module, inputs)
+    case = without_calls(case) or case
+    entry = case.module.entry
+    names = [each.name for each in entry if isinstance(each.shape, ArrayShape) and not is_glue(each)][:_MOST_VALUES]
+    shapes = {each.name: each.shape for each in entry}
+    outputs = list(dict.fromkeys([*names, *(name for name in outputs_of(case.module) if shapes[name].is_array)]))
+    open_case = assembled(case, entry.instructions, outputs, None, shapes)
+    leaves = run_on_xla_cpu(open_case.module, open_case.row(0))
+    given = {name: leaf for name, leaf in zip(outputs, leaves, strict=True) if isinstance(leaf, np.ndarray)}
+    found = explain(
+        open_case.module,
+        open_case.inputs,
+        tuple(leaves) if len(outputs) > 1 else leaves[0],
+        values=_values(given, names),
+        budget=settings.search_seconds,
+        **settings.run_options,
+    ).first_unexplained
+    return None if found is None else _blamed(case.module, entry, entry.by_name[found.name])
+
+
+def _values(given: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    return {name: given[name] for name in names if name in given}
+
+
+def _blamed(
+    module: Module,
+    home: Computation,
+    instruction: Instruction,
+    *,
+    path: str = "",
+    instead_of: str | None = None,
+    is_certain: bool = True,
+    reason: str = "",
+) -> Blamed:
+    shapes = [instruction.shape, *(operand.shape for operand in home.operands_of(instruction))]
+    types = dict.fromkeys(
+        str(leaf.element_type) for shape in shapes for _, leaf in leaf_shapes(shape) if isinstance(leaf, ArrayShape)
+    )
+    return Blamed(
+        opcode=instruction.opcode,
+        element_types=tuple(types),
+        shape=str(instruction.shape),
+        shape_class=_class_of(instruction.shape),
+        instruction=instruction.name,
+        computation=home.name,
+        path=path or instruction.name,
+        hlo=hlo_line(instruction),
+        op_name=instruction.op_name or None,
+        source=tuple(map(str, source_lines(module, instruction))),
+        instead_of=instead_of,
+        is_certain=is_certain,
+        reason=reason,
+    )
+
+
+def _class_of(shape: Shape) -> str:
+    """What sets shapes apart for a compiler: arrays without elements take other ways than those with some."""
+    if isinstance(shape, TupleShape):
+        return "tuple"
+    return "empty" if isinstance(shape, ArrayShape) and 0 in shape.dimensions else "array"

@@ -1,0 +1,242 @@
+"""What triage finds: an outcome for each module with what is to blame, and groups of those that have the same cause.
+
+All of it is plain data, as it is kept in JSON files from one call to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.core.structs import frozen
+from hloexec.core.values import Described
+
+OUTCOMES = ("differ", "crashed", "timed out", "out of memory", "not compared", "not decided", "rounding only", "agree")
+"""What may come of a module, from worst to best."""
+_AGREEING = ("agree", "rounding only")
+
+
+def _words(value: Sequence[str]) -> tuple[str, ...]:
+    return tuple(value)
+
+
+def _number(value: Any) -> float | None:
+    """JSON has no infinities; they are texts there."""
+    return None if value is None else float(value)
+
+
+@frozen
+class OutputDifference:
+    """How far an array of the result is from what it should be."""
+
+    label: str
+    actual_shape: str
+    expected_shape: str
+    verdict: str
+    element_count: int
+    mismatch_count: int = 0
+    """Elements that are further off than rounding explains."""
+    max_absolute_error: float | None = attrs.field(default=None, converter=_number)
+    max_relative_error: float | None = attrs.field(default=None, converter=_number)
+    max_ulps: float | None = attrs.field(default=None, converter=_number)
+    nan_count: int = 0
+    """Elements that are NaN on one side only."""
+    infinity_count: int = 0
+    """Elements that are infinite on one side only."""
+
+
+@frozen
+class Blamed:
+    """The instruction that makes a module differ."""
+
+    opcode: str
+    element_types: tuple[str, ...] = attrs.field(converter=_words)
+    """Of its result, then those of its operands that are others."""
+    shape: str
+    shape_class: str
+    """`array`, `empty` (one without elements) or `tuple`."""
+    instruction: str
+    computation: str
+    path: str
+    """Which run of it, through loops, calls and fusions."""
+    hlo: str
+    op_name: str | None = None
+    source: tuple[str, ...] = attrs.field(default=(), converter=_words)
+    """Source lines, the innermost call first."""
+    instead_of: str | None = None
+    """What gives the right value, as HLO text."""
+    is_certain: bool = True
+    """Whether the result is right once its value is replaced."""
+    reason: str = ""
+
+
+@frozen
+class PolicyFound:
+    """The numerics policy that explains a difference."""
+
+    policy: str
+    """As `--numerics` takes it."""
+    words: str
+    """The same in words: `TF32`, `flushed denormals`."""
+    alike: tuple[str, ...] = attrs.field(default=(), converter=_words)
+    """Policies that the values cannot tell from it."""
+    bits_explained: float = attrs.field(default=0.0, converter=float)
+    equal_share: float = 0.0
+    """The share of elements that have the expected bits under it."""
+    is_whole: bool = True
+    """Whether it explains all results; else only what the instruction to blame gives, the only one there is."""
+
+
+@frozen
+class TriagedModule:
+    """What came of a module, or a pair."""
+
+    name: str
+    """Its path in the folder, without suffixes."""
+    kind: str
+    """`module`, `pair` or `stages`."""
+    files: tuple[str, ...] = attrs.field(converter=_words)
+    against: str
+    """What it was compared with."""
+    outcome: str
+    """One of `OUTCOMES`."""
+    reason: str = ""
+    """Why there is no verdict, in words."""
+    difference: str = ""
+    """`numbers`; `NaN or infinities`, where that is all that differs; `shapes`."""
+    outputs: tuple[OutputDifference, ...] = ()
+    """Those that differ."""
+    blamed: Blamed | None = None
+    explained: PolicyFound | None = None
+    step: str | None = None
+    """The first compiler pass that changed the result."""
+    instruction_count: int = 0
+    notes: tuple[str, ...] = attrs.field(default=(), converter=_words)
+    is_cut: bool = False
+    """Whether its limits ended it: with more time or memory it may come to more."""
+    seconds: float = attrs.field(default=0.0, eq=False)
+    is_reused: bool = attrs.field(default=False, eq=False)
+    """Whether the output folder had it already."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing but rounding differs."""
+        return self.outcome in _AGREEING
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it was compared at all."""
+        return self.agrees or self.outcome in ("differ", "not decided")
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> TriagedModule:
+        """What `attrs.asdict` was made of; TypeError, KeyError or ValueError where it is something else."""
+        parts: dict[str, Any] = {
+            "outputs": tuple(OutputDifference(**each) for each in record["outputs"]),
+            "blamed": None if record["blamed"] is None else Blamed(**record["blamed"]),
+            "explained": None if record["explained"] is None else PolicyFound(**record["explained"]),
+        }
+        found = cls(**{**record, **parts})
+        if found.outcome not in OUTCOMES:
+            raise ValueError(f"{found.outcome!r} is no outcome")
+        return found
+
+
+@frozen
+class MinifiedModule:
+    """The smallest module that shows what a group has in common."""
+
+    module_name: str
+    """The module of the group that was minified."""
+    folder: str | None
+    """The folder with all that shows it; None where nothing was written."""
+    failure: str = ""
+    instruction_count: int = 0
+    given_instruction_count: int = 0
+    largest_dimension: int = 0
+    is_complete: bool = False
+    is_confirmed: bool = False
+    hlo_text: str = ""
+    command: str = ""
+    """What shows it in the folder."""
+    reason: str = ""
+    """Why there is none."""
+    seconds: float = attrs.field(default=0.0, eq=False)
+
+
+@frozen
+class CauseGroup:
+    """Modules that differ, or could not be judged, for the same cause."""
+
+    number: int
+    """From 1: what differs and no policy explains comes first, the largest group of each rank first."""
+    outcome: str
+    cause: str
+    """In words."""
+    opcode: str | None
+    element_types: tuple[str, ...]
+    shape_class: str | None
+    difference: str
+    policy: str | None
+    """The policy that explains it, without the names of instructions."""
+    members: tuple[TriagedModule, ...]
+    representative: str
+    """The name of the smallest member."""
+    minified: MinifiedModule | None = None
+
+    @property
+    def opcodes(self) -> dict[str, int]:
+        """How often each opcode is to blame."""
+        return dict(Counter(each.blamed.opcode for each in self.members if each.blamed is not None).most_common())
+
+
+@frozen(eq=False, repr=False)
+class Triage(Described):
+    """What came of all modules of a folder."""
+
+    folder: str
+    other: str | None
+    """The second folder, where there are two."""
+    output: str | None
+    """The folder in which it is kept."""
+    modules: tuple[TriagedModule, ...]
+    """In the order of their names."""
+    groups: tuple[CauseGroup, ...]
+    case_count: int
+    """How many there are in the folder; more than `modules` where it was interrupted."""
+    seconds: float
+    is_complete: bool
+    """Whether all were looked at, and a representative of each group minified."""
+    distribution: str = "normal"
+    """What random inputs are like."""
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
+        causes = sum(group.outcome == "differ" for group in self.groups)
+        more = f" for {causes} causes" if causes else ""
+        left = "" if self.is_complete else "; interrupted"
+        return f"{len(self.modules)} of {self.case_count} modules: {counts or 'none looked at'}{more}{left}"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many modules have each outcome, the worst first."""
+        found = Counter(module.outcome for module in self.modules)
+        return {outcome: found[outcome] for outcome in OUTCOMES if found[outcome]}
+
+    @property
+    def differing(self) -> tuple[TriagedModule, ...]:
+        """The modules whose results differ, in order."""
+        return tuple(module for module in self.modules if module.outcome == "differ")
+
+    @property
+    def outcome(self) -> str:
+        """The worst one; `differ`, if there is any difference."""
+        return next(iter(self.counts), "agree")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all were looked at, and nothing but rounding differs."""
+        return self.is_complete and all(module.agrees for module in self.modules)

@@ -1,0 +1,261 @@
+"""Judging one case: run it, compare it, and say what is to blame for a difference and which policy explains it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+
+from hloexec.analysis.numerics.comparing import compare
+from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict
+from hloexec.core.errors import HloError, HloWarning, InputError, ResourceError
+from hloexec.core.ir import Module
+from hloexec.core.values import Value
+from hloexec.engine.exec.running import run_devices
+from hloexec.engine.inputs import random_inputs
+from hloexec.language import literals
+from hloexec.language.interop import Snapshot
+from hloexec.language.loading import load, load_with_values
+from hloexec.ops.policies.policy import numerics_policy
+from hloexec.tools.diffing import Diff, diff
+from hloexec.tools.diffing.dumps import dumped_modules
+from hloexec.tools.diffing.folders import diff_stages
+from hloexec.tools.minifying.oracles import has_numbers, on_xla_cpu
+from hloexec.tools.results import labelled_arrays, read_result, result_shapes
+from hloexec.tools.triaging.blaming import (
+    blamed_between_policies,
+    blamed_by_diff,
+    blamed_by_nan,
+    blamed_named,
+    blamed_on_xla,
+)
+from hloexec.tools.triaging.collecting import Case
+from hloexec.tools.triaging.explaining import explained_module, explained_pair
+from hloexec.tools.triaging.findings import OutputDifference, TriagedModule
+from hloexec.tools.triaging.settings import Settings
+
+_OUTCOMES = {Verdict.EQUAL: "agree", Verdict.NOT_DECIDED: "not decided", Verdict.DIFFERENT: "differ"}
+"""What comes of a module with such a verdict; others are a matter of rounding."""
+
+Tell = Callable[[TriagedModule], None]
+"""Takes what is known so far: it counts if what follows takes too much."""
+
+
+def judged(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+    """What comes of a case; whatever is wrong with it is an outcome, too."""
+    judge = {"module": _judged_module, "pair": _judged_pair, "stages": _judged_stages}[case.kind]
+    try:
+        with warnings.catch_warnings(action="ignore", category=HloWarning):
+            return judge(case, settings, tell)
+    except HloError as error:
+        outcome = "out of memory" if isinstance(error, ResourceError) else "not compared"
+        return failed(case, settings, outcome, str(error))
+    except MemoryError:
+        return failed(case, settings, "out of memory", "there is not enough memory")
+
+
+def failed(case: Case, settings: Settings, outcome: str, reason: str) -> TriagedModule:
+    """A case without a verdict."""
+    return attrs.evolve(_blank(case, settings), outcome=outcome, reason=reason)
+
+
+def _against(case: Case, settings: Settings) -> str:
+    """What a case is compared with, in words."""
+    if case.kind == "pair":
+        return os.fspath(case.files[0])
+    if case.kind == "stages":
+        return "the stage before"
+    if case.expected is not None:
+        return os.fspath(case.expected)
+    return settings.against or "recorded results"
+
+
+def _blank(case: Case, settings: Settings) -> TriagedModule:
+    files = tuple(map(os.fspath, case.files))
+    return TriagedModule(case.name, case.kind, files, _against(case, settings), "not compared")
+
+
+def inputs_of(case: Case, module: Module, settings: Settings, snapshot: Snapshot | None = None) -> list[list[Value]]:
+    """The inputs beside a module, those in a snapshot, or random ones."""
+    if case.inputs:
+        parameters = module.entry.parameters
+        rows = [literals.load_inputs(path, parameters) for path in case.inputs]
+        return [[row[number] for number in range(len(parameters))] for row in rows]
+    if snapshot is not None and snapshot.inputs_per_device:
+        return [list(row) for row in snapshot.inputs_per_device]
+    return [_random(module, settings)]
+
+
+def _random(module: Module, settings: Settings) -> list[Value]:
+    return random_inputs(module, settings.seed, settings.distribution)
+
+
+def _judged_pair(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+    before, after = map(load, case.files)
+    inputs = inputs_of(case, before, settings)
+    return _judged_diff(_blank(case, settings), _diffed(before, after, inputs, settings), inputs, settings, tell)
+
+
+def _diffed(before: Module, after: Module, inputs: list[list[Value]], settings: Settings) -> Diff:
+    budget = settings.search_seconds
+    return diff(before, after, inputs, numerics=settings.numerics, budget=budget, **settings.run_options)
+
+
+def _judged_diff(
+    blank: TriagedModule, found: Diff, inputs: list[list[Value]], settings: Settings, tell: Tell
+) -> TriagedModule:
+    """What a diff says, and the policy that explains it."""
+    result = attrs.evolve(
+        blank,
+        outcome=found.verdict,
+        blamed=blamed_by_diff(found),
+        instruction_count=found.after.instruction_count,
+        notes=(*blank.notes, *found.notes),
+        **_differences(found.outputs),
+    )
+    if found.verdict != "differ":
+        return result
+    tell(result)
+    return attrs.evolve(result, explained=explained_pair(found, inputs, settings))
+
+
+def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[Any]]:
+    """The outcome of a chain of stages, the step to blame if there is one, and all steps."""
+    assert case.dump is not None
+    (module,) = (each for each in dumped_modules(case.dump) if each.stages[0].path == case.files[0])
+    options = {"numerics": settings.numerics, "budget": settings.search_seconds, **settings.run_options}
+    steps = diff_stages(module.stages, lambda first: inputs_of(case, first, settings), lambda _: None, options)
+    outcomes = [step.outcome for step in steps]
+    worst = next(
+        (each for each in ("differ", "not compared", "not decided", "rounding only") if each in outcomes), "agree"
+    )
+    return worst, next((step for step in steps if step.outcome == "differ"), None), steps
+
+
+def _judged_stages(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+    outcome, blamed, steps = stages_to_blame(case, settings)
+    blank = _blank(case, settings)
+    notes = tuple(step.reason for step in steps if step.outcome == "not compared")
+    if blamed is not None and blamed.diff is not None:
+        blank = attrs.evolve(blank, step=str(blamed), notes=notes)
+        return _judged_diff(blank, blamed.diff, [_random(blamed.diff.before, settings)], settings, tell)
+    count = next((step.diff.after.instruction_count for step in reversed(steps) if step.diff is not None), 0)
+    reason = notes[0] if outcome == "not compared" else ""
+    return attrs.evolve(blank, outcome=outcome, reason=reason, notes=notes, instruction_count=count)
+
+
+def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+    snapshot = load_with_values(case.files[0])
+    module = snapshot.module
+    inputs = inputs_of(case, module, settings, snapshot)
+    policy = numerics_policy(settings.numerics)
+    results = run_devices(module, inputs, numerics=policy, **settings.run_options)
+    actual: Value = tuple(results) if len(results) > 1 else results[0]
+    expected = _expected(case, snapshot, inputs, settings)
+    comparison = compare(
+        labelled_arrays(actual) if isinstance(expected, dict) else actual,
+        expected,
+        module=module,
+        inputs=inputs if len(inputs) in (1, len(results)) else None,
+        numerics=policy,
+        same_choices=not has_results(case, snapshot) and not settings.is_against_xla,
+    )
+    result = attrs.evolve(
+        _blank(case, settings),
+        outcome=_OUTCOMES.get(comparison.verdict, "rounding only"),
+        reason=comparison.not_decided[0].undecided_text if comparison.verdict is Verdict.NOT_DECIDED else "",
+        instruction_count=module.instruction_count,
+        **_differences(comparison),
+    )
+    if comparison.verdict is not Verdict.DIFFERENT:
+        return result
+    tell(result)
+    if result.difference == "shapes":
+        return result
+    is_recorded = has_results(case, snapshot)
+    return _with_cause(result, module, inputs, expected, settings, tell, is_recorded=is_recorded)
+
+
+def has_results(case: Case, snapshot: Snapshot) -> bool:
+    """Whether a module is compared with recorded results."""
+    return case.expected is not None or (snapshot.result is not None and not case.inputs)
+
+
+def _expected(case: Case, snapshot: Snapshot, inputs: list[list[Value]], settings: Settings) -> Value | dict[str, Any]:
+    module = snapshot.module
+    if case.expected is not None:
+        return read_result(case.expected, result_shapes(module))
+    if has_results(case, snapshot):
+        assert snapshot.result is not None
+        return snapshot.result
+    if settings.is_against_xla:
+        return on_xla_cpu(module, inputs[0])
+    policy = settings.policy
+    if policy is None:
+        raise InputError(f"{case.files[0]} has no results to compare with, and against is not given")
+    results = run_devices(module, inputs, numerics=policy, **settings.run_options)
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def _with_cause(
+    result: TriagedModule,
+    module: Module,
+    inputs: list[list[Value]],
+    expected: Value | dict[str, Any],
+    settings: Settings,
+    tell: Tell,
+    *,
+    is_recorded: bool,
+) -> TriagedModule:
+    """The policy that explains what differs from expected results, and the instruction to blame."""
+    ours = numerics_policy(settings.numerics)
+    if not is_recorded and settings.policy is not None:
+        with suppress(HloError):
+            return attrs.evolve(
+                result, blamed=blamed_between_policies(module, inputs, (settings.policy, ours), settings)
+            )
+        return result
+    policy, explanation = explained_module(module, inputs, expected, settings)
+    result = attrs.evolve(result, explained=policy)
+    tell(result)
+    with suppress(HloError):
+        if policy is not None and explanation is not None:
+            names = [name for name, _ in explanation.best.policy.overrides]
+            named = blamed_named(module, names[0]) if names else None
+            policies = (ours, explanation.best.policy)
+            return attrs.evolve(result, blamed=named or blamed_between_policies(module, inputs, policies, settings))
+        if result.difference == "NaN or infinities" and (found := blamed_by_nan(module, inputs, settings)):
+            return attrs.evolve(result, blamed=found)
+        if settings.is_against_xla and not is_recorded:
+            return attrs.evolve(result, blamed=blamed_on_xla(module, inputs, settings))
+    return result
+
+
+def _differences(comparison: Comparison) -> Mapping[str, Any]:
+    """The fields of a module that a comparison has."""
+    different = comparison.different
+    if not different:
+        return {}
+    has_other_shapes = any(leaf.measured is None for leaf in different)
+    kind = "shapes" if has_other_shapes else "numbers" if has_numbers(comparison) else "NaN or infinities"
+    return {"difference": kind, "outputs": tuple(map(_output, different))}
+
+
+def _output(leaf: LeafComparison) -> OutputDifference:
+    measured = leaf.measured
+    known = OutputDifference(leaf.label, leaf.actual_shape, leaf.expected_shape, leaf.verdict.value, leaf.count)
+    if measured is None:
+        return known
+    return attrs.evolve(
+        known,
+        mismatch_count=measured.mismatches,
+        max_absolute_error=measured.max_absolute_error,
+        max_relative_error=measured.max_relative_error,
+        max_ulps=measured.ulp_percentiles.get(100),
+        nan_count=sum(measured.nans[1:]),
+        infinity_count=sum(measured.infinities[1:]),
+    )

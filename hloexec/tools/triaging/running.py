@@ -1,0 +1,318 @@
+"""`triage`: judge many modules in processes of their own, and group what has the same cause."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+import attrs
+
+from hloexec.core.arguments import (
+    byte_count,
+    listed,
+    require_choice,
+    require_flags,
+    require_integer,
+    require_number,
+    require_path,
+    require_seed,
+    texts,
+)
+from hloexec.core.errors import InputError, UnsupportedError
+from hloexec.engine.exec.observers import Attached, Observer, Stages
+from hloexec.engine.inputs import DISTRIBUTIONS
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.tools.minifying.oracles import XLA, policy_of
+from hloexec.tools.triaging.collecting import Case, cases_of
+from hloexec.tools.triaging.findings import CauseGroup, MinifiedModule, Triage, TriagedModule
+from hloexec.tools.triaging.grouping import groups_of
+from hloexec.tools.triaging.settings import Settings
+from hloexec.tools.triaging.storing import Store
+from hloexec.tools.triaging.working import judge_apart, minify_apart, warn_of_unlimited_memory
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_SNAPSHOTS = (".pb", ".pb.gz")
+
+
+def triage(
+    folder: str | os.PathLike[str],
+    other: str | os.PathLike[str] | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    against: str | NumericsPolicy | None = None,
+    select: Sequence[str] = (),
+    minify: bool = True,
+    jobs: int = 1,
+    timeout: float = 120.0,
+    memory: int | str = "4G",
+    numerics: str | NumericsPolicy = "reference",
+    seed: int = 0,
+    distribution: str = "normal",
+    elided: str = "zeros",
+    unknown: str = "error",
+    observers: Sequence[Observer] = (),
+) -> Triage:
+    """Run and compare all modules in a folder and below, and group those that differ for the same cause.
+
+    What is compared with what:
+
+    - `NAME.before.hlo` with `NAME.after.hlo`; with two folders, modules of the same path in both;
+    - the stages of a module that XLA dumped, one with the other (as `diff_folders` does);
+    - any other module with `NAME.expected.npz` beside it or the result in a snapshot; else with `against`: `"xla-cpu"`,
+      which runs it through jaxlib, or another numerics policy.
+
+    Files end in `.hlo`, `.txt`, `.pb` or `.mlir`, and may be gzipped. Inputs are those in `NAME.inputs.npz` (or
+    `NAME.inputs.0.npz`, … for each device) or in a snapshot, else random: `seed` and `distribution` are those of
+    `random_inputs`. `select` are patterns of names.
+
+    Each module is judged in a process of its own, `jobs` of them at once, in at most `timeout` seconds and `memory`
+    bytes. Crashes and what takes too long or too much are outcomes like others. For what differs, `diff` or `find_nan`
+    finds the instruction to blame, and `explain` the policy that explains it, if there is one. The smallest module of
+    each group is minified, unless `minify` is False.
+
+    All results are kept in the folder `output`, by what is in the modules' files. A later call with the same folder and
+    options goes on where one was stopped, by Ctrl-C, too: that gives what is known, and `is_complete` is False. Without
+    it, nothing is kept. The result is the same for any number of jobs, as far as no search ends for want of time.
+
+    Raises InputError where there is no module, or nothing to compare one with; where a partner is missing; where a
+    `distribution` is given, but each module has its inputs; and where `output` lies in a folder of modules, or has
+    something else or results of other options.
+    """
+    start = time.perf_counter()
+    settings = _settings(against, numerics, seed, distribution, elided, unknown, timeout, memory)
+    require_flags(minify=minify)
+    require_integer("jobs", jobs, 1)
+    patterns = texts("select", select)
+    watchers = listed("observers", observers, "observers")
+    Attached(watchers)
+    stages = Stages(watchers)
+    folders = _folders(folder, other)
+    if output is not None:
+        _require_outside(output, folders)
+    cases = cases_of(folders[0], folders[1] if len(folders) > 1 else None, patterns)
+    _require_comparable(cases, settings)
+    if distribution != "normal" and all(case.inputs for case in cases):
+        raise InputError(f"distribution is {distribution}, but each module has its inputs beside it; leave it out")
+    warn_of_unlimited_memory(settings.memory)
+    with _store(output, settings) as store:
+        keys = {case.name: store.key(case) for case in cases}
+        known = {key: store.known(key) for key in keys.values()}
+        search = _Triaging(store, cases, keys, {key: each for key, each in known.items() if each is not None}, jobs)
+        try:
+            groups = search.run(stages, is_minified=minify)
+        except KeyboardInterrupt:
+            groups = groups_of(search.modules)
+        if output is None:
+            groups = [_without_folder(group) for group in groups]
+    return Triage(
+        folder=os.fspath(folder),
+        other=None if other is None else os.fspath(other),
+        output=None if output is None else os.fspath(output),
+        modules=tuple(search.modules),
+        groups=tuple(groups),
+        case_count=len(cases),
+        seconds=time.perf_counter() - start,
+        is_complete=search.is_complete,
+        distribution=distribution,
+    )
+
+
+def _settings(
+    against: str | NumericsPolicy | None,
+    numerics: str | NumericsPolicy,
+    seed: int,
+    distribution: str,
+    elided: str,
+    unknown: str,
+    timeout: float,
+    memory: int | str,
+) -> Settings:
+    """The options of `triage`, checked."""
+    other = _other_side(against)
+    require_seed(seed)
+    require_choice("distribution", distribution, DISTRIBUTIONS)
+    require_choice("elided", elided, ("zeros", "random", "error"))
+    require_choice("unknown", unknown, ("error", "zeros", "random"))
+    require_number("timeout", timeout)
+    size = byte_count("memory", memory)
+    for name, limit in (("timeout", timeout), ("memory", size)):
+        if not limit:
+            raise InputError(f"{name} must be more than 0")
+    policy = numerics_policy(numerics)
+    if other == f"policy:{policy.name}":
+        raise InputError(f"against is {policy.name}, the policy that modules run under: nothing could differ")
+    return Settings(other, policy.name, int(seed), elided, unknown, float(timeout), size, distribution)
+
+
+def _other_side(against: str | NumericsPolicy | None) -> str | None:
+    """What modules are compared with: XLA, or a policy that `against` is or names."""
+    if against is None:
+        return None
+    try:
+        policy = policy_of(against)
+    except UnsupportedError as error:
+        raise InputError(f"against must be xla-cpu or a numerics policy, but {error.message}") from error
+    if policy is None and find_spec("jax") is None:
+        raise UnsupportedError("against xla-cpu needs jax, which is not installed; install hloexec[jax]")
+    return XLA if policy is None else f"policy:{policy.name}"
+
+
+def _folders(folder: str | os.PathLike[str], other: str | os.PathLike[str] | None) -> list[Path]:
+    require_path("folder", folder)
+    if other is not None:
+        require_path("other", other)
+    found = [Path(each) for each in (folder, other) if each is not None]
+    if len(found) == 2 and found[0].resolve() == found[1].resolve():
+        raise InputError("folder and other are the same folder: nothing could differ")
+    return found
+
+
+def _require_outside(output: str | os.PathLike[str], folders: Sequence[Path]) -> None:
+    require_path("output", output)
+    if not os.fspath(output):
+        raise InputError("output, the name of the folder to write, is empty")
+    place = Path(output).resolve()
+    for folder in folders:
+        if place.is_relative_to(folder.resolve()):
+            raise InputError(
+                f"output, {os.fspath(output)!r}, lies in {os.fspath(folder)!r}, where modules are searched; name "
+                "another folder"
+            )
+
+
+def _require_comparable(cases: Sequence[Case], settings: Settings) -> None:
+    """InputError where modules have nothing to be compared with; whether a snapshot has shows only when it is read."""
+    if settings.against is not None:
+        if not any(case.kind == "module" and case.expected is None for case in cases):
+            raise InputError(
+                f"against is {settings.against}, but each module has something else to be compared with; leave it out"
+            )
+        return
+    lacking = [
+        case
+        for case in cases
+        if case.kind == "module" and case.expected is None and not case.files[0].name.lower().endswith(_SNAPSHOTS)
+    ]
+    if lacking:
+        more = f", nor have {len(lacking) - 1} others" if len(lacking) > 1 else ""
+        raise InputError(
+            f"{lacking[0].name} has nothing to be compared with{more}: no {lacking[0].name}.expected.npz, and it is no "
+            "pair; give against to compare with XLA:CPU ('xla-cpu') or a numerics policy"
+        )
+
+
+@contextmanager
+def _store(output: str | os.PathLike[str] | None, settings: Settings) -> Iterator[Store]:
+    """What is kept in a folder, or in one that is gone in the end."""
+    if output is None:
+        with tempfile.TemporaryDirectory(prefix="hloexec-triage-") as folder:
+            yield Store.opened(Path(folder), settings)
+        return
+    store = Store.opened(Path(output), settings)
+    try:
+        yield store
+    finally:
+        shutil.rmtree(store.work, ignore_errors=True)
+
+
+def _without_folder(group: CauseGroup) -> CauseGroup:
+    if group.minified is None:
+        return group
+    return attrs.evolve(group, minified=attrs.evolve(group.minified, folder=None))
+
+
+class _Triaging:
+    """The judging of cases, and what is known so far."""
+
+    def __init__(
+        self, store: Store, cases: Sequence[Case], keys: dict[str, str], known: dict[str, TriagedModule], jobs: int
+    ) -> None:
+        self._store = store
+        self._cases = cases
+        self._keys = keys
+        self._known = known
+        self._jobs = jobs
+        self.is_complete = False
+
+    @property
+    def modules(self) -> list[TriagedModule]:
+        """What came of the cases so far, in their order; equal ones share what came of one of them."""
+        found = []
+        for case in self._cases:
+            module = self._known.get(self._keys[case.name])
+            if module is not None:
+                files = tuple(map(os.fspath, case.files))
+                found.append(attrs.evolve(module, name=case.name, files=files))
+        return found
+
+    def run(self, stages: Stages, *, is_minified: bool) -> list[CauseGroup]:
+        """Judge what is not known yet, then minify a module of each group."""
+        left = {key: case for case in self._cases if (key := self._keys[case.name]) not in self._known}
+        stages.begin("modules", len(left))
+        for (key, _), module in self._each(list(left.items()), self._judge):
+            self._store.keep(key, module)
+            self._known[key] = module
+            stages.tick()
+        groups = groups_of(self.modules)
+        if is_minified:
+            groups = self._minified(groups, stages)
+        self.is_complete = True
+        return groups
+
+    def _judge(self, item: tuple[str, Case], stop: Event) -> TriagedModule | None:
+        return judge_apart(item[1], item[0], self._store, stop)
+
+    def _minified(self, groups: Sequence[CauseGroup], stages: Stages) -> list[CauseGroup]:
+        cases = {case.name: case for case in self._cases}
+        named = [(group, _folder_name(group, self._keys[group.representative])) for group in groups]
+        known = {name: self._store.known_minified(name) for _, name in named}
+        left = [(group, name) for group, name in named if group.outcome == "differ" and known[name] is None]
+        stages.begin("minifying", len(left))
+
+        def minified(item: tuple[CauseGroup, str], stop: Event) -> MinifiedModule | None:
+            group, name = item
+            shutil.rmtree(self._store.minified / name, ignore_errors=True)
+            module = next(each for each in group.members if each.name == group.representative)
+            return minify_apart(cases[module.name], module, name, self._store, stop)
+
+        for (_, name), found in self._each(left, minified):
+            self._store.keep_minified(name, found)
+            known[name] = found
+            stages.tick()
+        return [attrs.evolve(group, minified=known[name]) for group, name in named]
+
+    def _each(
+        self, items: Sequence[_Item], do: Callable[[_Item, Event], _Result | None]
+    ) -> Iterator[tuple[_Item, _Result]]:
+        """What comes of items, several at once, as they come; an exception ends all processes."""
+        stop = Event()
+        with ThreadPoolExecutor(self._jobs) as pool:
+            running: dict[Future[_Result | None], _Item] = {pool.submit(do, item, stop): item for item in items}
+            try:
+                while running:
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        item, result = running.pop(future), future.result()
+                        if result is not None:
+                            yield item, result
+            finally:
+                stop.set()
+                for future in running:
+                    future.cancel()
+
+
+def _folder_name(group: CauseGroup, key: str) -> str:
+    """A name that says what is in a folder, and that belongs to the module that it is made of."""
+    words = re.sub(r"[^\w.-]+", "-", group.cause).strip("-.")[:60]
+    return f"{words or 'results'}-{key[:8]}"
