@@ -134,6 +134,9 @@ class Traits:
     """Whether the result is the first operand in another format, as near as that has it."""
     is_involution: bool = False
     """Whether, applied twice, it gives its operand."""
+    is_injective: bool = False
+    """Whether different operands, of those that have a number as their result, have different ones, but for rounding:
+    results do not overflow, underflow or saturate."""
     cancels: bool = False
     """Whether the result is the sum or the difference of the operands, which may be far smaller than they are."""
     same_unit: bool = False

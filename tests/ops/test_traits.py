@@ -44,6 +44,15 @@ def test_twice_gives_the_operand(opcode: str) -> None:
     assert (_result(body.rpartition("\n")[0].replace("  y", "  ROOT y"), values) != values).any()
 
 
+@pytest.mark.parametrize("opcode", _opcodes("is_injective"))
+def test_different_operands_have_different_results(opcode: str) -> None:
+    values = np.array([*np.geomspace(1e-30, 1e30, 62), *-np.geomspace(1e30, 1e-30, 62)], np.float32)
+    result = _result(f"  x = f32[124] parameter(0)\n  ROOT y = f32[124] {opcode}(x)", values)
+    numbers = result[~np.isnan(result)]
+    assert len(numbers) > 60 and np.isfinite(numbers).all()
+    assert len({*numbers.tolist()}) == len(numbers)
+
+
 @pytest.mark.parametrize("opcode", _opcodes("commutes"))
 @pytest.mark.parametrize("element_type", ["f32", "s32"])
 def test_operands_may_change_places(opcode: str, element_type: str) -> None:

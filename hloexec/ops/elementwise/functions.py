@@ -186,6 +186,7 @@ _function(
     pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
     invalid="logarithm of a negative number",
     flushes_denormals=True,
+    is_injective=True,
 )
 _unary(
     "log2",
@@ -196,6 +197,7 @@ _unary(
     pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
     invalid="logarithm of a negative number",
     flushes_denormals=True,
+    is_injective=True,
 )
 _function(
     "log-plus-one",
@@ -206,6 +208,7 @@ _function(
     invalid="log(1 + x) of x below −1",
     complex_=complex_numbers.log1p,
     flushes_denormals=True,
+    is_injective=True,
 )
 _function(
     "logistic",
@@ -228,6 +231,7 @@ _function(
     invalid=_NEGATIVE_ROOT,
     complex_=complex_numbers.rsqrt,
     flushes_denormals=True,
+    is_injective=True,
 )
 _function("sine", np.sin, "sin x (XLA: Sin).", bounds=always(-1, 1))
 _function("sinh", np.sinh, "(eˣ − e⁻ˣ) / 2 (XLA: Sinh).")
@@ -241,6 +245,7 @@ _function(
     keeps_relative_errors=True,
     invalid=_NEGATIVE_ROOT,
     flushes_denormals=True,
+    is_injective=True,
 )
 _function("tan", np.tan, "tan x (XLA: Tan).")
 _function("tanh", np.tanh, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh).", bounds=always(-1, 1))
@@ -252,6 +257,7 @@ _unary(
     # A result that is not negative is one of an operand that is not.
     demands_for=lambda _, wanted: [(0, POSITIVE)] if wanted.low == 0 else [],
     keeps_relative_errors=True,
+    is_injective=True,
 )
 _unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, bounds=always(-1, 1), flushes_denormals=True)
 
@@ -306,6 +312,7 @@ elementwise(
     demands_for=lambda _, wanted: [(0, Demand(-wanted.high, -wanted.low))],
     is_involution=True,
     keeps_unit=True,
+    is_injective=True,
 )
 elementwise(
     "sign",

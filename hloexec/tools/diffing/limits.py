@@ -137,6 +137,10 @@ class Limits:
     """So many other values with the numbers of a suspect are tried: they may be meant as well."""
     steps_between: int = 1000
     """So many steps are looked at to see whether one of two values is computed from the other."""
+    compensating_steps: int = 32
+    """So many steps behind a suspect are looked at for one that makes up for it."""
+    nudge: float = 2.0**-8
+    """By this part a suspect is changed to see whether a later value tells so."""
     missing_steps: int = 12
     """Behind more values than this no step is looked for that is missing, or one too many."""
     rerun_steps: int = 400

@@ -17,6 +17,7 @@ from hloexec.ops.operations import exchanges, traits_of
 from hloexec.tools.diffing.agreement import arranged, is_near
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization.compensations import is_computed_from
 from hloexec.tools.diffing.localization.patches import Patch
 from hloexec.tools.diffing.localization.regions import Regions, could_be
 from hloexec.tools.diffing.localization.relations import (
@@ -100,7 +101,7 @@ class Guilt:
             and entry.device == node.device
             and entry.shape == node.shape
             and entry.instance.iterations == node.instance.iterations
-            and not (_is_computed_from(entry, node) or _is_computed_from(node, entry))
+            and not (is_computed_from(entry, node) or is_computed_from(node, entry))
         ]
         return found[: LIMITS.twins]
 
@@ -225,19 +226,6 @@ class Guilt:
         repair = self._repairs.of(pair, steps[: LIMITS.missing_steps], others)
         found = {each.number: each for each in (node, *(() if repair is None else repair.alike))}
         return tuple(found[number] for number in sorted(found)) if len(found) > 1 else ()
-
-
-def _is_computed_from(node: Node, other: Node) -> bool:
-    """Whether one value is computed from another; it counts as such if that is far to see."""
-    pending = {node.number: node}
-    for _ in range(LIMITS.steps_between):
-        if not pending:
-            return False
-        current = pending.pop(max(pending))
-        if current.number == other.number:
-            return True
-        pending |= {entry.number: entry for entry in current.instance.inputs if entry.number >= other.number}
-    return True
 
 
 def _adds_rounded_parts(pair: NodePair) -> bool:

@@ -16,6 +16,7 @@ from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.causes import Causes
+from hloexec.tools.diffing.localization.compensations import Compensations
 from hloexec.tools.diffing.localization.guilt import Guilt
 from hloexec.tools.diffing.localization.handings import Handings
 from hloexec.tools.diffing.localization.misuses import Misuses
@@ -84,6 +85,7 @@ class Trials:
         self._handings = Handings(relations, decisions)
         self._misuses = Misuses(relations, decisions[0])
         self._repairs = Repairs(replay, relations, is_over)
+        self._compensations = Compensations(replay, relations)
         self._guilt = Guilt(replay, relations, self._regions, self._repairs)
         self._tried: set[tuple[int, int]] = set()
         self._partly_tried: set[tuple[int, int]] = set()
@@ -137,7 +139,7 @@ class Trials:
         for suspect in self._movers_last(suspects):
             if suspect.pair.ours.instance.static in self._known:
                 continue
-            if not suspect.reason and self._guilt.is_innocent(suspect.pair):
+            if (not suspect.reason and self._guilt.is_innocent(suspect.pair)) or self._is_made_up_for(suspect):
                 suspect = attrs.evolve(suspect, has_wrong_operands=True)
             # What moves an operand of a value has the operand's type.
             is_mover = suspect.trial is not None and suspect.trial.theirs is not suspect.pair.theirs
@@ -167,6 +169,13 @@ class Trials:
                 return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
         return None
 
+    def _is_made_up_for(self, suspect: Suspect) -> bool:
+        """Whether a later step tells that the value of a suspect is right, if another one than in `before`."""
+        is_other = suspect.place is not None or suspect.decision is not None
+        is_rounding = suspect.is_rounding or suspect.is_less_precise or suspect.is_more_precise
+        pair, is_guessed = suspect.trial or suspect.pair, suspect.is_restructured
+        return not (is_other or is_rounding) and self._compensations.has(pair, is_guessed=is_guessed)
+
     def _movers_last(self, suspects: Iterable[Suspect]) -> Iterator[Suspect]:
         """Suspects, behind all others those that may only move elements which lay elsewhere before."""
         movers = []
@@ -194,7 +203,8 @@ class Trials:
             if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
                 continue
             is_another = self._relations.is_another(pair.ours, pair.theirs) is not None
-            if is_another or self._relations.is_only_rearranged(pair.ours, pair.theirs):
+            is_right = is_another or self._compensations.has(pair)
+            if is_right or self._relations.is_only_rearranged(pair.ours, pair.theirs):
                 # It is right in itself, and only used in the wrong place or order.
                 continue
             if self._left == 0 or self._is_over():

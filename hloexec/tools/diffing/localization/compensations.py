@@ -1,0 +1,174 @@
+"""Whether a later step makes up for a value that `before` does not have.
+
+Where a program was written in another way, a step may give another value than the one that it is compared with, and a
+later one makes up for that: `(q · c) kᵀ` is `(q kᵀ) · c`, and `x / √v` is `x · v^(-1/2)`. What follows is the same
+again. Such a value is right if what follows tells all of it: if only this value gives a value of `before` in the steps
+between. What a step may lose, as a maximum with zero does, tells nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.precision import unit_roundoff
+from hloexec.core.values import Array
+from hloexec.ops.common import wide
+from hloexec.ops.operations import traits_of
+from hloexec.tools.diffing.agreement import arranged, is_near, is_same
+from hloexec.tools.diffing.graph import Instance, Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.localization.relations import NodePair, Relations, is_filled
+from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.replaying.rerun import Rerun
+
+
+class Compensations:
+    """What is made up for in one state of a replay."""
+
+    def __init__(self, replay: Replay, relations: Relations) -> None:
+        self._replay = replay
+        self._relations = relations
+        self._state = relations.state
+        self._known: dict[tuple[int, int], bool] = {}
+        """By the numbers of each pair, whether a later value tells that it is none."""
+
+    def has(self, pair: NodePair, *, is_guessed: bool = False) -> bool:
+        """Whether a value that differs from its counterpart is right: a value of `before` that follows from it tells
+        so, and would not be right if it were its counterpart.
+
+        A value that is another one of `before` may be used in the wrong place, unless its counterpart is guessed.
+        """
+        if self._state.has(pair.ours) and not is_guessed:
+            return False
+        if pair.numbers not in self._known:
+            self._known[pair.numbers] = self._has(pair)
+        return self._known[pair.numbers]
+
+    def _has(self, pair: NodePair) -> bool:
+        raw = self._state.raw[pair.ours.number]
+        if not element_type_of(raw.dtype).is_floating:
+            return False
+        others = [value for value in arranged(pair.theirs.value, raw) if not is_same(value, raw)]
+        if not others:
+            return False
+        others.append(_nudged(raw))
+        return any(self._tells_apart(pair.ours, node, others) for node in self._told(pair.ours))
+
+    def _told(self, node: Node) -> Iterator[Node]:
+        """The first values of `before` behind a value, that only this value gives in the steps between."""
+        users = self._replay.graph.users()
+        pending, seen = [node], {node.number}
+        for current in pending:
+            for instance in users[current.number]:
+                if len(instance.results) != 1 or instance.results[0].number in seen:
+                    continue
+                result = instance.results[0]
+                seen.add(result.number)
+                if len(seen) > LIMITS.compensating_steps:
+                    return
+                if not self._tells(current, instance, node):
+                    continue
+                if instance.is_movement or not self._state.has(result):
+                    pending.append(result)
+                elif self._is_its_own(result, node):
+                    yield result
+
+    def _tells(self, node: Node, instance: Instance, first: Node) -> bool:
+        """Whether different values of an operand have different results, given that the other operands are right."""
+        parts, traits = instance.operands, traits_of(instance.instruction)
+        if instance.others or any(len(part) != 1 for part in parts):
+            return False
+        operands = [part[0] for part in parts]
+        others = [entry for entry in operands if entry.number != node.number]
+        entry = element_type_of(instance.results[0].dtype)
+        if len(others) != len(operands) - 1 or not entry.is_floating:
+            return False
+        if unit_roundoff(entry) > unit_roundoff(element_type_of(node.dtype)):
+            return False
+        if any(not self._is_right(other) or is_computed_from(other, first) for other in others):
+            return False
+        if instance.is_movement or traits.is_injective or traits.converts:
+            return True
+        if traits.moves is not None:
+            return traits.keeps_all and traits.moves == (0,) and operands[0].number == node.number
+        if not others:
+            return False
+        factor = wide(self._state.values[others[0].number])
+        if not np.isfinite(factor).all():
+            return False
+        if traits.is_product or traits.is_quotient:
+            return bool(factor.all())
+        if traits.cancels:
+            # What is small beside the other operand is lost in rounding.
+            lost = float(np.abs(factor).max(initial=0.0)) * LIMITS.roundings * unit_roundoff(entry)
+            return lost <= LIMITS.nudge * self._state.raw.digest(node.number).root_mean_square
+        return instance.opcode == "dot" and _has_full_rank(instance, factor, operands[0].number == node.number)
+
+    def _is_right(self, node: Node) -> bool:
+        return is_filled(node) or node.instance.is_source or self._state.has(node)
+
+    def _is_its_own(self, node: Node, first: Node) -> bool:
+        """Whether a value is one of `before` by no accident, and `after` has it nowhere but behind the first one."""
+        match = self._state.matches[node.number]
+        if match is None or not self._relations.is_evidence(node):
+            return False
+        if not np.isfinite(wide(self._state.raw[node.number])).all():
+            return False
+        runs = self._replay.graph.runs
+        holders = [runs[static] for static in self._relations.holders(match.node)]
+        if sum(map(len, holders)) > LIMITS.compensating_steps:
+            return False
+        return all(is_computed_from(entry, first) for each in holders for run in each for entry in run.results)
+
+    def _tells_apart(self, node: Node, later: Node, others: list[Array]) -> bool:
+        """Whether a later value is not near what it should be if the first one is any of the others."""
+        match = self._state.matches[later.number]
+        if match is None:
+            return False
+        rerun = Rerun(self._replay, self._state, later)
+        for other in others:
+            now = rerun.value({node.number: other})
+            if now is None or any(is_near(now, value) for value in arranged(match.node.value, now)):
+                return False
+        return True
+
+
+def is_computed_from(node: Node, other: Node) -> bool:
+    """Whether one value is computed from another; it counts as such if that is far to see."""
+    pending = {node.number: node}
+    for _ in range(LIMITS.steps_between):
+        if not pending:
+            return False
+        current = pending.pop(max(pending))
+        if current.number == other.number:
+            return True
+        pending |= {entry.number: entry for entry in current.instance.inputs if entry.number >= other.number}
+    return True
+
+
+def _nudged(value: Array) -> Array:
+    """A value that is a little off, by turns to either side."""
+    signs = np.where(np.arange(value.size) % 2 == 0, 1.0, -1.0).reshape(value.shape)
+    with np.errstate(all="ignore"):
+        return (wide(value) * (1 + LIMITS.nudge * signs)).astype(value.dtype)
+
+
+def _has_full_rank(instance: Instance, factor: Array, is_first: bool) -> bool:
+    """Whether a product tells what it multiplies by a factor: its columns along what is added up are independent."""
+    attributes = instance.instruction.attributes
+    sides = (
+        (attributes.lhs_batch_dims, attributes.lhs_contracting_dims),
+        (attributes.rhs_batch_dims, attributes.rhs_contracting_dims),
+    )
+    batch, contracting = sides[1 if is_first else 0]
+    free = [axis for axis in range(factor.ndim) if axis not in (*batch, *contracting)]
+    sizes = [int(np.prod([factor.shape[axis] for axis in axes], dtype=np.int64)) for axes in (batch, free, contracting)]
+    matrices = factor.transpose([*batch, *free, *contracting]).reshape(sizes)
+    if not matrices.size or sizes[1] < sizes[2]:
+        return False
+    # Near to it, what is told is lost in rounding.
+    sizes_of_axes = np.linalg.svd(matrices, compute_uv=False)
+    return bool((sizes_of_axes[:, -1] > LIMITS.nudge * sizes_of_axes[:, 0]).all())
