@@ -9,7 +9,6 @@ between. What a step may lose, as a maximum with zero does, tells nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from hloexec.core.values import Array
 from hloexec.ops.common import wide
 from hloexec.ops.operations import traits_of
 from hloexec.tools.diffing.agreement import arranged, is_near, is_same
-from hloexec.tools.diffing.graph import Instance, Node, Users
+from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.relations import NodePair, Relations, is_filled
 from hloexec.tools.diffing.replaying.replay import Replay
@@ -58,15 +57,11 @@ class Compensations:
         others.append(_nudged(raw))
         return any(self._tells_apart(pair.ours, node, others) for node in self._told(pair.ours))
 
-    @cached_property
-    def _users(self) -> Users:
-        return self._replay.graph.users()
-
     def _told(self, node: Node) -> Iterator[Node]:
         """The first values of `before` behind a value, that only this value gives in the steps between."""
         pending, seen = [node], {node.number}
         for current in pending:
-            for instance in self._users[current.number]:
+            for instance in self._replay.users[current.number]:
                 if len(instance.results) != 1 or instance.results[0].number in seen:
                     continue
                 result = instance.results[0]

@@ -103,7 +103,7 @@ def lost_roundings(replay: Replay, state: State) -> Iterator[tuple[Node, str]]:
 
 def _unrounded_values(replay: Replay, state: State) -> Iterator[tuple[Node, ElementType]]:
     """What `before` has in a narrower type, and something else than a conversion to that uses in `after`."""
-    users = replay.graph.users()
+    users = replay.users
     for number, match in state.matches.found():
         node = replay.graph.node(number)
         entry = type_rounded_to([node], [match.node])

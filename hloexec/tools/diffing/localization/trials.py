@@ -139,7 +139,9 @@ class Trials:
         for suspect in self._movers_last(suspects):
             if suspect.pair.ours.instance.static in self._known:
                 continue
-            if (not suspect.reason and self._guilt.is_innocent(suspect.pair)) or self._is_made_up_for(suspect):
+            if not suspect.reason and self._guilt.is_innocent(suspect.pair):
+                suspect = self._misused(suspect) or attrs.evolve(suspect, has_wrong_operands=True)
+            elif self._is_made_up_for(suspect):
                 suspect = attrs.evolve(suspect, has_wrong_operands=True)
             # What moves an operand of a value has the operand's type.
             is_mover = suspect.trial is not None and suspect.trial.theirs is not suspect.pair.theirs
@@ -175,6 +177,18 @@ class Trials:
         is_rounding = suspect.is_rounding or suspect.is_less_precise or suspect.is_more_precise
         pair, is_guessed = suspect.trial or suspect.pair, suspect.is_restructured
         return not (is_other or is_rounding) and self._compensations.has(pair, is_guessed=is_guessed)
+
+    def _misused(self, suspect: Suspect) -> Suspect | None:
+        """What uses one value that differs, and is right for another use: a later step makes up for it there."""
+        operands = self._relations.operand_pairs(suspect.pair.ours, suspect.pair.theirs) or []
+        different = [each for each in operands if self._relations.differ(each.ours, each.theirs)]
+        if len(different) != 1:
+            return None
+        match = self._state.matches[different[0].ours.number]
+        if match is None or not self._compensations.has(different[0], is_guessed=True):
+            return None
+        found = self._misuses.misplaced(suspect.pair, different[0], match.node)
+        return attrs.evolve(found, decision=suspect.decision, is_end=True)
 
     def _movers_last(self, suspects: Iterable[Suspect]) -> Iterator[Suspect]:
         """Suspects, behind all others those that may only move elements which lay elsewhere before."""

@@ -51,7 +51,7 @@ class Replay:
         """Whether Ctrl-C ended its start."""
         self.is_complete = False
         """Whether its start has reached every instruction."""
-        self._users = graph.users()
+        self.users = graph.users()
         self._numbers = graph.columns.array
         """Of the arrays that were recorded, by node."""
 
@@ -136,7 +136,7 @@ class Replay:
                 continue
             for node, was in zip(nodes, was_recorded, strict=True):
                 if not (was and self.is_recorded(state.values, node)):
-                    for user in self._users.numbers(node):
+                    for user in self.users.numbers(node):
                         if user not in pending:
                             pending.add(user)
                             heappush(heap, user)
