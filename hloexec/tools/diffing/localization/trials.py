@@ -188,7 +188,7 @@ class Trials:
         if match is None or not self._compensations.has(different[0], is_guessed=True):
             return None
         found = self._misuses.misplaced(suspect.pair, different[0], match.node)
-        return attrs.evolve(found, decision=suspect.decision, is_end=True)
+        return attrs.evolve(found, decision=suspect.decision, is_restructured=True, is_end=True)
 
     def _movers_last(self, suspects: Iterable[Suspect]) -> Iterator[Suspect]:
         """Suspects, behind all others those that may only move elements which lay elsewhere before."""
