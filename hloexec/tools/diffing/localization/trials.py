@@ -43,6 +43,8 @@ class _Seen:
     """The first one that blames what a loop hands on: exchanged values show only if both are put right."""
     deciding: Suspect | None = None
     """The first one whose operands are right that decided how a loop or a conditional ran."""
+    misused: Suspect | None = None
+    """The first one that takes a value which is right for another use."""
     narrowed: Suspect | None = None
     """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
     value is put in its place, as long as its type is the same."""
@@ -116,6 +118,10 @@ class Trials:
         found = found or self._apparent()
         if found is None and self._seen.narrowed is None:
             found = self._deepest()
+        misused = self._seen.misused
+        if misused is not None and (found is None or (found[0].is_end and not found[0].is_repair)):
+            patch = self._partly(misused.pair)
+            found = found if patch is None else (misused, patch)
         if found is not None:
             return found
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
@@ -140,7 +146,9 @@ class Trials:
             if suspect.pair.ours.instance.static in self._known:
                 continue
             if not suspect.reason and self._guilt.is_innocent(suspect.pair):
-                suspect = self._misused(suspect) or attrs.evolve(suspect, has_wrong_operands=True)
+                misused = self._misused(suspect)
+                self._seen.misused = self._seen.misused or misused
+                suspect = misused or attrs.evolve(suspect, has_wrong_operands=True)
             elif self._is_made_up_for(suspect):
                 suspect = attrs.evolve(suspect, has_wrong_operands=True)
             # What moves an operand of a value has the operand's type.
