@@ -117,11 +117,10 @@ class Trials:
             found = (None if is_partly else self._deepest()) or (deciding, None)
         found = found or self._apparent()
         if found is None and self._seen.narrowed is None:
-            found = self._deepest()
-        misused = self._seen.misused
-        if misused is not None and (found is None or (found[0].is_end and not found[0].is_repair)):
-            patch = self._partly(misused.pair)
-            found = found if patch is None else (misused, patch)
+            found, misused = self._deepest(), self._seen.misused
+            if misused is not None and (found is None or (found[0].is_end and not found[0].is_repair)):
+                patch = self._partly(misused.pair)
+                found = found if patch is None else (misused, patch)
         if found is not None:
             return found
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
