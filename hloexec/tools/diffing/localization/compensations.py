@@ -16,6 +16,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
+from hloexec.ops.contraction.dot import DotAttributes
 from hloexec.ops.operations import traits_of
 from hloexec.tools.diffing.agreement import arranged, is_near, is_same
 from hloexec.tools.diffing.graph import Instance, Node
@@ -104,7 +105,8 @@ class Compensations:
             # What is small beside the other operand is lost in rounding.
             lost = float(np.abs(factor).max(initial=0.0)) * LIMITS.roundings * unit_roundoff(entry)
             return lost <= LIMITS.nudge * self._state.raw.digest(node.number).root_mean_square
-        return instance.opcode == "dot" and _has_full_rank(instance, factor, operands[0].number == node.number)
+        is_dot = isinstance(instance.instruction.attributes, DotAttributes)
+        return is_dot and _has_full_rank(instance, factor, operands[0].number == node.number)
 
     def _is_right(self, node: Node) -> bool:
         return is_filled(node) or node.instance.is_source or self._state.has(node)
