@@ -17,12 +17,25 @@ from evaluation.fuzzing.command import mutants
 from evaluation.minifying.command import minify
 from evaluation.narrowing.command import precision
 from evaluation.pages import page
+from evaluation.partitioned.collectives import collectives
 from evaluation.partitioned.command import partitioned
 from evaluation.processes import ENVIRONMENT
 from evaluation.shadowing.command import shadow
 from evaluation.triaging.command import triage
 
-MEASUREMENTS = (diff, partitioned, measure_edits, explain, shadow, minify, triage, precision, mutants, page)
+MEASUREMENTS = (
+    diff,
+    partitioned,
+    collectives,
+    measure_edits,
+    explain,
+    shadow,
+    minify,
+    triage,
+    precision,
+    mutants,
+    page,
+)
 
 
 @click.group(commands=MEASUREMENTS)

@@ -69,6 +69,12 @@ def with_instruction(module: Module, computation: Computation, changed: Instruct
     return attrs.evolve(module, computations=tuple(made if entry is computation else entry for entry in module))
 
 
+def regrouped(module: Module, computation: Computation, instruction: Instruction) -> Iterator[Instruction]:
+    """A collective between other devices."""
+    for change in (_groups, _order, _pairs):
+        yield from change(module, computation, instruction)
+
+
 def _attributes(instruction: Instruction, **changes: Any) -> Instruction:
     return attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, **changes))
 

@@ -10,35 +10,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 
 import hloexec
+from evaluation.partitioned.exchanging import HELD, SMALL
+from evaluation.partitioned.program import Axes, Program
 from hloexec.core.ir import Module
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 """What must be set before JAX is imported."""
 STAGES = ("lowered", "before", "after", "optimized")
-
-_Axes = Sequence[str | None]
-
-
-@attrs.frozen(eq=False)
-class _Program:
-    make: Callable[[Any, Any], Callable[..., Any]]
-    """From JAX and what constrains a value to a sharding, the function."""
-    shapes: Sequence[tuple[int, ...]]
-    axes: Sequence[_Axes]
-    """Of each argument."""
-    results: Any = None
-    """Axes of the results, nested as they are; None leaves them to XLA."""
-    labels: int = 0
-    """So many of the last arguments are integers below this number of rows of the second."""
 
 
 def _mlp(jax: Any, constrain: Any) -> Any:
@@ -131,28 +117,28 @@ def _embedding(jax: Any, constrain: Any) -> Any:
 
 
 PROGRAMS = {
-    "mlp": _Program(_mlp, ((16, 8), (8, 16), (16,), (16, 8), (16, 8)), (("d",), (None, "m"), ("m",), ("m",), ("d",))),
-    "attention": _Program(
+    "mlp": Program(_mlp, ((16, 8), (8, 16), (16,), (16, 8), (16, 8)), (("d",), (None, "m"), ("m",), ("m",), ("d",))),
+    "attention": Program(
         _attention, ((4, 8, 16), (16, 3, 4, 8), (4, 8, 16), (16,)), (("d",), (None, None, "m"), ("m",), ()), ("d",)
     ),
-    "reshard": _Program(_reshard, ((16, 12), (12, 16)), (("d", "m"), ("m",)), (("d",), ("d", None, "m"), (None, "m"))),
-    "recurrence": _Program(
+    "reshard": Program(_reshard, ((16, 12), (12, 16)), (("d", "m"), ("m",)), (("d",), ("d", None, "m"), (None, "m"))),
+    "recurrence": Program(
         _recurrence,
         ((4, 8, 6), (6, 16), (16, 16)),
         ((None, "d"), (None, "m"), (None, "m")),
         (("d", "m"), (None, "d"), ("m",)),
     ),
-    "convolution": _Program(
+    "convolution": Program(
         _convolution, ((4, 8, 8, 3), (3, 3, 3, 8), (8,), (128, 16)), (("d", "m"), (), (), ("m",)), (("d",), ())
     ),
-    "embedding": _Program(
+    "embedding": Program(
         _embedding, ((32, 16), (16, 16), (8, 6), (8, 6)), (("m",), (None, "m"), ("d",), ("d",)), labels=2
     ),
 }
 """From a name to the program."""
 
 
-def _arguments(program: _Program) -> list[Any]:
+def _arguments(program: Program) -> list[Any]:
     random = np.random.default_rng(0)
     numbers = len(program.shapes) - program.labels
     floats = [random.standard_normal(shape).astype(np.float32) for shape in program.shapes[:numbers]]
@@ -166,10 +152,10 @@ def _write(name: str, folder: Path) -> None:
 
     import hloexec
 
-    program = PROGRAMS[name]
+    program = {**PROGRAMS, **SMALL, **HELD}[name]
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("d", "m"))
 
-    def sharding(axes: _Axes) -> Any:
+    def sharding(axes: Axes) -> Any:
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
 
     function = program.make(jax, lambda value, *axes: jax.lax.with_sharding_constraint(value, sharding(axes)))
