@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from hloexec.core.ir import Instruction, Module
 from hloexec.ops.attributes import computation_names
@@ -84,6 +84,16 @@ class DataFlow:
                 found |= {source for operand in instruction.operands for source in self.sources(operand)}
             else:
                 found |= self._sources[name] | self._users[name]
+        return found
+
+    def near(self, names: Iterable[str], through: Collection[str]) -> set[str]:
+        """Instructions, what gives to them and takes from them, and the same of those of some opcodes on the way."""
+        found = set(names)
+        pending = [*found]
+        while pending:
+            new = self.neighbours([pending.pop()], {}) - found
+            found |= new
+            pending += [each for each in new if self.opcode(each) in through]
         return found
 
     def _takers(self, name: str, number: int) -> set[str]:

@@ -55,14 +55,7 @@ def _says(edit: Edit, text: str) -> bool:
 
 def _is_near(edit: Edit, name: str) -> bool:
     """Whether it is what was edited, or gives to or takes from that, perhaps by way of what only moves values."""
-    flow = DataFlow(edit.fault.module)
-    near = {edit.fault.instruction}
-    pending = [edit.fault.instruction]
-    while pending:
-        found = flow.neighbours([pending.pop()], {}) - near
-        near |= found
-        pending += [each for each in found if flow.opcode(each) in LOOKED_THROUGH]
-    return name in near
+    return name in DataFlow(edit.fault.module).near([edit.fault.instruction], LOOKED_THROUGH)
 
 
 def _line(record: Record) -> str:

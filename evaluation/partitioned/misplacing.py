@@ -70,9 +70,9 @@ def _missing(module: Module, computation: Computation, instruction: Instruction)
     if source.shape.dimensions == instruction.shape.dimensions:
         yield {instruction.name: [Instruction(**own, opcode="copy", operands=(source.name,))]}
     elif instruction.opcode == "all-gather":
-        (axis,) = instruction.attributes.dimensions
+        axis = instruction.attributes.dimension
         times = instruction.shape.dimensions[axis] // source.shape.dimensions[axis]
-        made = OPCODES["concatenate"].attributes(dimensions=(axis,))
+        made = OPCODES["concatenate"].attributes(dimension=axis)
         operands = (source.name,) * times
         yield {instruction.name: [Instruction(**own, opcode="concatenate", operands=operands, attributes=made)]}
 

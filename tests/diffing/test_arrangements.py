@@ -69,3 +69,36 @@ def test_what_takes_the_wrong_dimension_is_to_blame(steps: str, blamed: str) -> 
     found = hloexec.diff(before, after, [random_inputs(before, seed) for seed in (1, 2)])
     assert (found.findings[0].after.instruction, found.findings[0].is_certain) == (blamed, True)
     assert "rhs_contracting_dims={0}" in found.findings[0].reason
+
+
+_LARGEST = """HloModule m
+most {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] maximum(a, b)
+}}
+ENTRY e {{
+  x = f32[6,8] parameter(0)
+  lowest = f32[] constant(-inf)
+  m = f32[6,8]{{1,0}} abs(x)
+{steps}
+  ROOT y = f32[8] sine(r)
+}}
+"""
+_AT_ONCE = "  r = f32[8] reduce(m, lowest), dimensions={0}, to_apply=most"
+_IN_TWO = """  three = f32[2,3,8]{{{layout}}} bitcast(m)
+  two = f32[2,8] reduce(three, lowest), dimensions={{1}}, to_apply=most
+  r = f32[8] reduce(two, lowest), dimensions={{0}}, to_apply=most"""
+
+
+@pytest.mark.parametrize("layout", ["1,0,2", "0,2,1"])
+def test_a_bitcast_is_named_with_the_layout_that_it_should_have(layout: str) -> None:
+    before, right, wrong = (
+        hloexec.parse(_LARGEST.format(steps=steps))
+        for steps in (_AT_ONCE, _IN_TWO.format(layout="2,1,0"), _IN_TWO.format(layout=layout))
+    )
+    assert hloexec.diff(before, right).verdict == "agree"
+    finding = hloexec.diff(before, wrong).findings[0]
+    assert finding.after.instruction == "three"
+    assert finding.reason.startswith("its value is right if it is f32[2,3,8]{2,")
+    assert finding.reason.endswith("} bitcast(%m)")

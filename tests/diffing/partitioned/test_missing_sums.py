@@ -130,6 +130,24 @@ def test_a_multiple_of_what_all_devices_have_is_no_sum() -> None:
     assert not any("parts of a sum" in finding.reason for finding in found.findings)
 
 
+def test_zeros_beside_the_right_value_are_no_parts_of_a_sum() -> None:
+    """A device that is sent nothing has zeros; another one that was sent the same as it should be has it all."""
+    right = f"""{_HEAD.format(name="sent_spmd")}ENTRY main_spmd {{
+  x = f32[4,6] parameter(0)
+  s = f32[4,6] sine(x)
+  p = f32[4,6] collective-permute(s), channel_id=1, source_target_pairs={{{{0,1}},{{2,3}}}}
+  ROOT r = f32[4,6] subtract(s, p)
+}}
+"""
+    wrong = right.replace("{{0,1},{2,3}}", "{{2,3}}")
+    assert wrong != right
+    random = np.random.default_rng(0)
+    first, second = ([random.normal(size=(4, 6)).astype(np.float32)] for _ in range(2))
+    found = hloexec.diff(hloexec.parse(right), hloexec.parse(wrong), [first, second, first, second])
+    assert found.findings[0].after.instruction == "p"
+    assert "parts of a sum" not in found.findings[0].reason
+
+
 def test_another_fault_of_a_value_on_several_devices_is_no_missing_sum() -> None:
     after = _PARTS.replace("subtract(v, g)", "subtract(g, v)")
     found = hloexec.diff(hloexec.parse(_PARTS), hloexec.parse(after), _inputs())

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, islice, permutations
 from typing import Any
 
 import attrs
 
 from hloexec.core.errors import HloError
-from hloexec.core.ir import Computation, Instruction, Module, PaddingDimension, SliceDimension, Window, WindowDimension
+from hloexec.core.ir import (
+    ArrayShape,
+    Computation,
+    Instruction,
+    Layout,
+    Module,
+    PaddingDimension,
+    SliceDimension,
+    Window,
+    WindowDimension,
+)
 from hloexec.core.ir.sharding import ReplicaGroups
 from hloexec.core.structs import frozen
 from hloexec.language.origins import hlo_line
@@ -41,7 +51,8 @@ def edits_of(module: Module) -> Iterator[Edit]:
     called = [module.by_name[name] for name in computation_names(entry.root.attributes)]
     for computation in (entry, *called):
         attributes = _other_attributes(computation, _devices(module))
-        for instruction in chain(attributes, _other_order(computation), _other_opcodes(computation)):
+        orders = chain(_other_layouts(computation), _other_order(computation))
+        for instruction in chain(attributes, orders, _other_opcodes(computation)):
             edited = _with_root(module, computation, instruction)
             if _is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
@@ -79,7 +90,9 @@ def _is_well_formed(module: Module) -> bool:
 
 def _text(instruction: Instruction) -> str:
     line = hlo_line(attrs.evolve(instruction, backend_config=None))
-    return line[line.index(f" {instruction.opcode}(") + 1 :]
+    # Of a bitcast, the shape says what it does.
+    what = " = " if instruction.opcode == "bitcast" else f" {instruction.opcode}("
+    return line[line.index(what) + 1 :].removeprefix("= ")
 
 
 def _other_attributes(computation: Computation, devices: int) -> Iterator[Instruction]:
@@ -108,6 +121,16 @@ class _Around:
     """The dimensions of the first operand."""
     devices: int
     """On how many devices the module runs."""
+
+
+def _other_layouts(computation: Computation) -> Iterator[Instruction]:
+    """A bitcast to the same dimensions, in another order in memory."""
+    root = computation.root
+    if root.opcode == "bitcast" and isinstance(root.shape, ArrayShape):
+        for order in islice(permutations(range(root.shape.rank)), LIMITS.permutations):
+            layout = Layout(order)
+            if layout != root.shape.layout:
+                yield attrs.evolve(root, shape=attrs.evolve(root.shape, layout=layout))
 
 
 def _other_order(computation: Computation) -> Iterator[Instruction]:
