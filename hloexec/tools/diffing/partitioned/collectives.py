@@ -185,8 +185,8 @@ def _total(parts: dict[int, Array], group: Sequence[int]) -> Array:
 
 
 def _are_parts(parts: dict[int, Array], group: Sequence[int]) -> bool:
-    """Whether values may be parts of a sum: where they are all the same, the sum is but a multiple of them, and where one
-    is the sum, the others are zero."""
+    """Whether values may be parts of a sum: where they are all the same, the sum is but a multiple of them, and where
+    one is the sum, the others are zero."""
     first, *others = members = [parts[device] for device in group]
     if any(other.shape != first.shape for other in others) or all(is_near(other, first) for other in others):
         return False
