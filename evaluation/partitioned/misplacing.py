@@ -10,7 +10,7 @@ import attrs
 
 from evaluation.partitioned.faults import regrouped
 from hloexec.core.errors import HloError
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape
 from hloexec.language.verifier import verify
 from hloexec.ops.operations import exchanges
 from hloexec.ops.registry import OPCODES, find_opcode
@@ -31,24 +31,25 @@ class Misplaced:
         return f"{self.kind} {min(self.planted, key=len)}"
 
 
-def misplaced(module: Module, seed: str, count: int) -> list[Misplaced]:
-    """At most so many faults of each kind, each of another collective as far as there are."""
+def misplaced(module: Module, seed: str) -> dict[str, list[Misplaced]]:
+    """The faults of each kind, in the order in which they are to be taken: first one of each collective."""
     random = Random(seed)
-    found = []
+    found = {}
     for kind, change in _CHANGES.items():
-        sites = [(computation, each) for computation in module for each in computation if _is_alone(each)]
+        sites = [(computation, each) for computation in module for each in computation if _is_exchange(each)]
         cases = [[*_changed(kind, module, *site, change)] for site in sites]
         for case in cases:
             random.shuffle(case)
         random.shuffle(cases)
-        found += [case[place] for place in range(count) for case in cases if place < len(case)][:count]
+        most = max(map(len, cases), default=0)
+        found[kind] = [case[place] for place in range(most) for case in cases if place < len(case)]
     return found
 
 
-def _is_alone(instruction: Instruction) -> bool:
-    """Whether it exchanges one array."""
+def _is_exchange(instruction: Instruction) -> bool:
+    """Whether it exchanges one array, or adds up several."""
     is_one = len(instruction.operands) == 1 and isinstance(instruction.shape, ArrayShape)
-    return is_one and exchanges(instruction)
+    return (is_one and exchanges(instruction)) or instruction.opcode == "all-reduce"
 
 
 def _changed(kind: str, module: Module, computation: Computation, instruction: Instruction, change: Any) -> Any:
@@ -66,8 +67,10 @@ def _changed(kind: str, module: Module, computation: Computation, instruction: I
 def _missing(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Parts]:
     """Each device keeps what it has; in the place of what it would gather, it has that several times."""
     source = computation.by_name[instruction.operands[0]]
-    own = {"name": instruction.name, "shape": instruction.shape}
-    if source.shape.dimensions == instruction.shape.dimensions:
+    own: dict[str, Any] = {"name": instruction.name, "shape": instruction.shape}
+    if isinstance(instruction.shape, TupleShape):
+        yield {instruction.name: [Instruction(**own, opcode="tuple", operands=instruction.operands)]}
+    elif source.shape.dimensions == instruction.shape.dimensions:
         yield {instruction.name: [Instruction(**own, opcode="copy", operands=(source.name,))]}
     elif instruction.opcode == "all-gather":
         axis = instruction.attributes.dimension
@@ -83,7 +86,23 @@ def _doubled(module: Module, computation: Computation, instruction: Instruction)
     first = attrs.evolve(instruction, name=f"{instruction.name}.twice")
     if instruction.attributes.channel_id is not None:
         first = attrs.evolve(first, attributes=attrs.evolve(first.attributes, **changes))
-    yield {instruction.name: [first, attrs.evolve(instruction, operands=(first.name,))]}
+    if not isinstance(instruction.shape, TupleShape):
+        yield {instruction.name: [first, attrs.evolve(instruction, operands=(first.name,))]}
+        return
+    index = OPCODES["get-tuple-element"].attributes
+    assert index is not None
+    parts = [
+        Instruction(
+            name=f"{first.name}.{number}",
+            shape=shape,
+            opcode="get-tuple-element",
+            operands=(first.name,),
+            attributes=index(index=number),
+        )
+        for number, shape in enumerate(instruction.shape.elements)
+    ]
+    last = attrs.evolve(instruction, operands=tuple(each.name for each in parts))
+    yield {instruction.name: [first, *parts, last]}
 
 
 def _between_others(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Parts]:
@@ -100,7 +119,9 @@ def _between_others(module: Module, computation: Computation, instruction: Instr
 
 def _at_another_step(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Parts]:
     """An elementwise step before it is done after it, or the other way round."""
-    (name,) = instruction.operands
+    name, *others = instruction.operands
+    if others:
+        return
     source, users = computation.by_name[name], computation.users[instruction.name]
     if _is_elementwise(source, instruction) and len(computation.users[name]) == 1 and len(source.operands) == 1:
         first = attrs.evolve(instruction, name=name, operands=source.operands)
