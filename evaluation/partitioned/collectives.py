@@ -32,7 +32,7 @@ from hloexec.tools.diffing import Finding
 _LARGEST_REGION = 5
 _HALVES = {"seen": [*PROGRAMS, *SMALL], "held": [*HELD]}
 _STAGES = (("before", "after"), ("after", "optimized"), ("before", "optimized"))
-_PER_KIND = {"seen": 1, "held": 2}
+_PER_KIND = 1
 """How many faults of each kind are planted in a module."""
 
 
@@ -123,7 +123,7 @@ def _line(record: Record) -> str:
 def collectives(only: str, half: str, limit: int | None, target: Path | None) -> None:
     """How often `diff` names a collective that is missing, doubled or misplaced; --limit is of each program."""
     names = [name for name in _HALVES[half] if only in name]
-    records = taken(_measured(names, _PER_KIND[half], limit), _line, target)
+    records = taken(_measured(names, _PER_KIND, limit), _line, target)
     faulty = [record for record in records if record["planted"]]
     clean = [record for record in records if not record["planted"]]
     right, certain = (

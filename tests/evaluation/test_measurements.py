@@ -16,6 +16,11 @@ from evaluation.processes import ENVIRONMENT, measure_apart
 COMMANDS = {
     "diff --half table --only 00": ("1 of 1 (100.0%) right by the first", "0 false alarms in 1 pairs"),
     "partitioned --only mlp --limit 1": ("1 of 1 (100.0%) are different", "1 of 1 (100.0%) right"),
+    "collectives --only gathered --limit 1": (
+        "faults: 1 of 1 (100.0%) right",
+        "0 wrong and certain",
+        "0 false alarms in 3 pairs",
+    ),
     "edits --only layer_norm --limit 1": (
         "3 of 3 (100.0%) right by the first finding; 0 wrong and certain",
         "1 of 1 (100.0%) noted",

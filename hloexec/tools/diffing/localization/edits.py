@@ -50,17 +50,18 @@ def edits_of(module: Module) -> Iterator[Edit]:
     entry = module.entry
     called = [module.by_name[name] for name in computation_names(entry.root.attributes)]
     for computation in (entry, *called):
-        attributes = _other_attributes(computation, _devices(module))
-        orders = chain(_other_layouts(computation), _other_order(computation))
-        for instruction in chain(attributes, orders, _other_opcodes(computation)):
+        moved = chain(_other_attributes(computation, _devices(module)), _other_layouts(computation))
+        for instruction in chain(moved, _other_order(computation), _other_opcodes(computation)):
             edited = _with_root(module, computation, instruction)
             if _is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
 
 
 def moved_otherwise(module: Module, computation: Computation, name: str) -> Iterator[Edit]:
-    """The module with an instruction of one of its computations edited in its attributes; each is well-formed."""
-    for instruction in _other_attributes(attrs.evolve(computation, root_name=name), _devices(module)):
+    """The module with an instruction of one of its computations edited in its attributes, or a bitcast in its layout;
+    each is well-formed."""
+    alone = attrs.evolve(computation, root_name=name)
+    for instruction in chain(_other_attributes(alone, _devices(module)), _other_layouts(alone)):
         instructions = tuple(instruction if each.name == name else each for each in computation)
         changed = attrs.evolve(computation, instructions=instructions)
         edited = attrs.evolve(module, computations=tuple(changed if each is computation else each for each in module))
