@@ -10,7 +10,7 @@ result with it differs from its result without by more than rounding explains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from random import Random
 from typing import Any
@@ -23,7 +23,7 @@ from evaluation.explaining.operations import cases as operations
 from evaluation.explaining.operations.halves import HALVES
 from evaluation.explaining.operations.halves import half_of as half_by_operations
 from evaluation.explaining.operations.visibility import visibility
-from evaluation.explaining.programs import NAMES, half_of, program
+from evaluation.explaining.programs import INTEGERS, NAMES, half_of, program
 from evaluation.explaining.reserve import cases as reserve
 from evaluation.explaining.truths import by_xla, contractions, excess, fast, of_passes, rounded_operands
 from evaluation.faults.editing import Draft
@@ -88,8 +88,17 @@ _KINDS = (
 )  # fmt: skip
 
 
-def cases(half: str = "seen") -> list[Case]:
-    """All cases of one half of the programs, or of another group of them, whether or not they count."""
+_INTEGER_KINDS = (
+    *_KINDS, "fault 2", "fault 3", "bf16 fault 0", "bf16 fault 1", "tf32 fault 0", "damage 0", "damage 1", "bf16 damage 0",
+)  # fmt: skip
+"""Faults on top of a policy, too; damage is a result of which a part has moved."""
+
+
+def cases(half: str = "seen", which: str = "floats") -> list[Case]:
+    """All cases of one half of the programs, or of another group of them, whether or not they count; `which` is
+    `integers` for those with results of integers and preds alone."""
+    if which == "integers":
+        return [Case(name, kind) for name in INTEGERS if half_of(name) == half for kind in _INTEGER_KINDS]
     if half in HALVES:
         return [Case(name, kind) for name in HALVES[half] for kind in operations.kinds_of(name)]
     if half == "reserve":
@@ -104,7 +113,7 @@ def truth(case: Case) -> Truth | None:
     if case.half in HALVES:
         return _of_operations(case)
     found = program(case.program)
-    if case.kind.startswith("fault"):
+    if "fault" in case.kind or "damage" in case.kind:
         return _faulty(case)
     module, policy, is_excess = _varied(case, Draft(found.module))
     if module is None:
@@ -188,7 +197,7 @@ def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
         names = [e.name for e in draft.instructions() if e.opcode == "convert" and _is_narrow(draft.operand(e).shape)]
         overrides = _overrides(draft, names, kind.split()[1]) + _overrides(draft, sums, "narrow-sums")
         if not names or _has_equal_bits(
-            _right(case.program), by_xla(draft.module(), found.inputs, excess_precision=True)
+            _right(case.program)[1], by_xla(draft.module(), found.inputs, excess_precision=True)
         ):
             # XLA:CPU leaves out no rounding here.
             return None, kind, True
@@ -244,34 +253,64 @@ def same(module: Module, inputs: Sequence[Any], policy: str, other: str = "refer
 
 
 @cache
-def _right(name: str) -> Sequence[Array]:
+def _right(name: str, policy: str = "") -> tuple[Module, Sequence[Array]]:
+    """A program with operands of products that are rounded, and what XLA:CPU makes of it."""
     found = program(name)
-    return by_xla(found.module, found.inputs)
+    draft = Draft(found.module)
+    for product in contractions(draft, "dot", "convolution") if policy else ():
+        rounded_operands(draft, product, _BITS[policy])
+    module = draft.module() if draft.touched else found.module
+    return module, by_xla(module, found.inputs)
 
 
 def _faulty(case: Case) -> Truth | None:
     """The first fault that shows, of those that the case's name draws."""
     found, random = program(case.program), Random(case.name)
+    policy = case.kind.split()[0] if case.kind.split()[0] in _BITS else ""
+    module, right = _right(case.program, policy)
+    if policy and module is found.module:
+        return None
+    for note, expected in _moved(right, random) if "damage" in case.kind else _planted(module, found.inputs, random):
+        if not _finite(expected) or _agrees(module, found.inputs, expected, right):
+            continue
+        if case.program in INTEGERS and any(
+            _is_equal(expected, _leaves(found.module, found.inputs, each)) for each in _WHOLE
+        ):
+            continue
+        return Truth(found.module, found.inputs, _labelled(found.module, expected), None, note)
+    return None
+
+
+def _planted(module: Module, inputs: Sequence[Any], random: Random) -> Iterator[tuple[str, list[Array]]]:
+    """What XLA:CPU makes of a module with one fault or another."""
     kinds = [kind for kind in KINDS if not kind.wants_nan and not any(word in kind.name for word in _NUMERICS)]
     random.shuffle(kinds)
     tries = 0
     for kind in kinds:
-        sites = list(kind.sites(Draft(found.module)))
+        sites = list(kind.sites(Draft(module)))
         if not sites or tries >= _TRIES:
             continue
         tries += 1
         try:
-            planted = plant(found.module, kind.fault(Draft(found.module), random.choice(sites), random)).module
+            planted = plant(module, kind.fault(Draft(module), random.choice(sites), random)).module
             hloexec.verify(planted)
             # XLA:CPU would not end where a loop does not.
-            hloexec.run(planted, *found.inputs, **_LIMITS)
-            expected = by_xla(planted, found.inputs)
+            hloexec.run(planted, *inputs, **_LIMITS)
+            yield kind.name, by_xla(planted, inputs)
         except (LookupError, AssertionError, hloexec.HloError):
             continue
-        if not _finite(expected) or _agrees(found.module, found.inputs, expected, _right(case.program)):
-            continue
-        return Truth(found.module, found.inputs, _labelled(found.module, expected), None, kind.name)
-    return None
+
+
+def _moved(right: Sequence[Array], random: Random) -> Iterator[tuple[str, list[Array]]]:
+    """Results of which some elements have the values of their neighbours."""
+    for _ in range(_TRIES):
+        number = random.randrange(len(right))
+        flat = right[number].reshape(-1).copy()
+        count = max(1, flat.size // random.choice((16, 64, 256, 1024)))
+        start = random.randrange(max(1, flat.size - count))
+        flat[start : start + count] = np.roll(flat, 1)[start : start + count]
+        moved = flat.reshape(right[number].shape)
+        yield f"{count} of {flat.size}", [*right[:number], moved, *right[number + 1 :]]
 
 
 def _finite(leaves: Sequence[Array]) -> bool:

@@ -71,13 +71,21 @@ def _measured(wanted: Sequence[Case]) -> Iterator[Record]:
 
 @click.command()
 @half_option("seen", "held", "reserve", *HALVES)
+@click.option(
+    "--set",
+    "which",
+    type=click.Choice(("floats", "integers")),
+    default="floats",
+    show_default=True,
+    help="Programs with results of floats, or of integers and preds alone; `integers` has seen and held.",
+)
 @ONLY
 @LIMIT
 @JSON
-def explain(half: str, only: str, limit: int | None, target: Path | None) -> None:
+def explain(half: str, which: str, only: str, limit: int | None, target: Path | None) -> None:
     """How often `explain` names the policy that made a result.
 
     XLA:CPU or NumPy computed the results, some of them with a fault, of which no policy is to be named.
     """
-    wanted = spread([case for case in cases(half) if only in case.name], limit)
+    wanted = spread([case for case in cases(half, which) if only in case.name], limit)
     click.echo("\n".join(_summary(taken(_measured(wanted), _line, target))))

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 import hloexec
+from evaluation.explaining.integers import choices, numbers
 from evaluation.faults.planting import without_calls
 from evaluation.programs import HELD, LATER, PROGRAMS
 from hloexec.core.ir import Module
@@ -128,11 +129,15 @@ SMALL = {
 
 NAMES = (*(name for name, each in PROGRAMS.items() if each.devices == 1 and name not in LATER), *SMALL)
 
+INTEGERS = {**choices.PROGRAMS, **numbers.PROGRAMS}
+"""Programs whose results are integers and preds alone: of each two neighbours, the second is held back."""
+
 
 def half_of(name: str) -> str:
     """`seen` or `held`."""
-    if name in SMALL:
-        return ("seen", "held")[list(SMALL).index(name) % 2]
+    for pairs in (SMALL, INTEGERS):
+        if name in pairs:
+            return ("seen", "held")[list(pairs).index(name) % 2]
     return "held" if name in HELD else "seen"
 
 
@@ -150,6 +155,9 @@ def program(name: str) -> Program:
     if name in SMALL:
         module = without_calls(hloexec.parse(f"HloModule {name}\n{SMALL[name]}\n"))
         return Program(module, [np.asarray(value) for value in hloexec.random_inputs(module, seed=11)])
+    if name in INTEGERS:
+        module, inputs = INTEGERS[name].module()
+        return Program(without_calls(module), inputs)
     from evaluation.programs.lowering import lowered
 
     found = lowered(name)

@@ -66,7 +66,7 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     wholes = [trial.policy for trial in tried]
     is_hopeless = not explained and is_out_of_reach(trials, min(wholes, key=trials.remaining), wholes)
     if not is_hopeless and not (explained and _is_settled(trials, explained, effective)):
-        for trial in _in_parts(module, trials, effective):
+        for trial in _in_parts(module, trials, [trial.policy for trial in tried[1:]]):
             tried.append(trial)
             if trial.is_explained:
                 explained.append(trial)
@@ -185,10 +185,9 @@ def _complexity(trial: Trial) -> tuple[bool, int, int, float]:
     return policy != REFERENCE, len(policy.overrides), policy.name.count("+"), trial.remaining
 
 
-def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Iterator[Trial]:
+def _in_parts(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Iterator[Trial]:
     """Policies for parts of the module, and several at once: each time the one that comes nearest is built upon."""
     bases = [REFERENCE]
-    policies = [trial.policy for trial in effective]
     # To be more exact than others is nothing to build upon.
     nearest = min((policy for policy in policies if not policy.is_exact), key=trials.remaining, default=REFERENCE)
     if trials.remaining(nearest) < _BETTER * trials.remaining(REFERENCE):
@@ -249,6 +248,8 @@ def _by_promise(
         rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
         size = float(np.dot(effect, effect))
         if not size:
+            # What it does to two instructions may cancel where elements are right or wrong.
+            found += [(0.0, policy)] if units and not trials.scale.units and not errors else []
             continue
         part = float(np.dot(rest, effect)) / math.sqrt(size)
         others = max(0.0, float(np.dot(rest, rest)) - part**2) / rest.size
