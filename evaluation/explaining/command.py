@@ -41,6 +41,8 @@ def _summary(records: Sequence[Record]) -> list[str]:
     policies = [record for record in records if record["policy"] is not None]
     shown = [record for record in policies if record["is_visible"]]
     faults = [record for record in records if record["policy"] is None]
+    # Of a policy, "none of them" is an answer that is missing; one that is named is what somebody would believe.
+    certain = sum(r["names"] > 0 and not r["is_right"] for r in policies)
     wrong = Counter(record["kind"] for record in records if not record["is_right"])
     return [
         f"policies: {share(sum(r['is_right'] for r in policies), len(policies))} right; "
@@ -53,6 +55,7 @@ def _summary(records: Sequence[Record]) -> list[str]:
         f"runs: {_mean([r['runs'] for r in policies]):.0f} where a policy is right, "
         f"{_mean([r['runs'] for r in faults]):.0f} for faults",
         f"faults: {share(sum(r['is_right'] for r in faults), len(faults))} explained by none",
+        f"certain and wrong: {share(certain, len(policies))} of the policies",
         f"by kind: {dict(Counter(r['kind'] for r in records))}; wrong: {dict(wrong)}",
     ]
 

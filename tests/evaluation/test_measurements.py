@@ -26,6 +26,10 @@ COMMANDS = {
         "1 of 1 (100.0%) noted",
     ),
     "explain --only three_layers/two": ("policies: 1 of 1 (100.0%) right",),
+    "explain --set integers --only tokens_of_two_layers/two": (
+        "policies: 1 of 1 (100.0%) right",
+        "certain and wrong: 0",
+    ),
     "shadow --only one_minus_cosine": ("one_minus_cosine: right; cancellation", "measured: 1 of 1 (100.0%)"),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),

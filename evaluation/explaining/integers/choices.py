@@ -46,7 +46,6 @@ def places_attended(jax: Any, q: Any, k: Any, v: Any) -> Any:
 
 @_register((800, 24), (24, 60), (800,))
 def beams(jax: Any, x: Any, w: Any, scores: Any) -> Any:
-    jnp = jax.numpy
     total = (scores[:, None] + jax.nn.log_softmax(x @ w)).reshape(100, -1)
     places = jax.lax.top_k(total, 6)[1]
     return places // 60, places % 60

@@ -22,7 +22,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.tools.explaining.findings import Explained, InstructionExplanation
 from hloexec.tools.explaining.other_side import Frame
 from hloexec.tools.explaining.searching import search
-from hloexec.tools.explaining.trying import Trials
+from hloexec.tools.explaining.trying import OutOfTimeError, Trials, timeout_until
 from hloexec.tools.extraction.slicing import needs_devices, slice_module, slice_of
 
 _MOST_RUNS = 150
@@ -48,7 +48,9 @@ def explained_instructions(
             having = [each for each in by_computation.get(computation.name, ()) if instruction.name in each.values]
             if not having or role_of(instruction) is Role.PARAMETER or not trials.has_time():
                 continue
-            explanation = _explained(module, computation, instruction, having, by_computation, policies, options)
+            explanation = _explained(
+                module, computation, instruction, having, by_computation, policies, trials.end, options
+            )
             if explanation is not None:
                 count += 1
                 if explanation.verdict in (Explained.POLICY, Explained.NONE):
@@ -66,11 +68,12 @@ class _Part:
     """Of each, the frames of one device, or of all if they exchange something."""
     options: Mapping[str, Any]
 
-    def __call__(self, policy: NumericsPolicy) -> list[Value]:
+    def __call__(self, policy: NumericsPolicy, end: float) -> list[Value]:
         found: list[Value] = []
         for devices in self.runs:
             rows = [[frame.values[name]() for name in self.boundary] for frame in devices]
-            found += run_devices(self.module, rows, numerics=policy, **self.options)[: len(devices)]
+            limits = {**self.options, **timeout_until(end)}
+            found += run_devices(self.module, rows, numerics=policy, **limits)[: len(devices)]
         return found
 
 
@@ -117,18 +120,19 @@ def _explained(
     frames: Sequence[Frame],
     known: Collection[str],
     policies: Sequence[NumericsPolicy],
+    end: float,
     options: Mapping[str, Any],
 ) -> InstructionExplanation | None:
     """What explains the values of an instruction; None where it cannot be computed by itself."""
     part = _part_of(module, computation, instruction.name, frames, known, options)
     if part is None:
         return None
-    trials = Trials(part, {}, _MOST_RUNS)
+    trials = Trials(part, {}, _MOST_RUNS, end)
     given = [frame.values[instruction.name]() for devices in part.runs for frame in devices]
     try:
         trials.expected = dict(zip(trials.reference, given, strict=True))
         found = search(part.module, trials, policies)
-    except (HloError, ValueError):
+    except (HloError, OutOfTimeError, ValueError):
         # A part may lack what it needs of the host, or of devices whose values are not known.
         return None
     return InstructionExplanation(

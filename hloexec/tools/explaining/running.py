@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -13,7 +15,7 @@ from hloexec.analysis.numerics.ulps import are_comparable
 from hloexec.analysis.numerics.undecided import UndecidedLeaves
 from hloexec.core.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError
+from hloexec.core.errors import InputError, ResourceError
 from hloexec.core.ir import Module
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.core.wording import listing
@@ -30,7 +32,7 @@ from hloexec.tools.explaining.findings import Explained, Explanation, Instructio
 from hloexec.tools.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
 from hloexec.tools.explaining.per_instruction import explained_instructions
 from hloexec.tools.explaining.searching import search
-from hloexec.tools.explaining.trying import Trials
+from hloexec.tools.explaining.trying import OutOfTimeError, Trials, timeout_until
 from hloexec.tools.explaining.units import most_runs
 from hloexec.tools.explaining.values import Leaves
 from hloexec.tools.tracing.reading import Trace
@@ -84,20 +86,28 @@ def explain(
     chosen = _policies(policies)
     for policy in chosen:
         require_policy_names(module, policy)
+    end = math.inf if budget is None else time.monotonic() + budget
     watchers = listed("observers", observers, "observers")
     if inputs is None:
         inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
 
-    def run(policy: NumericsPolicy) -> Sequence[Value]:
+    def run(policy: NumericsPolicy, end: float) -> Sequence[Value]:
         given: dict[str, Any] = {**options, "numerics": policy}
+        limits = [seconds for seconds in (options.get("timeout"), *timeout_until(end).values()) if seconds is not None]
+        given |= {"timeout": min(limits)} if limits else {}
         return run_devices(module, inputs, observers=watchers, **given)
 
     theirs = dict(leaves_of(expected, "expected"))
-    trials = Trials(run, {}, most_runs(module) if runs is None else runs, budget)
-    trials.expected = _fitted(theirs, trials.reference)
-    found = search(module, trials, chosen)
+    trials = Trials(run, {}, most_runs(module) if runs is None else runs, end)
+    try:
+        trials.expected = _fitted(theirs, trials.reference)
+        found = search(module, trials, chosen)
+    except OutOfTimeError:
+        raise ResourceError(
+            f"budget={budget:g} ends the search before it is known what rounding does: give it the time of more runs"
+        ) from None
     left_open: tuple[str, ...] = ()
-    if found.verdict is Explained.NONE and "computation" not in options:
+    if found.verdict is Explained.NONE and "computation" not in options and trials.has_time():
         trials, left_open = _without_open(module, inputs, trials, options)
         if left_open:
             found = search(module, trials, chosen)

@@ -4,7 +4,7 @@ that comes out decides whether it explains what is expected."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -17,9 +17,9 @@ from hloexec.tools.explaining.findings import Explained, Trial, Untold
 from hloexec.tools.explaining.hiding import hidden
 from hloexec.tools.explaining.joining import further, joint
 from hloexec.tools.explaining.reaching import is_out_of_reach
-from hloexec.tools.explaining.telling import told
-from hloexec.tools.explaining.trying import Trials
-from hloexec.tools.explaining.units import single_units
+from hloexec.tools.explaining.telling import all_untold, told
+from hloexec.tools.explaining.trying import OutOfTimeError, Trials
+from hloexec.tools.explaining.units import single_units, spelled
 
 _ERRORS = 4.0
 """An effect is told from none, or from all of it, if it is so many times its error away."""
@@ -48,12 +48,29 @@ class Found:
 
 
 def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Found:
-    """The policy that explains what is expected, if any of these does, or several of them for parts of the module."""
+    """The policy that explains what is expected, if any of these does, or several of them for parts of the module: as
+    far as the search comes before time is over. OutOfTimeError where that is too soon for any answer."""
+    found = None
+    try:
+        for stage in _stages(module, trials, policies):
+            found = stage
+    except OutOfTimeError:
+        trials.is_over = True
+    if found is None:
+        raise OutOfTimeError
+    return found
+
+
+def _stages(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Iterator[Found]:
+    """What the search has come to: each answer is better than the one before."""
     reference = trials.trial(REFERENCE)
     assert reference is not None
     if reference.equal_share == 1.0:
-        return Found(Explained.EQUAL, reference, (), (reference,))
+        yield Found(Explained.EQUAL, reference, (), (reference,))
+        return
     reference = trials.judged(reference)
+    explained = [reference] if reference.is_explained else []
+    yield _so_far(module, reference, explained, [reference])
     whole = [trial for policy in policies if trials.may_go_on() and (trial := trials.trial(policy)) is not None]
     tried = [reference, *(trial for trial in whole if trial.policy != REFERENCE)]
     effective = [trial for trial in tried[1:] if trial.has_effect]
@@ -62,25 +79,54 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     for trial in effective[:_MOST_JUDGED]:
         if trial.remaining < 2 * reference.remaining and not (judged and judged[-1].is_explained):
             judged.append(trials.judged(trial))
-    explained = [trial for trial in (reference, *judged) if trial.is_explained]
+    explained += [trial for trial in judged if trial.is_explained]
+    yield _so_far(module, reference, explained, tried)
     wholes = [trial.policy for trial in tried]
     is_hopeless = not explained and is_out_of_reach(trials, min(wholes, key=trials.remaining), wholes)
     if not is_hopeless and not (explained and _is_settled(trials, explained, effective)):
-        for trial in _in_parts(module, trials, [trial.policy for trial in tried[1:]]):
+        # What a policy does to two instructions may cancel where elements are right or wrong.
+        parts = [trial.policy for trial in tried[1:] if trial.has_effect or not trials.scale.units]
+        for trial in _in_parts(module, trials, parts):
             tried.append(trial)
             if trial.is_explained:
                 explained.append(trial)
+                yield _so_far(module, reference, explained, tried)
                 break
     known = {trial.policy: trial for trial in (*judged, *explained)}
     tried = sorted((known.get(trial.policy, trial) for trial in tried), key=lambda trial: trial.remaining)
     if not explained:
-        return Found(Explained.NONE, trials.judged(tried[0]), (), tuple(tried))
+        nearest = trials.judged(tried[0])
+        # By size or by number, none is nearest that is further than the reference.
+        is_further = (nearest.mismatches or 0) > (reference.mismatches or 0)
+        yield Found(Explained.NONE, reference if is_further else nearest, (), _distinct(module, tried))
+        return
     best, alike = _told_apart(trials, explained, effective)
     if best.policy != REFERENCE:
-        return _found_policy(module, trials, best, alike, tried, effective)
+        yield _found_policy(module, trials, best, alike, tried, effective)
+        return
     undecided = _undecided(module, trials, best, alike, effective)
     untold = hidden(module, trials, best, [trial.policy for trial in effective])
-    return Found(Explained.ROUNDING, best, alike, tuple(tried), undecided, untold)
+    yield Found(Explained.ROUNDING, best, _distinct(module, alike), _distinct(module, tried), undecided, untold)
+
+
+def _so_far(module: Module, reference: Trial, explained: Sequence[Trial], tried: Sequence[Trial]) -> Found:
+    """An answer in which nothing is told that nobody has looked at."""
+    best, *alike = sorted(explained, key=_complexity) or [reference]
+    verdict = Explained.ROUNDING if best is reference else Explained.POLICY
+    ordered = sorted(tried, key=lambda trial: trial.remaining)
+    untold = all_untold(module, best.policy) if explained else ()
+    return Found(verdict if explained else Explained.NONE, best, tuple(alike), _distinct(module, ordered), (), untold)
+
+
+def _distinct(module: Module, trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """The first of those that say the same of each instruction."""
+    found: dict[object, Trial] = {}
+    for trial in trials:
+        whole = spelled(module, trial.policy)
+        default = attrs.evolve(whole, name="", overrides=())
+        having = frozenset((name, each) for name, each in whole.overrides if attrs.evolve(each, name="") != default)
+        found.setdefault((default, having), trial)
+    return tuple(found.values())
 
 
 def _found_policy(
@@ -96,7 +142,7 @@ def _found_policy(
     policies = [trial.policy for trial in effective]
     refined = _refined(module, trials, best, policies)
     least, untold = told(module, trials, refined)
-    others = {trial.policy: trial for trial in (best, refined, *alike) if trial.policy != least.policy}
+    others = {trial.policy: trial for trial in _distinct(module, (least, best, refined, *alike))[1:]}
     if least.policy != best.policy:
         others = {policy: other for policy, other in others.items() if not trials.is_excluded(policy, least)}
         tried = sorted((least, *tried), key=lambda trial: trial.remaining)
@@ -106,7 +152,7 @@ def _found_policy(
         least = attrs.evolve(least, effect=share, effect_error=error)
     undecided = _undecided(module, trials, least, alike, effective)
     untold = (*untold, *hidden(module, trials, least, policies))
-    return Found(Explained.POLICY, least, alike, tuple(tried), undecided, untold)
+    return Found(Explained.POLICY, least, alike, _distinct(module, tried), undecided, untold)
 
 
 def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[NumericsPolicy]) -> Trial:
@@ -248,7 +294,6 @@ def _by_promise(
         rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
         size = float(np.dot(effect, effect))
         if not size:
-            # What it does to two instructions may cancel where elements are right or wrong.
             found += [(0.0, policy)] if units and not trials.scale.units and not errors else []
             continue
         part = float(np.dot(rest, effect)) / math.sqrt(size)

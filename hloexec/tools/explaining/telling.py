@@ -8,7 +8,7 @@ may is seen from the sums of their effects, and then tried. Of what cannot be to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -45,8 +45,16 @@ def told(module: Module, trials: Trials, best: Trial) -> tuple[Trial, tuple[Unto
             break
         choices, search = list(_choices(module, better.policy)), _Search(module, trials, better)
     found = search.opened(choices)
-    untold = [Untold(name, choice.part.name) for choice in found for name in choice.names]
-    return search.smallest(found), tuple(untold)
+    return search.smallest(found), _untold(found)
+
+
+def all_untold(module: Module, policy: NumericsPolicy) -> tuple[Untold, ...]:
+    """All that a policy chooses, where there is no time to look at it."""
+    return _untold(_choices(module, policy))
+
+
+def _untold(choices: Iterable[_Choice]) -> tuple[Untold, ...]:
+    return tuple(Untold(name, choice.part.name) for choice in choices for name in choice.names)
 
 
 @frozen

@@ -18,14 +18,15 @@ from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
 from hloexec.analysis.numerics.tolerances import measured_tolerance
 from hloexec.analysis.numerics.ulps import narrower, same_bits, ulp_distances
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, UnsupportedError
+from hloexec.core.errors import EvaluationError, ResourceError, UnsupportedError
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, mixed
 from hloexec.tools.explaining.findings import Trial
 from hloexec.tools.explaining.values import Leaves, Scale, coefficient, leaves_from, same, size_of, spreads_of
 
-Run = Callable[[NumericsPolicy], Sequence[Value]]
+Run = Callable[[NumericsPolicy, float], Sequence[Value]]
+"""Runs a module under a policy; ResourceError where it takes longer than until then, by `time.monotonic`."""
 
 _MOST_RATIO = 6.0
 """What remains may be so many times as much as random rounding leaves, in the root of the mean square: as few as one
@@ -44,10 +45,19 @@ _FEW_ROUNDINGS = 0.2
 """What remains where one element in a hundred goes to its other neighbour, as those of narrow types do now and then."""
 
 
+class OutOfTimeError(Exception):
+    """The time that a search may take is over."""
+
+
+def timeout_until(end: float) -> dict[str, float]:
+    """The option of a run that may take until then."""
+    return {} if end == math.inf else {"timeout": max(end - time.monotonic(), 0.0)}
+
+
 class Trials:
     """What is known of the policies that were tried, for one module, its inputs and what is expected."""
 
-    def __init__(self, run: Run, expected: Leaves, most_runs: int, seconds: float | None = None) -> None:
+    def __init__(self, run: Run, expected: Leaves, most_runs: int, end: float = math.inf) -> None:
         self._run = run
         self.expected = expected
         self.runs = 0
@@ -56,7 +66,8 @@ class Trials:
         self._scales: dict[NumericsPolicy, Scale] = {}
         self._samples: dict[NumericsPolicy, list[Leaves]] = {}
         self._most_runs = most_runs
-        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self.end = end
+        """When time is over, by `time.monotonic`."""
         self.is_over = False
         """Whether the search was cut."""
 
@@ -77,16 +88,27 @@ class Trials:
         return max(0, self._most_runs - self.runs)
 
     def has_time(self) -> bool:
-        return time.monotonic() <= self._end
+        return time.monotonic() < self.end
 
     # Runs
+
+    def _leaves(self, policy: NumericsPolicy) -> Leaves:
+        """The leaves of one more run; OutOfTimeError where there is none left for it."""
+        if not self.has_time():
+            raise OutOfTimeError
+        self.runs += 1
+        try:
+            return leaves_from(self._run(policy, self.end), "explained")
+        except ResourceError:
+            if self.has_time():
+                raise
+            raise OutOfTimeError from None
 
     def result(self, policy: NumericsPolicy) -> Leaves | None:
         """The leaves under a policy; None where the module does not run under it."""
         if policy not in self._results:
-            self.runs += 1
             try:
-                self._results[policy] = leaves_from(self._run(policy), "explained")
+                self._results[policy] = self._leaves(policy)
             except (UnsupportedError, EvaluationError):
                 if policy == REFERENCE:
                     raise
@@ -102,13 +124,12 @@ class Trials:
     def samples(self, policy: NumericsPolicy) -> list[Leaves]:
         """The leaves of a few runs with random rounding in the types that the policy computes in."""
         if policy not in self._samples:
-            self._samples[policy] = []
-            for seed in range(SAMPLES):
-                self.runs += 1
-                # Odd seeds would do more than that; formats are kept.
-                at_random = policy.changed(rounding_seed=2 * seed, keeps_formats=True)
-                self._samples[policy].append(leaves_from(self._run(at_random), "explained"))
+            self._samples[policy] = [self._at_random(policy, seed) for seed in range(SAMPLES)]
         return self._samples[policy]
+
+    def _at_random(self, policy: NumericsPolicy, seed: int) -> Leaves:
+        # Odd seeds would do more than that; formats are kept.
+        return self._leaves(policy.changed(rounding_seed=2 * seed, keeps_formats=True))
 
     def spreads(self, policy: NumericsPolicy) -> dict[str, Spread]:
         return spreads_of(self.samples(policy))
@@ -214,10 +235,7 @@ class Trials:
         count, worst = 0, 0.0
         result = self.leaves_of(policy)
         for number in range(_FURTHER):
-            self.runs += 1
-            seed = 2 * (SAMPLES + number)
-            other = leaves_from(self._run(policy.changed(rounding_seed=seed, keeps_formats=True)), "explained")
-            theirs = _Off.of(other, result, spreads, self.samples(policy))
+            theirs = _Off.of(self._at_random(policy, SAMPLES + number), result, spreads, self.samples(policy))
             count, worst = max(count, theirs.count), max(worst, theirs.worst)
         return off.count <= 2 * count and off.worst <= 2 * worst
 
@@ -259,8 +277,8 @@ class Trials:
 
     def leaves(self, trial: Trial) -> tuple[LeafComparison, ...]:
         """What a policy leaves, output by output."""
-        result = self.leaves_of(trial.policy)
-        return compare(result, self.expected, spreads=self.spreads(trial.policy)).leaves
+        spreads = self.spreads(trial.policy) if trial.policy in self._samples else {}
+        return compare(self.leaves_of(trial.policy), self.expected, spreads=spreads).leaves
 
 
 @frozen
