@@ -107,3 +107,26 @@ ENTRY e {{
     expected[:20] += x.dtype.type(size)
     found = hloexec.explain(hloexec.parse(text), [x], expected)
     assert (found.verdict is Explained.NONE) == bool(size)
+
+
+TWICE = """HloModule twice
+
+ENTRY main {
+  x = f32[40,48] parameter(0)
+  w = f32[48,30] parameter(1)
+  one = f32[40,30] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  other = f32[40,30] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT larger = pred[40,30] compare(one, other), direction=GT
+}
+"""
+
+
+def test_a_policy_that_cancels_in_the_whole_module_is_found_for_one_instruction() -> None:
+    x, w, _ = _inputs()
+    w = w[:, :30].copy()
+    x = x[:40].copy()
+    rounded = [array.astype(ml_dtypes.bfloat16).astype(np.float64) for array in (x, w)]
+    expected = x.astype(np.float64) @ w > rounded[0] @ rounded[1]
+    found = hloexec.explain(hloexec.parse(TWICE), [x, w], expected)
+    assert found.verdict is Explained.POLICY
+    assert found.best.policy.name == "reference,main/other=bf16"
