@@ -116,6 +116,30 @@ def test_one_element_that_is_wrong_is_not_explained(layer: tuple[hloexec.Module,
     assert leaf.worst[0].index == (3, 5)
 
 
+@pytest.mark.parametrize("cut", [(True, True), (False, False), (False, True)])
+def test_operands_that_are_cut_off_are_told_from_rounded_ones(cut: tuple[bool, bool]) -> None:
+    """Against sums in f64 of operands of which NumPy clears, or rounds, the last 13 bits."""
+    texts = (
+        f"d{n} = f32[30,20] dot(x{n}, w{n}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}" for n in (0, 1)
+    )
+    parameters = "".join(
+        f"x{n} = f32[30,40] parameter({2 * n})\n w{n} = f32[40,20] parameter({2 * n + 1})\n" for n in (0, 1)
+    )
+    body = "\n".join((parameters, *texts, "ROOT t = (f32[30,20], f32[30,20]) tuple(d0, d1)"))
+    module = hloexec.parse(f"HloModule m\nENTRY e {{ {body} }}")
+    inputs = [np.asarray(value) for value in hloexec.random_inputs(module, seed=5)]
+
+    def kept(array: np.ndarray, is_cut: bool) -> np.ndarray:
+        bits = array.view(np.uint32) + np.uint32(0 if is_cut else 1 << 12)
+        return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+    expected = [(kept(inputs[2 * n], cut[n]) @ kept(inputs[2 * n + 1], cut[n])).astype(np.float32) for n in range(2)]
+    found = hloexec.explain(module, inputs, tuple(expected))
+    names = ["tf32-cut" if is_cut else "tf32" for is_cut in cut]
+    assert found.best.name == (names[0] if cut[0] == cut[1] else f"reference,e/d0={names[0]},e/d1={names[1]}")
+    assert found.verdict is Explained.POLICY and not found.alike and not found.untold
+
+
 def test_policies_with_no_effect_are_not_named() -> None:
     """Without denormals, nobody can tell whether they are flushed."""
     module = hloexec.parse("HloModule m\nENTRY e { x = f32[50] parameter(0)\n ROOT y = f32[50] multiply(x, x) }\n")

@@ -76,8 +76,8 @@ def run(
 
     - `computation` is the name of the computation to run instead of the entry.
     - `numerics` is a `NumericsPolicy` or the name of one, which says how results are rounded: `reference`, `exact`,
-      `ftz`, `xla-cpu`, `tf32`, `tf32x3`, `bf16`, `bf16x3`, `bf16x6`, `excess`, `narrow-sums`, `fast-functions` or
-      `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and `reference,dot.3=tf32`, or the mapping
+      `ftz`, `xla-cpu`, `tf32`, `tf32-cut`, `tf32x3`, `bf16`, `bf16x3`, `bf16x6`, `excess`, `narrow-sums`,
+      `fast-functions` or `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and `reference,dot.3=tf32`, or the mapping
       `{"": "reference", "dot.3": "tf32"}`, gives instructions policies of their own, by their names or as
       `computation/instruction`.
     - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).

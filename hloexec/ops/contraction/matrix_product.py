@@ -176,7 +176,7 @@ def _operand_rounding(numerics: NumericsPolicy, bits: int) -> Callable[[Array], 
     policy that rounds at random."""
     if numerics.rounding_seed is not None and not numerics.keeps_formats:
         return partial(_cut_by_seed, bits=bits)
-    return partial(round_mantissa, bits=bits)
+    return partial(cut_mantissa if numerics.cuts_operands else round_mantissa, bits=bits)
 
 
 def round_mantissa(array: Array, bits: int) -> Array:

@@ -30,6 +30,8 @@ class NumericsPolicy:
     name: str
     contraction_operand_mantissa_bits: int | None = None
     """Where set, f32 operands of default-precision contractions keep only so many bits of the significand."""
+    cuts_operands: bool = False
+    """Whether these operands are rounded towards zero, not to nearest."""
     is_exact: bool = False
     """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `policies.exact`."""
     flushes_denormals: bool = False
@@ -96,7 +98,7 @@ class NumericsPolicy:
     def coarsest_operand_bits(self) -> int | None:
         """How many bits the operands of the coarsest contractions keep, all their terms together; None for all."""
         found = [
-            _TERMS[part.contraction_passes] * (part.contraction_operand_mantissa_bits + 1) - 1
+            _TERMS[part.contraction_passes] * (part.contraction_operand_mantissa_bits + 1) - 1 - part.cuts_operands
             for part in self.parts
             if part.contraction_operand_mantissa_bits is not None
         ]
@@ -164,7 +166,7 @@ class NumericsPolicy:
     @property
     def without_operand_rounding(self) -> NumericsPolicy:
         """What is the same of policies that round operands of contractions differently, and nothing else."""
-        plain = self.changed(name="", contraction_operand_mantissa_bits=None, contraction_passes=1)
+        plain = self.changed(name="", contraction_operand_mantissa_bits=None, contraction_passes=1, cuts_operands=False)
         overrides = tuple(
             (name, policy) for name, policy in plain.overrides if policy != attrs.evolve(plain, overrides=())
         )
@@ -196,6 +198,7 @@ POLICIES = {
             ignores_algorithms=True,
         ),
         NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
+        NumericsPolicy("tf32-cut", contraction_operand_mantissa_bits=10, cuts_operands=True),
         NumericsPolicy("tf32x3", contraction_operand_mantissa_bits=10, contraction_passes=3),
         NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
         NumericsPolicy("bf16x3", contraction_operand_mantissa_bits=7, contraction_passes=3),
@@ -301,7 +304,10 @@ def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | 
         return second
     if second == REFERENCE:
         return first
-    rounds = [(part.contraction_operand_mantissa_bits, part.contraction_passes) for part in (first, second)]
+    rounds = [
+        (part.contraction_operand_mantissa_bits, part.contraction_passes, part.cuts_operands)
+        for part in (first, second)
+    ]
     if None not in (rounds[0][0], rounds[1][0]) and rounds[0] != rounds[1]:
         return None
     if (first.has_xla_cpu_functions or second.has_xla_cpu_functions) and (

@@ -19,6 +19,7 @@ _WORDS = {
     "ftz": "flushed denormals",
     "xla-cpu": "XLA:CPU's flushed denormals and functions",
     "tf32": "TF32",
+    "tf32-cut": "TF32 by truncation",
     "tf32x3": "TF32 in three passes",
     "bf16": "bf16 operands",
     "bf16x3": "bf16 in three passes",

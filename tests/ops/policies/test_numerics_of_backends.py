@@ -59,7 +59,7 @@ def test_passes_add_up_the_products_of_parts(policy: str, terms: int) -> None:
     assert np.abs(wanted - exact).max() < {1: 0.1, 2: 3e-4, 3: 2e-6}[terms]
 
 
-@pytest.mark.parametrize("policy", ["tf32", "bf16", "bf16x3", "bf16x6", "tf32x3"])
+@pytest.mark.parametrize("policy", ["tf32", "tf32-cut", "bf16", "bf16x3", "bf16x6", "tf32x3"])
 def test_a_precision_or_an_algorithm_is_left_alone(policy: str) -> None:
     for word in (", operand_precision={highest,highest}", ", algorithm=dot_f32_f32_f32"):
         module = _module(word)
