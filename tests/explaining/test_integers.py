@@ -130,3 +130,21 @@ def test_a_policy_that_cancels_in_the_whole_module_is_found_for_one_instruction(
     found = hloexec.explain(hloexec.parse(TWICE), [x, w], expected)
     assert found.verdict is Explained.POLICY
     assert found.best.policy.name == "reference,main/other=bf16"
+
+
+def test_a_mode_of_a_whole_run_is_not_named_for_one_comparison() -> None:
+    text = """HloModule m
+ENTRY e {
+  x = f32[60] parameter(0)
+  zero = f32[] constant(0)
+  zeros = f32[60] broadcast(zero), dimensions={}
+  larger = pred[60] compare(x, zeros), direction=GT
+  none = pred[60] compare(x, zeros), direction=EQ
+  ROOT t = (pred[60], pred[60]) tuple(larger, none)
+}
+"""
+    x = np.full(60, 1e-40, np.float32)
+    no, yes = np.zeros(60, bool), np.ones(60, bool)
+    assert hloexec.explain(hloexec.parse(text), [x], (no, no)).verdict is Explained.NONE
+    found = hloexec.explain(hloexec.parse(text), [x], (no, yes))
+    assert found.verdict is Explained.POLICY and found.best.policy.name == "ftz"

@@ -266,7 +266,9 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
     for policy in _by_promise(module, trials, base, policies):
         if not trials.may_go_on():
             break
-        found = chosen(module, trials, base, policy)
+        # Where elements are right or wrong, a mode of single instructions is as good as another fault of theirs.
+        is_whole = policy.is_mode and not trials.scale.units
+        found = combined(base, policy) if is_whole else chosen(module, trials, base, policy)
         if found is None or found == base:
             continue
         left = trials.remaining(found)
