@@ -90,8 +90,32 @@ def test_values_of_instructions_are_explained_within_the_budget(
     product = inputs[0].astype(np.float64) @ inputs[1]
     values = {"h": product.astype(np.float32) * np.float32(1.01), "t": np.tanh(product).astype(np.float32)}
     clock = _Clock(monkeypatch)
-    hloexec.explain(module, inputs, expected, values=values, budget=budget)
+    found = hloexec.explain(module, inputs, expected, values=values, budget=budget)
     assert clock.now - 1000 <= _LATE * budget
+    assert found.is_complete == (clock.now - 1000 < budget)
+
+
+@pytest.mark.parametrize("budget", [10, 20, 30, 50])
+def test_what_the_text_leaves_open_is_looked_at_within_the_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = hloexec.parse(
+        """HloModule m
+second {
+  a = f32[] parameter(0)
+  ROOT b = f32[] parameter(1)
+}
+ENTRY e {
+  x = f32[6] parameter(0)
+  i = s32[6,1] parameter(1)
+  u = f32[6] parameter(2)
+  ROOT r = f32[6] scatter(x, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=second
+}
+"""
+    )
+    inputs = [np.zeros(6, "f4"), np.array([[1], [3], [1], [4], [3], [1]], "i4"), np.arange(1, 7, dtype="f4")]
+    clock = _Clock(monkeypatch)
+    found = hloexec.explain(module, inputs, np.array([0, 1, 0, 2, 4, 0], "f4"), budget=budget)
+    assert clock.now - 1000 <= _LATE * budget
+    assert found.verdict is Explained.NOT_DECIDED or not found.is_complete
 
 
 def test_a_run_that_takes_too_long_is_ended(

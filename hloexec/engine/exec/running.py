@@ -77,9 +77,9 @@ def run(
     - `computation` is the name of the computation to run instead of the entry.
     - `numerics` is a `NumericsPolicy` or the name of one, which says how results are rounded: `reference`, `exact`,
       `ftz`, `xla-cpu`, `tf32`, `tf32-cut`, `tf32x3`, `bf16`, `bf16x3`, `bf16x6`, `excess`, `narrow-sums`,
-      `fast-functions` or `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and `reference,dot.3=tf32`, or the mapping
-      `{"": "reference", "dot.3": "tf32"}`, gives instructions policies of their own, by their names or as
-      `computation/instruction`.
+      `fast-functions` or `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and
+      `reference,dot.3=tf32`, or the mapping `{"": "reference", "dot.3": "tf32"}`, gives instructions policies of their
+      own, by their names or as `computation/instruction`.
     - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).
     - `elided` gives the values of constants that the text elides: `zeros`, `random`, `error`, or a mapping from their
       names to arrays.

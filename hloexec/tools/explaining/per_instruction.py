@@ -55,6 +55,7 @@ def explained_instructions(
                 count += 1
                 if explanation.verdict in (Explained.POLICY, Explained.NONE):
                     found.append(explanation)
+    trials.is_over = trials.is_over or not trials.has_time()
     return count, found
 
 

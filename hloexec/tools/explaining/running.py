@@ -99,20 +99,20 @@ def explain(
 
     theirs = dict(leaves_of(expected, "expected"))
     trials = Trials(run, {}, most_runs(module) if runs is None else runs, end)
+    left_open: tuple[str, ...] = ()
     try:
         trials.expected = _fitted(theirs, trials.reference)
         found = search(module, trials, chosen)
+        if found.verdict is Explained.NONE and "computation" not in options and trials.has_time():
+            trials, left_open = _without_open(module, inputs, trials, options)
+            if left_open:
+                found = search(module, trials, chosen)
+                if found.verdict in (Explained.EQUAL, Explained.ROUNDING):
+                    found = attrs.evolve(found, verdict=Explained.NOT_DECIDED)
     except OutOfTimeError:
         raise ResourceError(
             f"budget={budget:g} ends the search before it is known what rounding does: give it the time of more runs"
         ) from None
-    left_open: tuple[str, ...] = ()
-    if found.verdict is Explained.NONE and "computation" not in options and trials.has_time():
-        trials, left_open = _without_open(module, inputs, trials, options)
-        if left_open:
-            found = search(module, trials, chosen)
-            if found.verdict in (Explained.EQUAL, Explained.ROUNDING):
-                found = attrs.evolve(found, verdict=Explained.NOT_DECIDED)
     count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
         frames = _frames(module, inputs, values, options)
