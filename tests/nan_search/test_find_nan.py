@@ -409,3 +409,33 @@ def test_examples_have_no_false_alarm() -> None:
         program = hloexec.load(path)
         search = hloexec.find_nan(program, [hloexec.random_inputs(program)])
         assert search.finding is None, path
+
+
+@pytest.mark.parametrize("results", ["loss, slope", "slope, loss", "slope, slope"])
+@pytest.mark.parametrize("backward", ["divide(one, x)", "rsqrt(x)"])
+def test_nan_of_a_loss_is_named_before_what_only_its_gradient_has(results: str, backward: str) -> None:
+    """Of log(x - 1) and such, the gradient has an infinity of its own, which a compiler may compute first."""
+    text = module(
+        f"""x = f32[] parameter(0)
+        one = f32[] constant(1)
+        steep = f32[] {backward}
+        less = f32[] subtract(x, one)
+        loss = f32[] log(less)
+        slope = f32[] multiply(steep, loss)
+        ROOT both = ({", ".join(["f32[]"] * len(results.split()))}) tuple({results})"""
+    )
+    search = found(text, np.float32(0))
+    first, later = ("loss", "steep") if "loss" in results else ("steep", "loss")
+    assert (search.finding.instruction, [each.instruction for each in search.later]) == (first, [later])
+
+
+def test_an_infinity_meant_as_such_is_not_named_before_a_nan() -> None:
+    text = module(
+        """x = f32[2] parameter(0)
+        y = f32[2] parameter(1)
+        mask = f32[2] log(x)
+        quotient = f32[2] divide(y, x)
+        rest = f32[2] subtract(quotient, quotient)
+        ROOT both = (f32[2], f32[2]) tuple(mask, rest)"""
+    )
+    assert found(text, np.array([0, 1], F32), np.array([1, 1], F32)).finding.instruction == "quotient"

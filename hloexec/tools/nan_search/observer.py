@@ -88,7 +88,7 @@ class NanObserver:
         if is_bad and self._is_kept(event):
             if not event.path:
                 self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
-            self._blame(tuple(sorted(set().union(*causes.values()))), is_result=not event.path)
+            self._blame(_ordered(causes, ranges), is_result=not event.path)
 
     def _blame(self, culprits: tuple[int, ...], *, is_result: bool) -> None:
         """End the run with the findings that a kept value comes from; without any, nothing in the run is to blame.
@@ -285,6 +285,17 @@ class NanObserver:
         callers = (entry.instruction for entry in reversed(event.path))
         found = (source_lines(self._module, instruction) for instruction in (event.instruction, *callers))
         return next(filter(None, found), ())
+
+
+def _ordered(
+    causes: dict[tuple[int, ...], frozenset[int]], ranges: dict[tuple[int, ...], Range | None]
+) -> tuple[int, ...]:
+    """The findings that leaves come from: one of the leaf with NaN that has the fewest comes first, as a loss knows of
+    nothing that its gradients alone come from."""
+    nan = {index for index, found in ranges.items() if found is not None and found.has_nan}
+    sources = ((index not in nan, len(own), min(own)) for index, own in causes.items() if own)
+    *_, first = min(sources, default=(0,))
+    return tuple(sorted(set().union(*causes.values()), key=lambda number: (number != first, number)))
 
 
 def _is_chosen(event: Event, number: int) -> bool:

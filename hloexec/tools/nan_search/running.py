@@ -35,7 +35,8 @@ def find_nan(
     position is, or if it turns infinities into NaN (`nan_search.symptoms` has the definitions). Programs also
     produce such numbers and discard them, mostly in branches of a select. The run therefore continues until one has
     reached the result or the next iteration of a loop, and the first of the instructions that it comes from is the
-    finding. With `first`, the run stops at the very first one, whether or not it is used.
+    finding. Of several results, the one with NaN that the fewest instructions made decides, which is a loss rather than
+    its gradients. With `first`, the run stops at the very first one, whether or not it is used.
 
     `also` names further symptoms that stop the run: `overflow` (converts that saturate), `underflow` (results that are
     zero and should not be) and `cancellation` (sums without a significant digit), if at least a fraction `share` (0 to
