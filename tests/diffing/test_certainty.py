@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.report.judging.diffs import diff_line
 from tests.diffing.partitioned.test_pairs import AFTER, BEFORE
 
 _RANDOM = np.random.default_rng(0)
@@ -420,3 +421,32 @@ ENTRY e {
     )
     found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
     assert (found.verdict, found.findings) == ("rounding only", ())
+
+
+@pytest.mark.parametrize(
+    ("steps", "are_right"),
+    [
+        ("s = f32[6] sine(x)\n  p = f32[6] divide(s, y)", True),
+        ("s = f32[6] cosine(x)\n  e = f32[6] negate(s)\n  p = f32[6] divide(y, e)", False),
+        ("s = f32[6] cosine(y)\n  e = f32[6] log(x)\n  p = f32[6] divide(s, e)", False),
+        ("s = f32[6] cosine(y)\n  e = f32[6] log(x)\n  q = f32[6] add(s, e)\n  p = f32[6] abs(q)", False),
+    ],
+)
+def test_operands_are_said_to_be_right_only_where_they_are(steps: str, are_right: bool) -> None:
+    text = """HloModule m
+ENTRY main {
+  x = f32[6] parameter(0)
+  y = f32[6] parameter(1)
+  STEPS
+  ROOT r = f32[6] tanh(p)
+}"""
+    wave = "s = f32[6] sine(x)\n  "
+    before = text.replace(
+        "STEPS", wave + ("" if are_right else "e = f32[6] exponential(s)\n  ") + "p = f32[6] multiply(LEFT, y)"
+    )
+    before = before.replace("LEFT", "s" if are_right else "e")
+    inputs = [np.linspace(0.5, 2, 6, dtype=np.float32), np.linspace(2, 0.7, 6, dtype=np.float32)]
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(text.replace("STEPS", steps)), inputs)
+    finding = found.findings[0]
+    said = diff_line(found).plain
+    assert finding.is_certain == finding.has_right_operands == ("its operands are right" in said) == are_right

@@ -85,7 +85,8 @@ def _summary(finding: Finding) -> str:
         return finding.reason or (_WITHOUT_COUNTERPART if finding.before is None else _NOT_CORRECTED)
     (leaf,) = finding.comparison.leaves
     many = f"{count_text(leaf.mismatches or leaf.unequal)} of {plural(leaf.count, 'element')} off"
-    return f"{many}; {finding.reason or 'its operands are right'}"
+    operands = "its operands are right" if finding.has_right_operands else "its operands may be wrong, too"
+    return f"{many}; {finding.reason or operands}"
 
 
 def _details(finding: Finding, found: Diff) -> list[RenderableType]:

@@ -58,7 +58,7 @@ class RegionStep:
 
 @frozen(eq=False)
 class Finding:
-    """An instruction whose operands are as they were before, and whose result is not."""
+    """An instruction whose result is not as it was before, though its operands are or, where nothing is certain, may be."""
 
     after: InstructionRun
     before: InstructionRun | None
@@ -75,6 +75,8 @@ class Finding:
     """What `after` computed since values that are right, where no single instruction can be told; else empty."""
     graph: tuple[RegionStep, ...] = ()
     """The region as a graph in data-flow order, with the values that it starts from; empty where there is no region."""
+    has_right_operands: bool = False
+    """Whether what it takes was compared, and is right."""
 
 
 @frozen

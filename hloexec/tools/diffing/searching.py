@@ -165,4 +165,5 @@ def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
         doubt or blamed.reason or _other_shape(blamed),
         region=region,
         graph=region_graph(blamed.region, state),
+        has_right_operands=is_certain or blamed.has_right_operands,
     )

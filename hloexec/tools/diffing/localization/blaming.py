@@ -65,6 +65,8 @@ class Blamed:
     """Whether it rounds to fewer bits than `before` has."""
     is_repair: bool = False
     """Whether all that is known is that a change of it makes a value right."""
+    has_right_operands: bool = False
+    """Whether what it takes was compared, and is right."""
 
 
 class Blame:
@@ -174,11 +176,7 @@ class Blame:
         for entry in sorted(found, key=lambda entry: entry.node.number):
             counterpart = None if entry.counterpart is None else NodePair(entry.node, entry.counterpart)
             if (pair := entry.compared or counterpart) is not None and not self.is_over():
-                operands = relations.operand_pairs(pair.ours, pair.theirs)
-                if any(relations.differ(operand.ours, operand.theirs) for operand in operands or []):
-                    continue
-                if operands is None and relations.unknown_operands(pair.ours, pair.theirs):
-                    # Another instruction than its counterpart may be right for other operands.
+                if not relations.has_right_operands(pair):
                     continue
                 patch = patched(self._replay, start, pair, wrong, self.is_over)
                 if patch is not None and not self._wrong(self._replay.adopt(patch.after)):
@@ -284,6 +282,7 @@ class Blame:
             suspect.trial,
             suspect.is_rounding,
             suspect.is_repair,
+            patch is not None and Relations(self._replay, state).has_right_operands(patch.pair),
         )
 
     def _is_beyond_rounding(self, state: State, patch: Patch, wrong: Sequence[NodePair]) -> bool:

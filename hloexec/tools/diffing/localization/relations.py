@@ -204,6 +204,14 @@ class Relations:
             entry for entry in inputs if not (entry.instance.is_source or is_filled(entry) or entry.number in known)
         ]
 
+    def has_right_operands(self, pair: NodePair) -> bool:
+        """Whether all that a value is computed from is, as far as was looked, what its counterpart takes."""
+        operands = self.operand_pairs(pair.ours, pair.theirs)
+        if operands is None:
+            # Another instruction than its counterpart may be right for other operands.
+            return not self.unknown_operands(pair.ours, pair.theirs)
+        return not any(self.differ(operand.ours, operand.theirs) for operand in operands)
+
     def _is_crossed(self, ours: Node, theirs: Node) -> bool:
         """Whether more of the last two operands are those of the other side where these change places; in a loop that
         may show in the first iteration only. If as many are, those of a select whose predicate is negated do."""
