@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hloexec.core.errors import UnsupportedError
+from hloexec.core.errors import UnsupportedError, warn
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, leaf_shapes
 from hloexec.core.structs import frozen
+from hloexec.core.wording import counted
 from hloexec.ops.library_calls.backend_config import json_object
 from hloexec.ops.operations import operation_name, traits_of
 from hloexec.ops.rounding import Sums
@@ -67,6 +68,13 @@ def trip_count_of(instruction: Instruction) -> int | None:
         return max(0, int(count))
     except (TypeError, ValueError):
         return None
+
+
+def note_trip_count(loop: Instruction, times: int) -> None:
+    """Warn where a loop has run otherwise than its backend_config says; compilers rely on that."""
+    stated = trip_count_of(loop)
+    if stated is not None and stated != times:
+        warn(f"the loop %{loop.name} says that it runs {counted(stated, 'time')} (known_trip_count), but runs {times}")
 
 
 def _nested(text: str | None, *keys: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -195,3 +196,44 @@ def test_tuples_nest_as_deep_as_they_like(text: str, tmp_path: Path) -> None:
     assert hloexec.check_golden(tmp_path / "m.golden").passed
     hloexec.trace(module, inputs, tmp_path / "trace")
     assert hloexec.extract(module, inputs, "r").check().has_same_bits
+
+
+STATED = """HloModule stated
+
+body {
+  state = (s32[], f32[4096]) parameter(0)
+  number = s32[] get-tuple-element(state), index=0
+  x = f32[4096] get-tuple-element(state), index=1
+  one = s32[] constant(1)
+  next = s32[] add(number, one)
+  root = f32[4096] sqrt(x)
+  ROOT end = (s32[], f32[4096]) tuple(next, root)
+}
+
+condition {
+  given = (s32[], f32[4096]) parameter(0)
+  count = s32[] get-tuple-element(given), index=0
+  most = s32[] constant(TIMES)
+  ROOT goes_on = pred[] compare(count, most), direction=LT
+}
+
+ENTRY main {
+  x = f32[4096] parameter(0)
+  zero = s32[] constant(0)
+  start = (s32[], f32[4096]) tuple(zero, x)
+  loop = (s32[], f32[4096]) while(start), condition=condition, body=body, backend_config={"known_trip_count":{"n":"SAID"}}
+  ROOT result = f32[4096] get-tuple-element(loop), index=1
+}
+"""
+
+
+@pytest.mark.parametrize("times", [0, 1, 5, 40, 100_000])
+@pytest.mark.parametrize("off", [0, 1, 2])
+def test_a_trip_count_that_is_stated_wrongly_is_warned_of(times: int, off: int) -> None:
+    """The loops are unrolled, or run as Python or step by step; where they repeat a state, iterations are skipped."""
+    module = hloexec.parse(STATED.replace("TIMES", str(times)).replace("SAID", str(times + off)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hloexec.run(module, np.full(4096, 2, np.float32))
+    said = f"says that it runs {times + off} time{'s' * (times + off != 1)} (known_trip_count), but runs {times}"
+    assert [str(each.message) for each in caught] == [f"the loop %loop {said}"] * bool(off)

@@ -31,6 +31,7 @@ from hloexec.engine.exec.scheduler import Scheduler
 from hloexec.engine.exec.tasks import Frame, Loop, Task
 from hloexec.engine.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
 from hloexec.engine.plan.trees import NO_SLOT, leaves, store
+from hloexec.ops.costs import note_trip_count
 
 if TYPE_CHECKING:
     from hloexec.engine.exec.code.code import Code
@@ -312,8 +313,7 @@ class Machine(Scheduler):
             loop.state, loop.iteration, is_over = self._call(code, state, context, start, until)
             self._iterated(loop, loop.iteration - start, is_over)
             if is_over:
-                results, loop.state = loop.state, []
-                return self._complete(task, step, results)
+                return self._leave(task, step, loop)
         self._push(task, loop.flow.condition, list(loop.state), step, loop)
         return task
 
@@ -324,6 +324,10 @@ class Machine(Scheduler):
             state, loop.state = loop.state, []
             self._push(task, loop.flow.body, state, step, loop)
             return task
+        return self._leave(task, step, loop)
+
+    def _leave(self, task: Task, step: Step, loop: Loop) -> Task | None:
+        note_trip_count(step.instruction, loop.iteration)
         results, loop.state = loop.state, []
         return self._complete(task, step, results)
 

@@ -14,6 +14,7 @@ from hloexec.engine.plan.passes.inline import Inliner
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Scope, Step, While
 from hloexec.engine.plan.trees import leaves
+from hloexec.ops.costs import note_trip_count
 
 _MOST_ITERATIONS = 8
 _MOST_STEPS = 512
@@ -51,6 +52,7 @@ def _unroll(inliner: Inliner, step: Step, times: int, *, is_observed: bool) -> N
             scope = Scope(flow.body.computation, step.instruction, step.scope, iteration)
             tree = inliner.inline(flow.body, state, scope)
             state = list(leaves(tree))
+    note_trip_count(step.instruction, times)
     inliner.replace(step, tree)
 
 
