@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,51 @@ def test_a_fault_that_is_not_established_is_said_to_be_none(
     assert "is not established" in Path("small/README.md").read_text()
     assert main("minify after.hlo --differs-from before.hlo -o other".split()) == 0
     assert "is not established" in " ".join(capsys.readouterr().out.split())
+
+
+BESIDE_DENORMALS = """HloModule beside_denormals
+
+ENTRY main {
+  x = f32[8] parameter(0)
+  y = f32[8] parameter(1)
+  large = f32[] constant(1e38)
+  larges = f32[8] broadcast(large), dimensions={}
+  scaled = f32[8] multiply(y, larges)
+  wave = f32[8] sine(scaled)
+  GIVEN
+  both = f32[8] add(given, wave)
+  ROOT results = (f32[8], f32[8]) tuple(both, wave)
+}
+"""
+
+
+@needs_scipy
+@pytest.mark.parametrize(
+    ("against", "given", "opcode"),
+    [
+        # XLA takes log(exp(x)) for x, where exp(x) is infinite.
+        ("xla-cpu", "size = f32[8] exponential(x)\n  given = f32[8] log(size)", "log"),
+        (
+            "bf16+ftz",
+            "table = f32[8,8] broadcast(x), dimensions={0}\n"
+            "  given = f32[8] dot(table, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+            "dot",
+        ),
+    ],
+)
+def test_a_difference_beside_flushed_denormals_is_kept(against: str, given: str, opcode: str) -> None:
+    if against == "xla-cpu":
+        pytest.importorskip("jaxlib")
+        from tests.here import xla_here
+    module = hloexec.parse(BESIDE_DENORMALS.replace("GIVEN", given))
+    x = np.array([1, 89, 2, 200, -1, 0.3, 3, 4], np.float32)
+    y = np.array([0, 1e-40, 1e-39, 0, -1e-39, 0, 0, 0], np.float32)
+    with xla_here() if against == "xla-cpu" else nullcontext():
+        found = hloexec.minify(module, [x, y], against=against)
+    assert opcode in _computing(found.module)
+    assert found.inputs is not None and found.is_confirmed
+    least = float(np.finfo(np.float32).tiny)
+    assert not any(((np.abs(each) < least) & (each != 0)).any() for each in map(np.asarray, found.inputs[0]))
+    # Where denormals are all that differs, they stay.
+    flushed = hloexec.minify(module, [x, y], against="ftz")
+    assert "multiply" in _computing(flushed.module)

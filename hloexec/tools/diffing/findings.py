@@ -58,7 +58,7 @@ class RegionStep:
 
 @frozen(eq=False)
 class Finding:
-    """An instruction whose result is not as it was before, though its operands are or, where nothing is certain, may be."""
+    """An instruction whose result is not as it was before, though its operands are or, if it is not certain, may be."""
 
     after: InstructionRun
     before: InstructionRun | None
