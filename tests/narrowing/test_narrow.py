@@ -465,8 +465,31 @@ def test_a_count_that_changes_is_named_with_what_it_becomes() -> None:
     alone = verdict.alone
     assert alone is not None and math.isinf(alone.error)
     assert verdict.reason == (
-        f"alone, it changes output value from {alone.original} to {alone.changed}, which has to stay as it is"
+        f"alone, it changes output value from {alone.original} to {alone.changed}, which has to stay as it is; "
+        "a comparison, argmax or conversion to integers behind it decides otherwise"
     )
+
+
+def test_a_product_in_front_of_an_argmax_is_not_said_to_be_wrong_itself() -> None:
+    text = """HloModule m
+ENTRY main {
+  x = f32[2,2] parameter(0)
+  y = f32[2] parameter(1)
+  dot = f32[2] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  first = f32[1] slice(dot), slice={[0:1]}
+  second = f32[1] slice(dot), slice={[1:2]}
+  is_less = pred[1] compare(first, second), direction=LT
+  ROOT results = (pred[1], f32[2]) tuple(is_less, dot)
+}
+"""
+    # 1 + 2^-12 is 1 in bf16.
+    inputs = [np.array([[1, 0], [1 + 2.0**-12, 0]], np.float32), np.ones(2, np.float32)]
+    found = _found(text, [inputs], tolerance=0.01, held_back=0, kinds=["contraction"])
+    (verdict,) = found.instructions
+    assert verdict.standing is Standing.ALONE and "output 0 from 1 to 0 at [0]" in verdict.reason
+    assert verdict.reason.endswith("a comparison, argmax or conversion to integers behind it decides otherwise")
+    narrowed = _found(text, [inputs], tolerance=0.01, held_back=0, kinds=["contraction"], only_outputs=["1"])
+    assert narrowed.instructions[0].standing is Standing.NARROWED
 
 
 def test_a_run_that_fails_is_said_in_one_line() -> None:

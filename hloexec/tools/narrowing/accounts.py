@@ -72,7 +72,11 @@ def _change(alone: Deviation) -> str:
     if math.isfinite(alone.error):
         return f"output {alone.output} by {alone.error:.2g}"
     place = f" at [{','.join(map(str, alone.index))}]" if alone.index else ""
-    return f"output {alone.output} from {alone.original:.6g} to {alone.changed:.6g}{place}, which has to stay as it is"
+    change = (
+        f"output {alone.output} from {alone.original:.6g} to {alone.changed:.6g}{place}, which has to stay as it is"
+    )
+    is_chosen = isinstance(alone.original, int)
+    return change + "; a comparison, argmax or conversion to integers behind it decides otherwise" * is_chosen
 
 
 def work_by_type(module: Module, candidates: Sequence[Candidate], search: Search, ranges: Ranges) -> dict[str, Any]:
