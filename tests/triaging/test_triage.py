@@ -393,3 +393,30 @@ def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"module": attrs.asdict(module)})
     assert TriagedModule.of_record(read_json(tmp_path / "a.json")["module"]) == module
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        # As XLA simplifies it; then with an infinity of its own; and with NaN, which has nothing to do with the overflow.
+        ([1, 89, 3], "overflow of f32; the results that it is seen in are finite on the other side"),
+        ([np.inf, 89, 3], "overflow of f32"),
+        ([1, np.inf, np.nan], None),
+    ],
+)
+def test_an_overflow_is_blamed_where_this_side_has_it_alone(tmp_path: Path, log: list[float], said: str | None) -> None:
+    (tmp_path / "a.hlo").write_text("""HloModule a
+ENTRY main {
+  x = f32[3] parameter(0)
+  e = f32[3] exponential(x)
+  ROOT l = f32[3] log(e)
+}
+""")
+    np.savez(tmp_path / "a.inputs.npz", np.array([1, 89, 3], np.float32))
+    np.savez(tmp_path / "a.expected.npz", np.array(log, np.float32))
+    (module,) = hloexec.triage(tmp_path, minify=False).modules
+    assert module.outcome == "differ" and module.difference == "NaN or infinities"
+    blamed = module.blamed
+    assert (None if blamed is None else blamed.reason) == said
+    assert blamed is None or blamed.opcode == "exponential"

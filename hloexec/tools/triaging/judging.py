@@ -177,7 +177,7 @@ def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     if result.difference == "shapes":
         return result
     is_recorded = has_results(case, snapshot)
-    return _with_cause(result, module, inputs, expected, settings, tell, is_recorded=is_recorded)
+    return _with_cause(result, module, inputs, expected, comparison, settings, tell, is_recorded=is_recorded)
 
 
 def has_results(case: Case, snapshot: Snapshot) -> bool:
@@ -206,6 +206,7 @@ def _with_cause(
     module: Module,
     inputs: list[list[Value]],
     expected: Value | dict[str, Any],
+    comparison: Comparison,
     settings: Settings,
     tell: Tell,
     *,
@@ -228,11 +229,22 @@ def _with_cause(
             named = blamed_named(module, names[0]) if names else None
             policies = (ours, explanation.best.policy)
             return attrs.evolve(result, blamed=named or blamed_between_policies(module, inputs, policies, settings))
-        if result.difference == "NaN or infinities" and (found := blamed_by_nan(module, inputs, settings)):
-            return attrs.evolve(result, blamed=found)
+        if (
+            result.difference == "NaN or infinities"
+            and _has_own(comparison, 1)
+            and (found := blamed_by_nan(module, inputs, settings))
+        ):
+            seen = "" if _has_own(comparison, 2) else "; the results that it is seen in are finite on the other side"
+            return attrs.evolve(result, blamed=attrs.evolve(found, reason=found.reason + seen))
         if settings.is_against_xla and not is_recorded:
             return attrs.evolve(result, blamed=blamed_on_xla(module, inputs, settings))
     return result
+
+
+def _has_own(comparison: Comparison, side: int) -> bool:
+    """Whether a side, 1 or 2, has NaN or infinities where the other has other values."""
+    measured = [leaf.measured for leaf in comparison.different if leaf.measured is not None]
+    return any(each.nans[side] or each.infinities[side] for each in measured)
 
 
 def _differences(comparison: Comparison) -> Mapping[str, Any]:
