@@ -1,4 +1,4 @@
-"""`minify` on one case: a pair with a planted fault, or a module on which a command crashes (`crashing`)."""
+"""`minify` on one case: a planted fault, or a module on which a command crashes (`crashing`)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import attrs
+
 import hloexec
 from evaluation.minifying.crashing import has_pattern
 from evaluation.minifying.deep_programs import DEEP, made
-from evaluation.pairs.drawing import Pair, draw
+from evaluation.minifying.reasons import has_the_same_reason
+from evaluation.minifying.small_programs import SMALL
+from evaluation.pairs.drawing import NUMBERS, Drawn, Pair, draw
 from evaluation.pairs.models import model
 from evaluation.processes import Record, answer
 from evaluation.programs import PROGRAMS, Program
@@ -20,8 +24,12 @@ from evaluation.programs.lowering import lowered
 from hloexec.core.ir import Module
 from hloexec.tools.minifying.case import counted
 
+_TRIES = 3
+"""Pairs that are tried for a case of which the reason is judged."""
 
-def _register_deep() -> None:
+
+def _register_own() -> None:
+    PROGRAMS.update(SMALL)
     for name in DEEP:
         PROGRAMS.setdefault(name, Program(name, lambda jax, name=name: made(jax, name)))  # type: ignore[misc]
 
@@ -29,7 +37,7 @@ def _register_deep() -> None:
 def measured(name: str) -> Record:
     """What minifying a case gives."""
     kind, _, rest = name.partition(" ")
-    _register_deep()
+    _register_own()
     record: Record = {"kind": kind}
     start = time.perf_counter()
     inputs: Any
@@ -46,12 +54,15 @@ def measured(name: str) -> Record:
         arguments: Record = {"command": command, "outcome": "crash", "jobs": 2}
         record |= {"pattern": pattern}
     else:
+        name_of_pair, _, counterpart = rest.partition(" ")
         try:
-            drawn = draw(Pair.of(rest))
+            drawn = _drawn(Pair.of(name_of_pair), _TRIES if kind == "reason" else 1)
         except LookupError as reason:
             return record | {"not_drawn": str(reason)}
         module, inputs, planted = drawn.after.module, drawn.inputs_per_device, drawn.planted
         arguments = {"differs_from": drawn.before}
+        if counterpart:
+            arguments = {"expected": hloexec.run_devices(drawn.before, inputs)[0]}
         record |= {"fault": drawn.kind}
     record |= {"drawing_seconds": time.perf_counter() - start, "devices_before": _devices(module)}
     record |= {"instructions_before": counted(module), "all_instructions_before": module.instruction_count}
@@ -62,9 +73,12 @@ def measured(name: str) -> Record:
     if kind == "crash":
         fails = has_pattern(hloexec.format(small), record["pattern"])
     else:
-        fails = _differ(small, hloexec.parse(hloexec.format(found.other)), found.inputs)
+        other = None if found.other is None else hloexec.parse(hloexec.format(found.other))
+        fails = _differ(small, other, found.inputs, found.expected)
         left = {each.name for computation in small for each in computation}
-        record |= {"has_planted": bool(planted & left)}
+        record |= {"has_planted": bool(planted & left), "notes": list(found.notes)}
+        if kind == "reason":
+            record |= has_the_same_reason(drawn, small, other, found)
     return record | {
         "fails": fails,
         "instructions": found.instruction_count,
@@ -101,9 +115,21 @@ def _devices(module: Module) -> int:
     return module.replica_count * module.num_partitions
 
 
-def _differ(module: Module, other: Module, inputs: Any) -> bool:
-    """Whether two modules differ beyond rounding."""
-    ours, theirs = hloexec.run_devices(module, inputs), hloexec.run_devices(other, inputs)
+def _drawn(pair: Pair, tries: int) -> Drawn:
+    """The pair, or one of those with the numbers after it."""
+    for number in range(tries - 1):
+        try:
+            return draw(attrs.evolve(pair, number=pair.number + number * len(NUMBERS)))
+        except LookupError:
+            pass
+    return draw(attrs.evolve(pair, number=pair.number + (tries - 1) * len(NUMBERS)))
+
+
+def _differ(module: Module, other: Module | None, inputs: Any, expected: Any) -> bool:
+    """Whether two modules, or a module and what it should give, differ beyond rounding."""
+    ours = hloexec.run_devices(module, inputs)
+    theirs = [expected] if other is None else hloexec.run_devices(other, inputs)
+    other = other or module
     if len(ours) == 1:
         return not hloexec.compare(ours[0], theirs[0], module=other, inputs=inputs).agrees
     return not hloexec.compare(tuple(ours), tuple(theirs), module=other, inputs=inputs).agrees
