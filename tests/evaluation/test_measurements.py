@@ -32,6 +32,7 @@ COMMANDS = {
     ),
     "shadow --only one_minus_cosine": ("one_minus_cosine: right; cancellation", "measured: 1 of 1 (100.0%)"),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
+    "minify --only small_convolved": ("reason   2 of 2 still fail", "the reason: 2 of 2 (100.0%) right"),
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),
     "precision convnet --steps 2 --inputs 1 --fresh 1 --held-back 1 --max-trials 1": ("convnet: ", "0 beyond 1%"),
     "mutants 0 5": ("0 faults at 0 places",),
