@@ -22,12 +22,14 @@ from evaluation.partitioned.command import partitioned
 from evaluation.processes import ENVIRONMENT
 from evaluation.shadowing.command import shadow
 from evaluation.triaging.command import triage
+from evaluation.verdicts.command import verdicts
 
 MEASUREMENTS = (
     diff,
     partitioned,
     collectives,
     measure_edits,
+    verdicts,
     explain,
     shadow,
     minify,

@@ -18,7 +18,7 @@ from hloexec.analysis.numerics.sampling.decided import with_groups
 from hloexec.analysis.numerics.sampling.runs import Key, Sampled, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.numerics.selections import ModuleValue
-from hloexec.analysis.numerics.sequential import settled, severity_beside
+from hloexec.analysis.numerics.sequential import settled, severity_beside, severity_in_common
 from hloexec.analysis.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.analysis.numerics.ulps import are_comparable, narrower
 from hloexec.analysis.numerics.undecided import UndecidedLeaves
@@ -286,8 +286,16 @@ def _compared(
             f"{many} off by more than roundings make of their own size; where larger numbers were added up to make "
             f"them, a run on the inputs shows it: {way}"
         )
-    beside = 0.0 if spread is None else severity_beside(actual, expected, measured, spread)
-    return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note, beside)
+    beside, verdict = 0.0, verdict_of(measured)
+    if spread is not None:
+        beside = severity_beside(actual, expected, measured, spread)
+        if common := severity_in_common(measured, spread, actual.size):
+            share, verdict = measured.common[0], Verdict.DIFFERENT
+            note = (
+                f"what is within its tolerance is off by {share:+.2%} in common, where runs vary by {spread.common:.2%}"
+            )
+            beside = max(beside, common)
+    return LeafComparison(label, verdict, *shapes, actual.size, narrow.name, measured, note, beside)
 
 
 def _shape_text(array: Array | None) -> str:

@@ -68,6 +68,8 @@ class Measured:
     infinities: tuple[int, int, int]
     unlike_zeros: int
     mean_severity: float
+    common: tuple[float, float]
+    """By which share all elements within a measured tolerance are off in common, and how many scales that is."""
     infinite_mismatches: int
     is_within: bool
     """Whether the statistic of the errors that the tolerance is for is within it."""
@@ -128,6 +130,7 @@ class _Accumulator:
         self._relative = _Mean()
         self._unequal = self._mismatches = self._unlike_zeros = self._infinite_mismatches = 0
         self._severity_sum = 0.0
+        self._common = np.zeros(2)
         self._nans = np.zeros(3, np.int64)
         self._infinities = np.zeros(3, np.int64)
         self._first: list[ElementDifference] = []
@@ -183,6 +186,12 @@ class _Accumulator:
         self._mismatches += int(np.count_nonzero(too_bad))
         self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
         self._severity_sum += float(found.sum())
+        if means is not None and scales is not None and x.dtype.kind == "f":
+            last = self._tolerance.rtol * sizes / self._tolerance.factor if self._tolerance.factor else 0.0
+            few = ~too_bad
+            centres = means[few].astype(np.float64)
+            self._common[0] += np.sum((x[few] - y[few]) * centres)
+            self._common[1] += np.sum((np.hypot(scales, last))[few] * np.abs(centres))
         picked = np.flatnonzero(too_bad)[: MOST_ELEMENTS - len(self._first)]
         count = min(MOST_ELEMENTS, places.size)
         order = np.argpartition(-found, count - 1)[:count]
@@ -219,6 +228,7 @@ class _Accumulator:
             infinities=_three(self._infinities),
             unlike_zeros=self._unlike_zeros,
             mean_severity=self._mean_severity,
+            common=self._common_share(),
             infinite_mismatches=self._infinite_mismatches,
             is_within=self._is_within(),
             first=tuple(self._first),
@@ -230,6 +240,11 @@ class _Accumulator:
     @property
     def _mean_severity(self) -> float:
         return self._severity_sum / max(1, self._arrays[0].size)
+
+    def _common_share(self) -> tuple[float, float]:
+        drift, scales = self._common.tolist()
+        square = float(self._products[2]) * self._scales[1] ** 2
+        return (drift / square, drift / scales) if square and scales else (0.0, 0.0)
 
     def _is_within(self) -> bool:
         """Where NaN or an infinity stands on one side only, there is no error that a statistic could take in."""

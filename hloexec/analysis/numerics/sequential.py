@@ -31,12 +31,17 @@ import numpy as np
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison
 from hloexec.analysis.numerics.measuring import MOST_ELEMENTS, Measured, measure
 from hloexec.analysis.numerics.sampling.runs import Sampled
-from hloexec.analysis.numerics.sampling.spread import Spread
+from hloexec.analysis.numerics.sampling.spread import FEW, Spread
 from hloexec.analysis.numerics.sampling.student import student_quantile, student_tail
 from hloexec.core.values import Array
 
 _CHANCE = 0.01
 """Of rounding alone being further off in some element of a leaf than what is left open."""
+_CHANCE_IN_COMMON = 1e-4
+"""Of the same in the factor that a leaf's elements have in common: a result may have a hundred leaves."""
+_LEAST_IN_COMMON = 0.5
+"""By how many scales such a factor moves elements in the mean, or it is left to others' libraries, whose errors may all
+have one sign."""
 _MOST_SEVERITY = 2.0
 """What is further off, in units of its tolerance, is a fault whatever samples say."""
 MOST_BESIDE = 1.5
@@ -84,6 +89,20 @@ def severity_beside(actual: Array, expected: Array, measured: Measured, spread: 
         beyond = sum(element.severity for element in here.worst[: here.mismatches])
         found.append((columns * here.mean_severity - beyond) / others if others else 0.0)
     return max(found)
+
+
+def severity_in_common(measured: Measured, spread: Spread, count: int) -> float:
+    """How far all elements are off in the mean, in units of their tolerance, where that is a fault of the leaf as a
+    whole; else 0.
+
+    A factor that all have in common stands out where it does not in any element. It is a fault if it is more than the
+    samples' own factors explain, which are of what moves all alike, too.
+    """
+    share, scales = map(abs, measured.common)
+    is_of_all = count >= FEW and 2 * measured.unequal >= count and scales > _LEAST_IN_COMMON
+    if not is_of_all or not share > student_quantile(spread.samples - 1, _CHANCE_IN_COMMON) * spread.common:
+        return 0.0
+    return scales / spread.factor
 
 
 def _from(means: Callable[[Array], Array], start: int, places: Array) -> Array:

@@ -29,7 +29,7 @@ def has_excess(computation: Computation, instruction: Instruction, numerics: Num
     entry = find_opcode(instruction.opcode)
     if entry is None or not _is_half(instruction) or entry.traits.converts:
         return False
-    if not (entry.traits.sums is Sums.PRODUCTS or _computes_elements(instruction)):
+    if not (_is_contraction(instruction) or _computes_elements(instruction)):
         return False
     users = computation.users[instruction.name]
     return any(numerics.of(computation.name, user.name).keeps_excess and reads_excess(user) for user in users)
@@ -38,15 +38,15 @@ def has_excess(computation: Computation, instruction: Instruction, numerics: Num
 def widest_shape(computation: Computation, instruction: Instruction) -> Shape:
     """The shape with the widest type in which an implementation may keep a result until its users have read it.
 
-    A bf16 or f16 result of an elementwise instruction that others of that kind alone see has the type that it is
-    computed in: who rounds to eight bits means it. And an f32 product that sums alone see has f64, which holds it
+    A bf16 or f16 result of an elementwise instruction or a contraction that elementwise instructions alone see has the
+    type that it is computed in: who rounds to eight bits means it. And an f32 product that sums alone see has f64, which holds it
     exactly, as it is in a multiply-add: where products cancel, the rounding error of one of them is all that is left.
     """
     users, shape = computation.users[instruction.name], instruction.shape
     if not isinstance(shape, ArrayShape) or instruction is computation.root:
         return shape
-    if _is_half(instruction) and all(map(_rounds_elements, (instruction, *users))):
-        return wide_shape(shape)
+    if _is_half(instruction) and (_is_contraction(instruction) or _rounds_elements(instruction)):
+        return wide_shape(shape) if all(map(_rounds_elements, users)) else shape
     if _is_f32_product(instruction) and all(_takes_first(computation, user, instruction) for user in users):
         return shape.with_element_type(ELEMENT_TYPES["f64"])
     return shape
@@ -76,6 +76,11 @@ def _takes_first(computation: Computation, user: Instruction, product: Instructi
 def _is_f32_product(instruction: Instruction) -> bool:
     shape = instruction.shape
     return instruction.opcode == "multiply" and isinstance(shape, ArrayShape) and shape.element_type.name == "f32"
+
+
+def _is_contraction(instruction: Instruction) -> bool:
+    entry = find_opcode(instruction.opcode)
+    return entry is not None and entry.traits.sums is Sums.PRODUCTS
 
 
 def _computes_elements(instruction: Instruction) -> bool:

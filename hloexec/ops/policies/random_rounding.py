@@ -25,7 +25,8 @@ Narrow values may be rounded more often than the text says, or less often. Sums 
 rounding to nearest then has a bias: a term smaller than half a unit in the last place of the partial sum is lost, which
 random errors would not show. And values passed between elementwise instructions may keep the precision in which they
 were computed (XLA's excess precision), which differs from the nearest number where random rounding would almost never
-leave it; so may f32 products on their way to sums (multiply-adds). Odd seeds do all this.
+leave it; so may what they take from contractions, and f32 products on their way to sums (multiply-adds). Odd seeds do
+all this.
 """
 
 from __future__ import annotations
@@ -65,8 +66,6 @@ class RandomRounding(RandomSums):
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
     split: OperandSplit | None = None
     """Where formats are kept: what is done to the operands of a contraction first."""
-    even_type: ElementType | None = None
-    """What even seeds round elements to, where odd ones keep those of a wider type: see `excess.widest_shape`."""
 
     def __call__(self, *operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -130,9 +129,7 @@ class RandomRounding(RandomSums):
     def _elements(self, *operands: Array) -> Array:
         """The results, in one dimension."""
         assert isinstance(self.shape, ArrayShape)
-        entry = self.shape.element_type
-        if self.even_type is not None and not chance.has_odd_seed():
-            entry = self.even_type
+        entry = self.rounded_type(self.shape)
         part = part_type(entry)
         exact = np.asarray(self.kernel(*map(wide, operands)))
         parts = chance.as_parts(exact)
@@ -217,8 +214,8 @@ def random_rounding(
     """The kernel of an opcode or library call under the policy; None where nothing rounds.
 
     `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is. `split` is
-    done to the operands of contractions before that. With odd seeds, results of elementwise opcodes may have a type as
-    wide as that of `widest`.
+    done to the operands of contractions before that. With odd seeds, results of opcodes may have a type as wide as that
+    of `widest`.
     """
     leaves = parts_of(shape)
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]

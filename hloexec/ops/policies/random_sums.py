@@ -42,6 +42,8 @@ class RandomSums:
     """The opcode, or the library call."""
     number: int = 0
     """Of the product, where a contraction adds up several."""
+    even_type: ElementType | None = None
+    """What even seeds round elements to, where odd ones keep those of a wider type: see `excess.widest_shape`."""
 
     @property
     def key(self) -> int:
@@ -52,6 +54,10 @@ class RandomSums:
     def keeps_types(self) -> bool:
         """Whether the kernel is given operands as declared, and not in the types that they are added up in."""
         return self.rounding is not Rounding.SUM or self.summation.is_stepwise
+
+    def rounded_type(self, shape: ArrayShape) -> ElementType:
+        """The type that the elements of a result of this shape are rounded to."""
+        return shape.element_type if self.even_type is None or chance.has_odd_seed() else self.even_type
 
     def rounded_sums(self, given: Sequence[Sequence[Any]]) -> list[Any]:
         """The results of several lists of operands."""
@@ -176,12 +182,13 @@ class RandomSums:
             return list(zip(*parts, strict=True))
         if not isinstance(shape, ArrayShape) or not shape.element_type.is_inexact:
             return list(values)
-        entry = shape.element_type
+        entry, storage = self.rounded_type(shape), shape.element_type.storage
         if not amplitude and element_type_of(values[0].dtype) is entry:
-            return list(values)
+            return [value.astype(storage, copy=False) for value in values]
         if len({value.shape for value in values}) > 1:
             return [self._results([value], shape, amplitude)[0] for value in values]
-        return list(self._with_errors(values, self._of_units(amplitude, entry), entry, self.key))
+        rounded = self._with_errors(values, self._of_units(amplitude, entry), entry, self.key)
+        return [value.astype(storage, copy=False) for value in rounded]
 
 
 def stacked(column: Sequence[Array]) -> Array:

@@ -39,6 +39,7 @@ class Samples:
         """The array is kept, and must not be modified. `is_decided` says whether decisions about floats are behind the
         leaf (`dataflow.decisions`)."""
         self.count = 1
+        self._factors = [1.0]
         self._moments = _Moments.of(first)
         self._is_decided = is_decided
 
@@ -54,8 +55,9 @@ class Samples:
     def add(self, sample: Array) -> None:
         """Take one more sample into account."""
         self.count += 1
-        for where in _parts(sample.shape):
-            self._moments.part(where).add(sample[where], self.count)
+        sums = [self._moments.part(where).add(sample[where], self.count) for where in _parts(sample.shape)]
+        drift, square = map(sum, zip(*sums, strict=True))
+        self._factors.append(1.0 + drift / square if square else math.nan)
 
     def spread(self, *, has_means: bool = False) -> Spread:
         """The scales of the elements, and their means if asked for; at least two samples must have been given."""
@@ -70,7 +72,8 @@ class Samples:
         factors = [min(most, student_quantile(degrees, chance)) for degrees in found]
         for where, factor in zip(parts, factors, strict=True):
             scales[where] *= factor / max(factors)
-        return Spread(scales, self.count, min(found), max(factors), self.means if has_means else None)
+        common = float(np.std(self._factors, ddof=1))
+        return Spread(scales, self.count, min(found), max(factors), self.means if has_means else None, common)
 
 
 @frozen(eq=False)
@@ -108,8 +111,9 @@ class _Moments:
             self, first=first, norms=norms, shares=self.shares.reshape(-1, self.shares.shape[-1])[places]
         )
 
-    def add(self, sample: Array, count: int) -> None:
-        """Take a sample into account, the `count`-th."""
+    def add(self, sample: Array, count: int) -> tuple[float, float]:
+        """Take a sample into account, the `count`-th; returns the sums of its distances' products with the first
+        sample, and of that one's squares, which tell the factor that the sample has in common with the first."""
         with np.errstate(all="ignore"):
             values, first = self._widened(sample), self._widened(self.first)
             distance = np.asarray(values - first)
@@ -121,6 +125,10 @@ class _Moments:
             self.norms[...] = np.hypot(self.norms.astype(self.real), sizes)
             shares = sums[..., None].view(self.real) / self._units(count)
             self.shares[...] = np.clip(np.rint(np.nan_to_num(shares)), -_FULL, _FULL)
+            if self.compute.kind == "c":
+                return math.nan, math.nan
+            wide = first.astype(np.float64)
+            return float(np.sum(distance * wide)), float(np.sum(wide * wide))
 
     def mean(self, count: int) -> Array:
         means = self._sums(count) / count

@@ -70,6 +70,8 @@ class Spread:
     means: Callable[[Array], Array] | None = None
     """What gives the means of the samples of elements, by their places in the flat leaf. Where they are known, both
     sides are compared with them, too (`numerics.severities`)."""
+    common: float = math.nan
+    """The standard deviation of the factor that all elements of a sample have in common."""
 
 
 def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:

@@ -1,0 +1,1 @@
+"""Verdicts about training steps: `python -m evaluation verdicts`."""
