@@ -6,7 +6,7 @@ the lowered module; a fault is in the program, in the module, or in one element 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -31,6 +31,8 @@ _KINDS = ("adam", "lion", "clip", "route", "sample")
 _MODELS = {"seen": ("perceptron", "convolutions"), "held": ("attention", "recurrence"), "library": tuple(LIBRARY)}
 _DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 FAULTS = ("scaled", "planted", "element")
+_LEAST = 64
+"""Elements of a layer's weights. Smaller ones are biases, some of whose gradients are rounding and nothing else."""
 _MOST_TRIALS = 15
 _SHARE, _FAR = 0.05, 5.0
 """A planted fault is seen if so large a share of some result is so many times further off than rounding is."""
@@ -117,7 +119,7 @@ def _step(case: Case, scaled: str | None) -> tuple[Callable[..., Any], tuple[Any
     import jax
     import optax
 
-    jnp, dtype = jax.numpy, _DTYPES.get(case.dtype, case.dtype)
+    dtype = _DTYPES.get(case.dtype, case.dtype)
     seed = Random(f"{case.kind} {case.model}").randrange(1000)
     model = LIBRARY[case.model](jax, seed, dtype) if case.half == "library" else WRITTEN[case.model](jax, seed)
     model = attrs.evolve(model, features=_in_type(jax, model, dtype))
@@ -130,7 +132,7 @@ def _step(case: Case, scaled: str | None) -> tuple[Callable[..., Any], tuple[Any
         "route": optax.adamw(_RATE),
         "sample": optax.sgd(0.1, momentum=0.9),
     }[case.kind]
-    paths = [jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(parameters) if leaf.ndim > 1]
+    paths = [jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(parameters) if leaf.size >= _LEAST]
 
     def changed(path: Any, gradient: Any) -> Any:
         return gradient * _FACTOR if jax.tree_util.keystr(path) == scaled else gradient
@@ -142,7 +144,6 @@ def _step(case: Case, scaled: str | None) -> tuple[Callable[..., Any], tuple[Any
         return value, optax.apply_updates(parameters, updates), state
 
     state = jax.tree.map(np.asarray, optimizer.init(parameters))
-    assert jnp is not None
     return step, (parameters, state, model.examples, integers(seed, _CLASSES, ROWS)), paths
 
 
@@ -247,7 +248,7 @@ def _with_element(case: Case, clean: Made, random: Random) -> Made:
 
     _, (parameters, _, _, _), _ = _step(case, None)
     count = len(jax.tree.leaves(parameters))
-    places = [n for n in range(count) if np.ndim(clean.theirs[1 + n]) > 1]
+    places = [n for n in range(count) if np.size(clean.theirs[1 + n]) >= _LEAST]
     place = random.choice(places)
     before, after = np.asarray(clean.inputs[place]), np.array(clean.theirs[1 + place])
     # The moment of Adam and of Lion says how large a gradient is; updates of the others do so themselves.
@@ -257,7 +258,3 @@ def _with_element(case: Case, clean: Made, random: Random) -> Made:
     after[where] = 2 * before[where] - after[where]
     theirs = [after if number == 1 + place else leaf for number, leaf in enumerate(clean.theirs)]
     return attrs.evolve(clean, theirs=theirs, what=f"[{', '.join(map(str, where))}] of parameter {place} moves back")
-
-
-def _names() -> Iterator[str]:
-    return (case.name for half in _MODELS for case in cases(half))

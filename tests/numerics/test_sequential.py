@@ -16,6 +16,7 @@ from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.analysis.numerics.sequential import is_open, settled
 from hloexec.cli import main
 from hloexec.engine.exec import running
+from tests.text.building import module
 
 SUMS = """HloModule sums
 add { p = f32[] parameter(0)
@@ -227,3 +228,24 @@ def test_the_report_says_how_many_samples_were_taken(sums, tmp_path, monkeypatch
     tolerance = json.loads(capsys.readouterr().out)["leaves"][0]["measured"]["tolerance"]
     assert tolerance["sample_count"] == STAGES[1]
     assert f"as {STAGES[1]} runs show" in tolerance["derivation"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_factor_that_all_elements_have_in_common_is_a_fault(seed: int) -> None:
+    """1 % is within the rounding of each element, but far beyond that of what they have in common."""
+    text = module(
+        """x = bf16[200,64] parameter(0)
+        y = bf16[64,30] parameter(1)
+        p = bf16[200,30] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        ROOT t = bf16[200,30] tanh(p)"""
+    )
+    draw = np.random.default_rng(seed)
+    x, y = (draw.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((200, 64), (64, 30)))
+    parsed = hloexec.parse(text)
+    ours = hloexec.run(parsed, x, y)
+    exact = np.tanh(x.astype(np.float64) @ y.astype(np.float64))
+    assert hloexec.compare(ours, exact.astype(ours.dtype), module=parsed, inputs=[x, y]).agrees
+    faulty = (exact * (1.01 if seed else 0.99)).astype(ours.dtype)
+    found = hloexec.compare(ours, faulty, module=parsed, inputs=[x, y])
+    assert found.verdict is Verdict.DIFFERENT
+    assert "in common" in found.leaves[0].note

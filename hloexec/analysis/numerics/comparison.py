@@ -158,10 +158,11 @@ class LeafComparison:
             return f"{self.label}: equal"
         worst = self.worst[0]
         place = f" at [{', '.join(map(str, worst.index))}]" if worst.index else ""
+        note = f"; {self.note}" if self.note and not self.mismatches else ""
         which, many = ("beyond tolerance", self.mismatches) if self.mismatches else ("not bit for bit", self.unequal)
         return (
             f"{self.label}: {many} of {self.count} elements {which}, the worst{place}: {worst.actual!r}, "
-            f"expected {worst.expected!r}"
+            f"expected {worst.expected!r}{note}"
         )
 
 

@@ -243,7 +243,7 @@ class _Accumulator:
 
     def _common_share(self) -> tuple[float, float]:
         drift, scales = self._common.tolist()
-        square = float(self._products[2]) * self._scales[1] ** 2
+        square = float(self._products[2]) * self._scales[1] * self._scales[1]
         return (drift / square, drift / scales) if square and scales else (0.0, 0.0)
 
     def _is_within(self) -> bool:

@@ -210,7 +210,7 @@ def _details(leaf: LeafComparison) -> RenderableType:
     table = plain_table()
     for name in ("index", "actual", "expected", "error", f"ULP of {leaf.ulp_type}"):
         table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
-    elements = (leaf.worst if leaf.verdict.agrees or not leaf.note else leaf.first)[:_WORST_SHOWN]
+    elements = (leaf.worst if leaf.verdict.agrees or not (leaf.note and leaf.first) else leaf.first)[:_WORST_SHOWN]
     for element in elements:
         table.add_row(*_cells(element))
     heading = Text.assemble((f"leaf {leaf.label}", "bold"), ("  worst elements", "dim"))

@@ -284,6 +284,33 @@ def test_what_an_implementation_keeps_wide_is_rounding(step):
     assert not hloexec.compare(off, rounded, module=module, inputs=[lhs, rhs, other]).agrees
 
 
+@pytest.mark.parametrize("options", [{}, {"planner": False}])
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_what_a_contraction_gives_is_kept_wide_for_elementwise_users(kind, options):
+    """XLA:CPU leaves the roundings out where an f32 follows: a sum just below 1 is then no 1."""
+    text = f"""HloModule m
+        ENTRY e {{ a = {kind}[9,2] parameter(0)
+          b = {kind}[2,70] parameter(1)
+          d = {kind}[9,70] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+          w = f32[9,70] convert(d)
+          f = f32[9,70] floor(w)
+          t = {kind}[9,70] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+          ROOT r = (f32[9,70], f32[9,70], {kind}[9,70]) tuple(w, f, t) }}"""
+    module = hloexec.parse(text)
+    lhs = np.tile(np.array([1, 2.0**-14], STORAGE[kind]), (9, 1))
+    rhs = np.tile(np.array([[1], [-1]], STORAGE[kind]), (1, 70))
+    exact, below = 1 - 2.0**-14, 1 - 2.0 ** (-8 if kind == "bf16" else -11)
+    for seed in range(8):
+        wide, floor, stored = hloexec.run(module, lhs, rhs, numerics=f"random-rounding:{seed}", **options)
+        assert stored.dtype == STORAGE[kind]
+        assert {*stored.astype(np.float64).reshape(-1)} <= {1.0, below}
+        if seed % 2:
+            assert np.abs(wide - exact).max() < 1e-6
+            assert not floor.any()
+        else:
+            assert {*wide.astype(np.float64).reshape(-1)} <= {1.0, below}
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["bf16", "f16", "f32"])
 def test_results_are_of_their_types_whatever_is_kept_wide(kind, seed):
