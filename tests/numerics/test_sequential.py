@@ -11,6 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.analysis.numerics.comparison import Verdict
+from hloexec.analysis.numerics.sampling.groups import are_in_tails
 from hloexec.analysis.numerics.sampling.runs import sampled, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.analysis.numerics.sequential import is_open, settled
@@ -249,3 +250,15 @@ def test_a_factor_that_all_elements_have_in_common_is_a_fault(seed: int) -> None
     found = hloexec.compare(ours, faulty, module=parsed, inputs=[x, y])
     assert found.verdict is Verdict.DIFFERENT
     assert "in common" in found.leaves[0].note
+
+
+def test_sides_beside_a_pole_may_be_further_than_all_samples() -> None:
+    """1 / y for y about 3 ± 1 has tails of index 1; those of normal numbers end."""
+    draw = np.random.default_rng(0)
+    normal, pole = draw.normal(3, 1, 64), 1 / np.abs(draw.normal(3, 1, 64))
+    middle = float(np.median(pole))
+    assert are_in_tails(middle, middle + 1.5 * (pole.max() - middle), pole)
+    assert not are_in_tails(middle, middle + 3 * (pole.max() - middle), pole)
+    assert not are_in_tails(middle, -pole.max(), pole)
+    assert not are_in_tails(3.0, 3 + 1.5 * (normal.max() - 3), normal)
+    assert not are_in_tails(3.0, 12.0, normal)

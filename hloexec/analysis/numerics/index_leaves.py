@@ -266,6 +266,7 @@ def _explained(leaf: LeafComparison, actual: Array, expected: Array, agree: Arra
     assert leaf.measured is not None
     wrong = np.flatnonzero(~agree)
     note = f"of {leaf.unequal} other indices, {leaf.unequal - wrong.size} select values that agree, by {where}"
-    measured = attrs.evolve(leaf.measured, mismatches=wrong.size, first=elements_at(actual, expected, wrong))
+    first = elements_at(actual, expected, wrong)
+    measured = attrs.evolve(leaf.measured, mismatches=wrong.size, first=first, beyond=wrong)
     verdict = Verdict.DIFFERENT if wrong.size else Verdict.ROUNDING
     return attrs.evolve(leaf, verdict=verdict, measured=measured, note=note)

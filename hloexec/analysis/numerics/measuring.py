@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.error_maps import ErrorMap, MapMaker
@@ -26,6 +27,8 @@ _BLOCK = 1 << 16
 """Number of elements processed at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
 MOST_ELEMENTS = 8
 """How many of the first and of the worst elements are listed."""
+MOST_PLACES = 1 << 16
+"""Of how many elements it is known which these are."""
 _SHARES = {"max": 100, "p99": 99, "median": 50}
 """How many of a hundred elements have to be within the tolerance for a statistic, by nearest rank, to be so."""
 _EXACT_BUCKETS = 64
@@ -70,11 +73,15 @@ class Measured:
     mean_severity: float
     common: tuple[float, float]
     """By which share all elements within a measured tolerance are off in common, and how many scales that is."""
+    severity_within: float
+    """The mean severity of the elements that are not beyond their tolerance."""
     infinite_mismatches: int
     is_within: bool
     """Whether the statistic of the errors that the tolerance is for is within it."""
     first: tuple[ElementDifference, ...]
     worst: tuple[ElementDifference, ...]
+    beyond: Array = attrs.field(eq=False)
+    """The flat places of the elements beyond their tolerance, of not many more than `MOST_PLACES`."""
     error_map: ErrorMap
     tolerance: Tolerance
 
@@ -129,7 +136,8 @@ class _Accumulator:
         self._absolute = _Mean()
         self._relative = _Mean()
         self._unequal = self._mismatches = self._unlike_zeros = self._infinite_mismatches = 0
-        self._severity_sum = 0.0
+        self._severity_sum = self._severity_within = 0.0
+        self._beyond = [np.empty(0, np.int64)]
         self._common = np.zeros(2)
         self._nans = np.zeros(3, np.int64)
         self._infinities = np.zeros(3, np.int64)
@@ -186,6 +194,9 @@ class _Accumulator:
         self._mismatches += int(np.count_nonzero(too_bad))
         self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
         self._severity_sum += float(found.sum())
+        self._severity_within += float(found[~too_bad].sum())
+        if self._mismatches <= MOST_PLACES:
+            self._beyond.append(places[too_bad])
         if means is not None and scales is not None and x.dtype.kind == "f":
             last = self._tolerance.rtol * sizes / self._tolerance.factor if self._tolerance.factor else 0.0
             few = ~too_bad
@@ -228,11 +239,13 @@ class _Accumulator:
             infinities=_three(self._infinities),
             unlike_zeros=self._unlike_zeros,
             mean_severity=self._mean_severity,
+            severity_within=self._severity_within / max(1, self._arrays[0].size - self._mismatches),
             common=self._common_share(),
             infinite_mismatches=self._infinite_mismatches,
             is_within=self._is_within(),
             first=tuple(self._first),
             worst=tuple(self._worst),
+            beyond=np.concatenate(self._beyond),
             error_map=self._map.result(),
             tolerance=self._tolerance,
         )

@@ -85,9 +85,7 @@ def severity_beside(actual: Array, expected: Array, measured: Measured, spread: 
         means = None if spread.means is None else partial(_from, spread.means, start)
         ours, theirs, scales = (np.atleast_1d(side[row]) for side in (actual, expected, spread.scales))
         here = measure(ours, theirs, measured.tolerance, scales, means)
-        others = columns - here.mismatches
-        beyond = sum(element.severity for element in here.worst[: here.mismatches])
-        found.append((columns * here.mean_severity - beyond) / others if others else 0.0)
+        found.append(here.severity_within)
     return max(found)
 
 

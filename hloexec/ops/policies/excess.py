@@ -39,9 +39,9 @@ def widest_shape(computation: Computation, instruction: Instruction) -> Shape:
     """The shape with the widest type in which an implementation may keep a result until its users have read it.
 
     A bf16 or f16 result of an elementwise instruction or a contraction that elementwise instructions alone see has the
-    type that it is computed in: who rounds to eight bits means it. And an f32 product that sums alone see has f64, which
-    holds it exactly, as it is in a multiply-add: where products cancel, the rounding error of one of them is all that is
-    left.
+    type that it is computed in: who rounds to eight bits means it. And an f32 product that sums alone see has f64,
+    which holds it exactly, as it is in a multiply-add: where products cancel, the rounding error of one of them is all
+    that is left.
     """
     users, shape = computation.users[instruction.name], instruction.shape
     if not isinstance(shape, ArrayShape) or instruction is computation.root:

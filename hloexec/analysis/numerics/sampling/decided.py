@@ -22,15 +22,12 @@ import numpy as np
 
 from hloexec.analysis.dataflow.decisions import decided_leaves, steep_leaves
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
-from hloexec.analysis.numerics.leaves import Pair, blocks
-from hloexec.analysis.numerics.measuring import MOST_ELEMENTS
-from hloexec.analysis.numerics.sampling.groups import Group, Membership, groups_of, membership, reach_of
+from hloexec.analysis.numerics.leaves import Pair
+from hloexec.analysis.numerics.measuring import MOST_ELEMENTS, MOST_PLACES
+from hloexec.analysis.numerics.sampling.groups import Membership, are_in_tails, groups_of, membership, reach_of
 from hloexec.analysis.numerics.sampling.runs import Sampled
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.analysis.numerics.sequential import MOST_BESIDE
-from hloexec.analysis.numerics.severities import absolute_errors, exceeds, severities
-from hloexec.analysis.numerics.ulps import narrower, same_bits, ulp_distances
-from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, label_of
@@ -44,11 +41,11 @@ _SHARE_BY_STEEPNESS = 1 / 100
 """And where only quotients and poles are."""
 _FEW_ROWS = 8
 """Or those of one row of so many: a route decides over a whole row."""
-_MOST_PLACES = 1 << 16
 _GROWN = 3.0
 """All samples of an element vary so many times more than the first ones where they are its spread."""
 _FIRST = 4
-_BLOCK = 1 << 16
+_IN_GROUPS = "rounding chooses between values that are far apart, and both sides are among them"
+_IN_TAIL = "beside a pole, rounding moves it far in a few runs, and both sides are as far off"
 
 _Judge: TypeAlias = Callable[[Mapping[str, Spread], Sequence[Pair]], Sequence[LeafComparison]]
 """What compares pairs with these spreads."""
@@ -68,9 +65,8 @@ def with_groups(
     """
     arrays = {label: (actual, expected) for label, actual, expected in pairs}
     labels = _Labels(module)
-    places = _beyond(found, arrays, spreads, labels)
-    count = sum(each.size for each in places.values())
-    if not 0 < count <= _MOST_PLACES:
+    places = _beyond(found, labels)
+    if not places or sum(leaf.mismatches for leaf in found.different) > MOST_PLACES:
         return found
 
     def looks_of(runs: Sampled) -> dict[str, _Look]:
@@ -124,65 +120,23 @@ def _has(labels: frozenset[str], label: str) -> bool:
     return not labels.isdisjoint((label, rest or "value", *lone))
 
 
-def _beyond(
-    found: Comparison,
-    arrays: Mapping[str, tuple[Array | None, Array | None]],
-    spreads: Mapping[str, Spread],
-    labels: _Labels,
-) -> dict[str, Array]:
+def _beyond(found: Comparison, labels: _Labels) -> dict[str, Array]:
     """Elements that are beyond their tolerance, by leaf; none where a leaf is different that is so as a whole."""
     places = {}
     for leaf in found.different:
-        if leaf.measured is None or leaf.tolerance.is_given or leaf.ulp_type[:1] == "c":
+        measured, factor = leaf.measured, leaf.tolerance.factor
+        if measured is None or leaf.tolerance.is_given or leaf.ulp_type[:1] == "c" or not labels.chooses(leaf.label):
             return {}
         # What is off as a whole is a fault.
-        if leaf.severity_beside * leaf.tolerance.factor > MOST_BESIDE:
+        if factor * max(leaf.severity_beside, measured.severity_within) > MOST_BESIDE or not leaf.mismatches:
             return {}
         most = _SHARE if labels.decides(leaf.label) else _SHARE_BY_STEEPNESS
-        if not labels.chooses(leaf.label):
+        columns = max(1, measured.error_map.columns)
+        are_in_few_rows = np.unique(measured.beyond // columns).size <= max(1, leaf.count // columns // _FEW_ROWS)
+        if leaf.mismatches > max(MOST_ELEMENTS, most * leaf.count) and not are_in_few_rows:
             return {}
-        sizes = _severities(leaf, arrays[leaf.label], spreads.get(leaf.label))
-        if sizes is None:
-            return {}
-        is_off = exceeds(sizes, leaf.tolerance) & (sizes > 0)
-        others = float(sizes[~is_off].sum()) / max(1, int(np.count_nonzero(~is_off)))
-        if not _are_few(is_off, most) or others * leaf.tolerance.factor > MOST_BESIDE:
-            return {}
-        places[leaf.label] = np.flatnonzero(is_off)
+        places[leaf.label] = measured.beyond
     return places
-
-
-def _are_few(is_off: Array, most: float) -> bool:
-    if np.count_nonzero(is_off) <= max(MOST_ELEMENTS, most * is_off.size):
-        return True
-    rows = is_off.reshape(-1, is_off.shape[-1] if is_off.ndim else 1).any(-1)
-    return bool(np.count_nonzero(rows) <= max(1, rows.size // _FEW_ROWS))
-
-
-def _severities(leaf: LeafComparison, sides: tuple[Array | None, Array | None], spread: Spread | None) -> Array | None:
-    """The severity of each element; 0 where both sides are the same."""
-    actual, expected = sides
-    if actual is None or expected is None or not actual.size:
-        return None
-    entry = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
-    found = np.zeros(actual.size)
-    scales = None if spread is None else spread.scales
-    if scales is not None and scales.shape != actual.shape:
-        return None
-    start = 0
-    for ours, theirs, own in blocks(_BLOCK, actual, expected, actual if scales is None else scales):
-        x, y = wide(ours), wide(theirs)
-        same = same_bits(ours, theirs) if ours.dtype == theirs.dtype else x == y
-        places = np.flatnonzero(~same)
-        if places.size:
-            x, y, ulps = x[places], y[places], ulp_distances(ours[places], theirs[places])
-            means = None if spread is None or spread.means is None else spread.means(places + start)
-            mine = None if spread is None else own[places]
-            with np.errstate(all="ignore"):
-                sizes = severities(x, y, absolute_errors(x, y, ulps), ulps, leaf.tolerance, entry, mine, means)
-            found[places + start] = sizes
-        start += ours.size
-    return found.reshape(actual.shape)
 
 
 def _looks(
@@ -207,8 +161,8 @@ class _Look:
 
     leaf: LeafComparison
     places: Array
-    open: Mapping[int, tuple[Group, ...]]
-    """Elements whose sides are in two groups."""
+    open: Mapping[int, tuple[str, str]]
+    """Elements whose sides are in two groups, or in a tail: why they are, and what the runs gave."""
     scales: Mapping[int, float]
     """What the spread of others is that have groups, or that vary far more than the first samples."""
     grown: Mapping[int, float]
@@ -235,7 +189,7 @@ class _Look:
         assert actual is not None
         assert expected is not None
         chance = _CHANCE / max(1, leaf.count)
-        chosen: dict[int, tuple[Group, ...]] = {}
+        chosen: dict[int, tuple[str, str]] = {}
         scales: dict[int, float] = {}
         grown: dict[int, float] = {}
         failing = 0
@@ -245,11 +199,16 @@ class _Look:
             if not groups:
                 if np.isfinite(own).all():
                     grown[place] = float(np.std(own, ddof=1))
-                failing += not abs(x - y) <= reach_of(grown.get(place, 0.0), len(own) - 1, last, chance)
+                if not abs(x - y) <= reach_of(grown.get(place, 0.0), len(own) - 1, last, chance):
+                    if is_steep and are_in_tails(x, y, own):
+                        chosen[place] = _IN_TAIL, f"between {own.min():.6g} and {own.max():.6g}"
+                    else:
+                        failing += 1
                 continue
             where = membership(float(x), float(y), groups, last, chance, is_steep=is_steep)
             if where is Membership.OTHER:
-                chosen[place] = groups
+                values = " and ".join(f"{group.centre:.6g} in {group.count}" for group in groups)
+                chosen[place] = _IN_GROUPS, values
                 continue
             failing += where is not Membership.SAME
             if where is Membership.BETWEEN and is_steep:
@@ -288,13 +247,9 @@ class _Look:
     def undecided(self, shape: tuple[int, ...]) -> Undecided:
         """What is not decided, and why."""
         indices = [tuple(map(int, np.unravel_index(place, shape))) for place in list(self.open)[:_FIRST]]
-        groups = next(iter(self.open.values()))
-        values = " and ".join(f"{group.centre:.6g} in {group.count}" for group in groups)
+        why, values = next(iter(self.open.values()))
         where = f"[{', '.join(map(str, indices[0]))}]" if shape else "it"
-        reason = (
-            f"rounding chooses between values that are far apart, and both sides are among them: of {self.samples} "
-            f"runs that round at random, {where} is {values}"
-        )
+        reason = f"{why}: of {self.samples} runs that round at random, {where} is {values}"
         return Undecided(len(self.open), tuple(indices), (), reason)
 
 

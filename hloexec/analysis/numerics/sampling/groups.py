@@ -28,6 +28,9 @@ _TAIL = 1 / 64
 """How much of the gap to the next group the tail of a group takes, beside a pole."""
 _PRIOR = 4.0
 """For how many samples of a group the spread within all groups counts."""
+_FURTHER = 2.0
+"""How many times further than the farthest sample a side may be beside a pole: of x / y for y about 0, whose tails are
+of index 1, half of those that are beyond all samples are within twice as much."""
 _MOST_FACTOR = 5.5
 """As of other spreads (`numerics.sampling.spread`)."""
 
@@ -103,6 +106,21 @@ def membership(
             if not (is_steep and distance <= _TAIL * gap):
                 return Membership.NONE if _is_outside(side, groups) else Membership.BETWEEN
     return Membership.SAME if first is second and not is_far else Membership.OTHER
+
+
+def are_in_tails(x: float, y: float, samples: Array) -> bool:
+    """Whether two sides are no further from the middle of samples than these themselves lead to expect, which lie much
+    further away on that side than the middle half does."""
+    low, centre, high = np.quantile(samples, (0.25, 0.5, 0.75))
+    reach = _MOST_FACTOR * (high - low) / 1.35  # Of a normal distribution.
+    is_far = False
+    for side in (x, y):
+        if not abs(side - centre) <= reach:
+            farthest = float(np.max((samples - centre) * np.sign(side - centre)))
+            if not (farthest > reach and abs(side - centre) <= _FURTHER * farthest):
+                return False
+            is_far = True
+    return is_far
 
 
 def _is_outside(side: float, groups: Sequence[Group]) -> bool:
