@@ -4,9 +4,9 @@ step of Adam or of Lion), a floor at a tie, a route.
 Where these may be what makes leaves different, samples of the elements at hand are looked at one by one, from 64 runs
 that round at random. An element whose sides lie in two groups (`numerics.sampling.groups`) is *not decided*. If
 they lie in one, its spread is that group's. If its samples are no groups but vary far more than the first runs showed,
-its spread is that of all of them; beside a pole, where they have a long tail, it is *not decided* within that. All other
-elements, and the leaves' rows, are judged as ever, with the spreads of the first runs: those of 64 runs hold the other
-groups, too.
+its spread is that of all of them; beside a pole, where they have a long tail, it is *not decided* within that. All
+other elements, and the leaves' rows, are judged as ever, with the spreads of the first runs: those of 64 runs hold the
+other groups, too.
 
 A value that rounding yields with the probability p is not among N samples with (1 − p)ᴺ: one with p = 5 % is missed by
 64 samples four times in a hundred, and one with 1 % half of the time. What no sample shows remains *different*.
