@@ -77,6 +77,7 @@ OPCODE_NAMES = {
     "language/text/state.py": "parameter",
     "language/verifier/shapes.py": "async-start async-update",
     "tools/diffing/control.py": "clamp",
+    "tools/diffing/localization/edits.py": "bitcast",
     "tools/extraction/slicing.py": "after-all parameter",
     "tools/nan_search/observer.py": "select",
 }

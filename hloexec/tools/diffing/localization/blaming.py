@@ -22,9 +22,8 @@ from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.patches import Patch, patched
-from hloexec.tools.diffing.localization.relations import NodePair, Relations
+from hloexec.tools.diffing.localization.relations import NodePair, Relations, Suspect
 from hloexec.tools.diffing.localization.rewiring import rewired
-from hloexec.tools.diffing.localization.suspects import Suspect
 from hloexec.tools.diffing.localization.trials import Trials
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.states import State

@@ -42,10 +42,10 @@ from hloexec.tools.diffing.localization.relations import (
     NodePair,
     Relation,
     Relations,
+    Suspect,
     is_filled,
     transparent_chain,
 )
-from hloexec.tools.diffing.localization.suspects import Suspect
 
 
 @frozen

@@ -24,12 +24,12 @@ from hloexec.tools.diffing.localization.relations import (
     NodePair,
     Relation,
     Relations,
+    Suspect,
     is_filled,
     is_varied,
     transparent_chain,
 )
 from hloexec.tools.diffing.localization.repairs import Repairs, tells_something
-from hloexec.tools.diffing.localization.suspects import Suspect
 from hloexec.tools.diffing.replaying.evaluation import Overlay
 from hloexec.tools.diffing.replaying.replay import Replay
 

@@ -11,8 +11,14 @@ from hloexec.tools.diffing.control import Decisions, Handing, is_unrolled
 from hloexec.tools.diffing.digests import Digest
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.localization.relations import NodePair, Relations, is_filled, is_varied, transparent_chain
-from hloexec.tools.diffing.localization.suspects import Suspect
+from hloexec.tools.diffing.localization.relations import (
+    NodePair,
+    Relations,
+    Suspect,
+    is_filled,
+    is_varied,
+    transparent_chain,
+)
 
 _Key: TypeAlias = tuple[str, int, int]
 """A value in terms of `before`: its family, how many elements it has, and their digest in any order."""

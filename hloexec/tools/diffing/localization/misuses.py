@@ -11,11 +11,11 @@ from hloexec.tools.diffing.localization.relations import (
     NodePair,
     Relation,
     Relations,
+    Suspect,
     constant_of,
     is_varied,
     transparent_chain,
 )
-from hloexec.tools.diffing.localization.suspects import Suspect
 
 
 class Misuses:

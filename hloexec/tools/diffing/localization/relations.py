@@ -1,7 +1,8 @@
 """Whether a value of `after` is what a particular value of `before` is.
 
 A value of `after` may equal some value of `before` by accident: zeros, a slice of another iteration, a bound that a
-clamp reached. What counts here is therefore always a pair, a value and the one that it should be.
+clamp reached. What counts here is therefore always a pair, a value and the one that it should be. A suspect is such a
+pair, with what it may be to blame for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import islice
 from hloexec.core.structs import frozen
 from hloexec.ops.operations import exchanges, is_elementwise, traits_of
 from hloexec.tools.diffing.agreement import aligned, is_near
+from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.replaying.replay import Replay
@@ -42,6 +44,40 @@ class NodePair:
     @property
     def numbers(self) -> tuple[int, int]:
         return self.ours.number, self.theirs.number
+
+
+@frozen(eq=False)
+class Suspect:
+    """An instruction that may be to blame."""
+
+    pair: NodePair
+    reason: str = ""
+    trial: NodePair | None = None
+    """What to put right to see whether the results come right, where it is not the pair itself."""
+    region: tuple[Node, ...] = ()
+    """What was computed since values that are right, where it is more than the one instruction."""
+    is_more_precise: bool = False
+    """Whether it is right, and has only not been rounded as `before` rounds it."""
+    is_less_precise: bool = False
+    """Whether it only rounds to fewer bits than `before` has, and nothing else does there."""
+    is_rounding: bool = False
+    """Whether it rounds to fewer bits than `before` has."""
+    has_wrong_operands: bool = False
+    """Whether some of its operands are wrong themselves."""
+    decision: NodePair | None = None
+    """What decided how a loop or a conditional ran, if it is to blame for that."""
+    is_certain: bool = False
+    """Whether nothing else can be to blame."""
+    is_proven: bool = False
+    """Whether it is to blame, or what else its region lists: rounding is not."""
+    place: InstructionRun | None = None
+    """What is to blame where it computes no value of its own: a conditional, or what hands on the values of a loop."""
+    is_restructured: bool = False
+    """Whether it was found among steps that do not correspond."""
+    is_end: bool = False
+    """Whether it may be any of the steps before it as well, too many to list."""
+    is_repair: bool = False
+    """Whether a change of it was found that makes the value right."""
 
 
 class Relations:

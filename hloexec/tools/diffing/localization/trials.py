@@ -23,9 +23,8 @@ from hloexec.tools.diffing.localization.misuses import Misuses
 from hloexec.tools.diffing.localization.patches import Patch, corrects_alone, patched, replaced, replacements
 from hloexec.tools.diffing.localization.precision import is_narrower, reason_of_narrowing, where_narrowed
 from hloexec.tools.diffing.localization.regions import Regions
-from hloexec.tools.diffing.localization.relations import NodePair, Relations
+from hloexec.tools.diffing.localization.relations import NodePair, Relations, Suspect
 from hloexec.tools.diffing.localization.repairs import Repair, Repairs
-from hloexec.tools.diffing.localization.suspects import Suspect
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.states import State
 
