@@ -31,7 +31,7 @@ from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_polic
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation
 from hloexec.tools.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
 from hloexec.tools.explaining.per_instruction import explained_instructions
-from hloexec.tools.explaining.searching import search
+from hloexec.tools.explaining.searching import Found, search
 from hloexec.tools.explaining.trying import OutOfTimeError, Trials, timeout_until
 from hloexec.tools.explaining.units import most_runs
 from hloexec.tools.explaining.values import Leaves
@@ -97,18 +97,10 @@ def explain(
         given |= {"timeout": min(limits)} if limits else {}
         return run_devices(module, inputs, observers=watchers, **given)
 
-    theirs = dict(leaves_of(expected, "expected"))
     trials = Trials(run, {}, most_runs(module) if runs is None else runs, end)
-    left_open: tuple[str, ...] = ()
     try:
-        trials.expected = _fitted(theirs, trials.reference)
-        found = search(module, trials, chosen)
-        if found.verdict is Explained.NONE and "computation" not in options and trials.has_time():
-            trials, left_open = _without_open(module, inputs, trials, options)
-            if left_open:
-                found = search(module, trials, chosen)
-                if found.verdict in (Explained.EQUAL, Explained.ROUNDING):
-                    found = attrs.evolve(found, verdict=Explained.NOT_DECIDED)
+        trials.expected = _fitted(dict(leaves_of(expected, "expected")), trials.reference)
+        found, trials, left_open = _searched(module, inputs, trials, chosen, options)
     except OutOfTimeError:
         raise ResourceError(
             f"budget={budget:g} ends the search before it is known what rounding does: give it the time of more runs"
@@ -128,6 +120,21 @@ def explain(
         is_complete=not trials.is_over,
         left_open=left_open,
     )
+
+
+def _searched(
+    module: Module, inputs: Inputs, trials: Trials, chosen: Sequence[NumericsPolicy], options: Mapping[str, Any]
+) -> tuple[Found, Trials, tuple[str, ...]]:
+    """What a search finds, without what the text leaves open if that explains more."""
+    found = search(module, trials, chosen)
+    left_open: tuple[str, ...] = ()
+    if found.verdict is Explained.NONE and "computation" not in options and trials.has_time():
+        trials, left_open = _without_open(module, inputs, trials, options)
+        if left_open:
+            found = search(module, trials, chosen)
+            if found.verdict in (Explained.EQUAL, Explained.ROUNDING):
+                found = attrs.evolve(found, verdict=Explained.NOT_DECIDED)
+    return found, trials, left_open
 
 
 def _without_open(
