@@ -102,3 +102,32 @@ def test_a_bitcast_is_named_with_the_layout_that_it_should_have(layout: str) -> 
     assert finding.after.instruction == "three"
     assert "right if it is f32[2,3,8]{2," in finding.reason
     assert finding.reason.endswith("} bitcast(%m)")
+
+
+_SQUARE = """HloModule m
+ENTRY e {{
+  x = f32[4,4]{{1,0}} parameter(0)
+  v = f32[4,4] parameter(1)
+  s = f32[4,4] sine(x)
+{steps}
+  d = f32[4,4] add(u, s)
+  ROOT r = f32[4,4] multiply(d, v)
+}}
+"""
+_THERE_AND_BACK = """  b = f32[4,4]{{{layout}}} bitcast(s)
+  p = f32[4,4] tanh(b)
+  o = f32[4,4] exponential(p)
+  q = f32[4,4] multiply(o, o)
+  u = f32[4,4] transpose(q), dimensions={{1,0}}"""
+
+
+def test_a_transpose_is_not_certain_where_a_bitcast_further_back_may_have_been_to_transpose() -> None:
+    steps = "  p = f32[4,4] tanh(s)\n  o = f32[4,4] exponential(p)\n  u = f32[4,4] multiply(o, o)"
+    before, right, wrong = (
+        hloexec.parse(_SQUARE.format(steps=each))
+        for each in (steps, _THERE_AND_BACK.format(layout="0,1"), _THERE_AND_BACK.format(layout="1,0"))
+    )
+    assert hloexec.diff(before, right).verdict == "agree"
+    finding = hloexec.diff(before, wrong).findings[0]
+    assert finding.after.instruction in ("b", "u")
+    assert not finding.is_certain

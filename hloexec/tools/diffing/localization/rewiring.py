@@ -16,7 +16,7 @@ import attrs
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import traits_of
+from hloexec.ops.operations import is_elementwise, traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Instance, Node
@@ -81,12 +81,11 @@ def rewired(
     for number, node in results.items():
         for handle, scope in _ways_of_result(module, number):
             uses[handle].append(_Use(node, ("", str(number)), scope))
-    for node in nodes:
-        for mover in _movers(node):
-            instance = mover.instance
-            handle = _Handle(*instance.static, _MOVER)
-            if handle not in uses:
-                uses[handle].append(_Use(mover, instance.static, instance.scope))
+    for mover in _movers([entry for node in nodes for entry in (node, *node.instance.inputs)]):
+        instance = mover.instance
+        handle = _Handle(*instance.static, _MOVER)
+        if handle not in uses:
+            uses[handle].append(_Use(mover, instance.static, instance.scope))
     found, are_all = _right_ones(module, uses, is_right)
     if not found:
         return None
@@ -227,12 +226,21 @@ def repeats(instruction: Instruction) -> bool:
     return len(instruction.operands) == 1 and (traits.converts or traits.moves == (0,))
 
 
-def _movers(node: Node) -> Iterator[Node]:
-    """What moves elements of one value on one device, of a node and its operands."""
-    for each in (node, *node.instance.inputs):
+def _movers(nodes: Sequence[Node]) -> Iterator[Node]:
+    """What moves elements of one value on one device, of some nodes and of what these are computed from element by
+    element: there they may have been moved just as well."""
+    pending = list(dict.fromkeys(nodes))
+    most = len(pending) + LIMITS.rewired_steps
+    seen = set(pending)
+    for each in pending:
         instance = each.instance
-        if len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,):
+        is_mover = len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,)
+        if is_mover:
             yield each
+        if len(pending) < most and (is_mover or is_elementwise(instance.instruction)):
+            new = [one for one in instance.inputs if one not in seen]
+            seen.update(new)
+            pending += new
 
 
 def _operands(node: Node) -> Iterator[_Handle]:
