@@ -81,7 +81,8 @@ def rewired(
     for number, node in results.items():
         for handle, scope in _ways_of_result(module, number):
             uses[handle].append(_Use(node, ("", str(number)), scope))
-    for mover in _movers([entry for node in nodes for entry in (node, *node.instance.inputs)]):
+    near = [entry for node in nodes for entry in (node, *node.instance.inputs)]
+    for mover in filter(_is_mover, near):
         instance = mover.instance
         handle = _Handle(*instance.static, _MOVER)
         if handle not in uses:
@@ -104,7 +105,12 @@ def rewired(
     place = InstructionRun(handle.computation, handle.instruction, path, first.node.device)
     is_shared = len(users) > 1 or (handle.operand == _MOVER and first.node in nodes)
     is_alone = are_all and are_all_nearer and len({each.place for each, _ in found}) == 1
-    return Rewiring(place, text, is_alone, is_shared and is_alone, first.node)
+    is_only_one = is_shared and is_alone
+    if is_only_one:
+        behind = {_Handle(*mover.instance.static, _MOVER) for mover in _behind(near) if _is_mover(mover)}
+        others, are_all = _right_ones(module, sorted(behind - uses.keys(), key=str), is_right)
+        is_only_one = are_all and not others
+    return Rewiring(place, text, is_alone, is_only_one, first.node)
 
 
 def _right_ones(
@@ -226,21 +232,24 @@ def repeats(instruction: Instruction) -> bool:
     return len(instruction.operands) == 1 and (traits.converts or traits.moves == (0,))
 
 
-def _movers(nodes: Sequence[Node]) -> Iterator[Node]:
-    """What moves elements of one value on one device, of some nodes and of what these are computed from element by
-    element: there they may have been moved just as well."""
-    pending = list(dict.fromkeys(nodes))
-    most = len(pending) + LIMITS.rewired_steps
-    seen = set(pending)
-    for each in pending:
-        instance = each.instance
-        is_mover = len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,)
-        if is_mover:
-            yield each
-        if len(pending) < most and (is_mover or is_elementwise(instance.instruction)):
-            new = [one for one in instance.inputs if one not in seen]
+def _is_mover(node: Node) -> bool:
+    """Whether it moves elements of one value on one device."""
+    instance = node.instance
+    return len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,)
+
+
+def _behind(nodes: Sequence[Node]) -> list[Node]:
+    """Some nodes, and what they are computed from element by element: there, elements may have been moved just as
+    well."""
+    found = list(dict.fromkeys(nodes))
+    most = len(found) + LIMITS.rewired_steps
+    seen = set(found)
+    for each in found:
+        if len(found) < most and (_is_mover(each) or is_elementwise(each.instance.instruction)):
+            new = [entry for entry in each.instance.inputs if entry not in seen]
             seen.update(new)
-            pending += new
+            found += new
+    return found
 
 
 def _operands(node: Node) -> Iterator[_Handle]:
