@@ -13,7 +13,7 @@ from statistics import median, quantiles
 import click
 
 from evaluation.options import JOBS, JSON, LIMIT, ONLY, half_option, share, taken
-from evaluation.pairs.drawing import NUMBERS, TABLE, Pair, pairs, pairs_of_table
+from evaluation.pairs.drawing import NUMBERS, TABLE, Pair, pairs, pairs_of_ordinary, pairs_of_table
 from evaluation.processes import Record, measure_apart
 from evaluation.programs import PROGRAMS
 
@@ -37,11 +37,9 @@ def chosen(
     Those of later sets are chosen only where `half` asks for them, so that nobody sees them by chance.
     """
     halves = (half,) if half else ("seen", "held")
-    found = [
-        pair
-        for pair in (pairs_of_table() if half == TABLE else pairs(numbers))
-        if only in pair.name and pair.half in halves and (clean if pair.is_clean else faults)
-    ]
+    whole = {TABLE: pairs_of_table, "ordinary": pairs_of_ordinary}
+    drawn = whole[half]() if half in whole else [pair for pair in pairs(numbers) if pair.half in halves]
+    found = [pair for pair in drawn if only in pair.name and (clean if pair.is_clean else faults)]
     if limit is None:
         return found
     ranks: dict[Pair, tuple[int, str]] = {}
@@ -133,7 +131,7 @@ def _range(context: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command()
 @ONLY
-@half_option("seen", "held", "reserve", "fresh", TABLE, default=None)
+@half_option("seen", "held", "reserve", "fresh", "ordinary", TABLE, default=None)
 @click.option("--clean", "which", flag_value="clean", help="Pairs without a fault only.")
 @click.option("--faults", "which", flag_value="faults", help="Pairs with a fault only.")
 @click.option("--numbers", callback=_range, metavar="FIRST-LAST", help="Those of the drawn pairs; 0-9 by default.")

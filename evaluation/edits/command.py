@@ -14,11 +14,11 @@ from evaluation.edits.kinds import KINDS, Edit, edits
 from evaluation.options import JSON, LIMIT, ONLY, half_option, share, spread, taken
 from evaluation.partitioned.faults import LOOKED_THROUGH
 from evaluation.processes import Record
-from evaluation.programs import FRESH, HELD, PROGRAMS, RESERVE
+from evaluation.programs import FRESH, HELD, LATER, PROGRAMS, RESERVE
 
 _PER_PROGRAM = 4
 _HALVES = {
-    "seen": [name for name in PROGRAMS if name not in HELD | RESERVE | FRESH],
+    "seen": [name for name in PROGRAMS if name not in HELD | LATER],
     "held": [name for name in PROGRAMS if name in HELD],
     "reserve": [name for name in PROGRAMS if name in RESERVE],
     "fresh": [name for name in PROGRAMS if name in FRESH],

@@ -18,7 +18,7 @@ from evaluation.faults.editing import Draft
 from evaluation.faults.kinds import KINDS, Kind, flow, places
 from evaluation.faults.planting import Planted, plant, without_calls
 from evaluation.pairs.table import CLEAN, FAULTY, Case
-from evaluation.programs import FRESH, HELD, PROGRAMS, RESERVE
+from evaluation.programs import FRESH, HELD, ORDINARY, PROGRAMS, RESERVE
 from evaluation.programs.lowering import lowered
 from evaluation.programs.outliers import VARIANTS, Reference, reference
 from hloexec.core.ir import Instruction, Module
@@ -28,6 +28,8 @@ TABLE = "table"
 """What stands for the program in the names of the table's pairs."""
 NUMBERS = range(10)
 """Those of the pairs of a program, where no others are asked for."""
+_ORDINARY_TOO = frozenset(("layer_norm_mlp", "decoder_training", "diffusion_step"))
+"""Programs of the seen half that are as large."""
 _SITES = 4
 _MOST_KINDS = 8
 _LIMITS = {"max_iterations": 500, "timeout": 20}
@@ -66,9 +68,11 @@ class Pair:
 
     @property
     def half(self) -> str:
-        """`seen`, `held`, one of the later sets, `reserve` and `fresh`, or `table`."""
+        """`seen`, `held`, one of the later sets, `reserve` and `fresh`, `ordinary`, or `table`."""
         if self.program == TABLE:
             return TABLE
+        if self.program in ORDINARY:
+            return "ordinary"
         if self.program in FRESH:
             return "fresh"
         if self.program in RESERVE:
@@ -119,6 +123,12 @@ def pairs(numbers: range = NUMBERS) -> list[Pair]:
         for is_clean, of_them in ((False, numbers), (True, clean))
         for number in of_them
     ]
+
+
+def pairs_of_ordinary() -> list[Pair]:
+    """A fault and none in each ordinary program, both disguised."""
+    programs = [name for name in PROGRAMS if name in ORDINARY or name in _ORDINARY_TOO]
+    return [Pair(name, number, bool(number)) for name in programs for number in (0, 2)]
 
 
 def pairs_of_table() -> list[Pair]:

@@ -11,6 +11,8 @@ from evaluation.programs import (
     learning,
     loops,
     numeric,
+    ordinary,
+    ordinary_methods,
     reserve_learning,
     reserve_methods,
     sequences,
@@ -18,12 +20,13 @@ from evaluation.programs import (
 )
 from evaluation.programs.program import Program
 
-__all__ = ["FRESH", "HELD", "LATER", "PROGRAMS", "RESERVE", "Program"]
+__all__ = ["FRESH", "HELD", "LATER", "ORDINARY", "PROGRAMS", "RESERVE", "Program"]
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
     for module in (
-        learning, sequences, vision, numeric, loops, decisions, devices, reserve_learning, reserve_methods, fresh
+        learning, sequences, vision, numeric, loops, decisions, devices, reserve_learning, reserve_methods, fresh,
+        ordinary, ordinary_methods,
     )
     for program in module.PROGRAMS
 }  # fmt: skip
@@ -42,5 +45,8 @@ RESERVE = frozenset(program.name for module in (reserve_learning, reserve_method
 FRESH = frozenset(program.name for program in fresh.PROGRAMS)
 """Programs written after that, in the same way."""
 
-LATER = RESERVE | FRESH
+ORDINARY = frozenset(program.name for module in (ordinary, ordinary_methods) for program in module.PROGRAMS)
+"""Programs on which the time of `diff` is measured; they belong to no half, either."""
+
+LATER = RESERVE | FRESH | ORDINARY
 """Those that belong to no half."""

@@ -149,6 +149,8 @@ class Limits:
     notes_on_precision: int = 5
     """So many values that are not rounded as before are named."""
 
+    runs_unplanned: int = 4
+    """A module that ran its instructions fewer times than this, each in the mean, is run again as it is written."""
     cost_of_module: float = 20.0
     """What it costs to make a module of one instruction ready to run, in runs of an instruction."""
 

@@ -21,7 +21,7 @@ from hloexec.analysis.numerics.ulps import same_bits
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
 from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Module
-from hloexec.core.structs import frozen
+from hloexec.core.structs import define, frozen
 from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.engine.devices.topology import Topology, topology_of
@@ -89,6 +89,27 @@ class _Run:
     """That of the replay without overrides."""
 
 
+@define(eq=False)
+class _Samples:
+    """What rounding does to the results of `before`, by more and more runs, which take place when they are asked for."""
+
+    _begin: Callable[[], Iterator[Sampled]]
+    _further: Iterator[Sampled] = iter(())
+    _count: int = 0
+    latest: Sampled = attrs.field(factory=Sampled)
+    """What as many runs as were taken last have shown."""
+
+    def stages(self) -> Iterator[Sampled]:
+        """The stages from the first on. It is known if no other has been taken, with which its means change."""
+        if self._count == 1:
+            yield self.latest
+        else:
+            self._further, self._count = self._begin(), 0
+        for self.latest in self._further:
+            self._count += 1
+            yield self.latest
+
+
 @frozen(eq=False)
 class _Pair:
     """What any run of `after` is compared with, and by what."""
@@ -98,8 +119,7 @@ class _Pair:
     pairing: Correspondence
     evaluators: Sequence[Evaluator]
     tiles: Tiles | None
-    sampled: Callable[[], Iterator[Sampled]]
-    """What rounding does to the results of `before`, by more and more runs."""
+    samples: _Samples
     work: Work
     stages: Stages
 
@@ -113,7 +133,7 @@ class _Pair:
     def compared(self, actual: Sequence[Sequence[Array]]) -> Comparison:
         """The results of each device, compared with what rounding does to those of `before`."""
         judge = partial(_outputs, actual, self.theirs, self.pairing, self.sides[0].policy, self.tiles)
-        return settled(self.sampled(), judge)
+        return settled(self.samples.stages(), judge)
 
     def decided(self, run: _Run, again: Callable[[Decided], tuple[Graph, Decisions]]) -> tuple[_Run, Decided]:
         """A run, repeated with decisions of `before` where rounding lets them go either way, and which these are; the
@@ -202,7 +222,8 @@ def diff(
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     is_equal = _is_equal(ours, theirs)
     sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], {**options, "memory_limit": limit}, stages)
-    pair = _Pair(sides, theirs, pairing, evaluators, tiles, sampled, work, stages)
+    samples = _Samples(sampled)
+    pair = _Pair(sides, theirs, pairing, evaluators, tiles, samples, work, stages)
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
     runner = _runner(pair, (their_decisions, run.decisions), again | limits, decided)
@@ -220,7 +241,8 @@ def diff(
     notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     end = Diff(before, after, verdict, found.findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
-    return _unless_left_open(end, run.graph, theirs, pairing, values) if is_different and tiles is None else end
+    is_open = is_different and tiles is None
+    return _unless_left_open(end, run.graph, theirs, pairing, values, samples.latest.spreads) if is_open else end
 
 
 def _require_arguments(before: object, after: object, top: object, runs: object, budget: object, seed: object) -> None:
@@ -247,6 +269,9 @@ def _runner(
     most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
     limited = {"verify": False, "max_iterations": min(most, options["max_iterations"] or most)}
     limited |= {"observers": [decided]} if decided.notes else {}
+    if len(pair.theirs.instances) < LIMITS.runs_unplanned * pair.sides[1].module.instruction_count:
+        # It runs once: optimizing it takes longer than what that saves, unless its loops go round often.
+        limited["planner"] = False
     return partial(_results, pair, options | limited)
 
 
@@ -399,7 +424,9 @@ def _compared(
     return compare(actual, expected, module=module, numerics=policy, spreads=spreads, same_choices=True)
 
 
-def _unless_left_open(found: Diff, ours: Graph, theirs: Graph, pairing: Correspondence, values: Any) -> Diff:
+def _unless_left_open(
+    found: Diff, ours: Graph, theirs: Graph, pairing: Correspondence, values: Any, spreads: dict[str, Spread]
+) -> Diff:
     """What was found, or *not decided* where the results differ only in what `before` leaves open. Constants that it
     elides are the same on both sides."""
     module = pairing.before
@@ -410,7 +437,7 @@ def _unless_left_open(found: Diff, ours: Graph, theirs: Graph, pairing: Correspo
     if len(actual) > 1:
         module = attrs.evolve(module, replica_count=len(actual), num_partitions=1)
     sides = (actual, expected) if len(actual) > 1 else (actual[0], expected[0])
-    outputs = compare(*sides, module=module, inputs=values, elided=None)
+    outputs = compare(*sides, module=module, inputs=values, elided=None, spreads=spreads)
     if outputs.verdict is not Outcome.NOT_DECIDED:
         return found
     said = (f"{leaf.label}: {leaf.undecided_text}" for leaf in outputs.not_decided)
