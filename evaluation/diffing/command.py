@@ -82,7 +82,8 @@ def _line(record: Record) -> str:
     return (
         f"{record['name']:28} {record['verdict']:13} {word} {how:12} {record['form']:9} {record['inputs']:14} "
         f"{record['kind'] or 'clean'}{doubt}: named {''.join(named) or '–'}; planted {' | '.join(planted) or '–'}; "
-        f"cost {record['cost']:.0f}× ({record['seconds']:.2f} s), memory {record['memory']:.1f}×"
+        f"cost {record['cost']:.0f}×, {record['warm_cost']:.0f}× warm ({record['seconds']:.2f} s), "
+        f"memory {record['memory']:.1f}×"
     )
 
 
@@ -102,10 +103,13 @@ def _summary(records: Sequence[Record]) -> Iterator[str]:
     yield f"        by inputs: {_by(faults, 'inputs')}"
     yield f"clean:  {len(alarms)} false alarms in {len(clean)} pairs, {_doubtful(alarms)} of them where compare differs"
     yield f"failed: {sum('failure' in record for record in counted)}; not drawn: {len(records) - len(counted)}"
-    for name, unit in (("cost", "times the plain runs"), ("memory", "times their memory"), ("seconds", "seconds")):
+    units = {"cost": "times the plain runs", "warm_cost": "times warm runs", "memory": "times their memory"}
+    for name, unit in {**units, "seconds": "seconds"}.items():
         figures = [record[name] for record in counted if name in record]
         if len(figures) > 1:
-            yield f"{name}: median {median(figures):.1f}, 95th percentile {quantiles(figures, n=20)[-1]:.1f} {unit}"
+            marks = quantiles(figures, n=20)
+            said = f"median {median(figures):.1f}, 90th percentile {marks[17]:.1f}, 95th {marks[18]:.1f}"
+            yield f"{name}: {said}, at most {max(figures):.1f} {unit}"
 
 
 def _doubtful(records: Sequence[Record]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def trained(jax: Any, loss: Callable[..., Any], parameters: Any, *data: Any) -> 
 
 def layers(seed: int, *sizes: int) -> list[tuple[Any, Any]]:
     """The weights and biases of dense layers."""
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = pairwise(sizes)
     return [(normal(seed + n, a, b), 0.1 * normal(seed + 50 + n, b)) for n, (a, b) in enumerate(pairs)]
 
 
@@ -157,7 +158,7 @@ def _ode_solver(jax: Any) -> Any:
                 slopes.append(field(made))
             off = [width * each for each in weighted(slopes, errors)]
             error = jnp.sqrt(
-                sum(jnp.square(each / (1e-3 + 1e-3 * jnp.abs(old))).mean() for each, old in zip(off, made))
+                sum(jnp.square(each / (1e-3 + 1e-3 * jnp.abs(old))).mean() for each, old in zip(off, made, strict=True))
             )
             is_kept = error < 1
             state = tuple(jnp.where(is_kept, new, old) for new, old in zip(made, state, strict=True))

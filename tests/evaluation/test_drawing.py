@@ -9,7 +9,7 @@ from evaluation.diffing.command import chosen, measure
 from evaluation.diffing.dataflow import DataFlow
 from evaluation.faults.editing import Draft
 from evaluation.pairs.drawing import Pair, draw, pairs
-from evaluation.programs import FRESH, HELD, LATER, PROGRAMS, RESERVE
+from evaluation.programs import FRESH, HELD, LATER, ORDINARY, PROGRAMS, RESERVE
 from hloexec.ops.control.flow import ConstantAttributes
 
 pytest.importorskip("jax")
@@ -86,6 +86,14 @@ def test_later_sets_are_chosen_only_where_they_are_asked_for(half: str, programs
     assert {pair.half for pair in chosen()} == {"seen", "held"}
     assert {pair.program for pair in chosen(half=half)} == programs
     assert len(chosen(half=half)) == 15 * len(programs)
+
+
+def test_each_ordinary_program_has_a_fault_and_a_clean_pair() -> None:
+    found = chosen(half="ordinary")
+    assert {pair.program for pair in found} >= ORDINARY
+    assert len(found) == 40
+    assert {pair.form for pair in found} == {"disguised"}
+    assert sum(pair.is_clean for pair in found) == 20
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from evaluation.processes import ENVIRONMENT, measure_apart
 
 COMMANDS = {
     "diff --half table --only 00": ("1 of 1 (100.0%) right by the first", "0 false alarms in 1 pairs"),
+    "diff --half ordinary --only mixture_fit/00": ("1 of 1 (100.0%) right by the first finding",),
     "partitioned --only mlp --limit 1": ("1 of 1 (100.0%) are different", "1 of 1 (100.0%) right"),
     "collectives --only gathered --limit 1": (
         "faults: 1 of 1 (100.0%) right",

@@ -113,14 +113,18 @@ def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> d
     return leaves
 
 
-def chains_of(module: Module, policy: str | NumericsPolicy) -> dict[str, dict[str, Chain]]:
-    """The worst chain to each instruction, from the parameters of its computation, by computation and name."""
+def chains_of(module: Module, policy: str | NumericsPolicy, names: Sequence[str] = ()) -> dict[str, dict[str, Chain]]:
+    """The worst chain to each instruction, from the parameters of its computation, by computation and name; only in the
+    computations of some names, and what they call, where these are given."""
     bits = numerics_policy(policy).coarsest_operand_bits
     found: dict[str, dict[str, Chain]] = {}
-    callees = {
-        computation.name: [name for instruction in computation for name in computation_names(instruction.attributes)]
-        for computation in module
-    }
+    callees: dict[str, list[str]] = {}
+    pending = list(names or module.by_name)
+    for name in pending:
+        if name not in callees:
+            instructions = module.by_name[name].instructions
+            callees[name] = [called for each in instructions for called in computation_names(each.attributes)]
+            pending += callees[name]
     for name in _needed_first(callees):
         found[name] = _along_paths(module, module.by_name[name], found, bits)
     return found

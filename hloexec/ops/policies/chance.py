@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from functools import cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ F64 = ELEMENT_TYPES["f64"]
 _PIECE = 1 << 16
 """Number of terms of a long sum processed together. Other numbers give other bits."""
 _WORD = (1 << 64) - 1
+_WORDS = {4: np.uint32, 8: np.uint64}
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KEY_FACTOR = 0xD6E8FEB86659FD93
 _PLACES = np.arange(2 * BLOCK, dtype=np.uint64) * _GOLDEN
@@ -44,7 +46,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 def key_of(name: str) -> int:
     """The key of what rounds under this name, for the run's seed."""
-    return zlib.crc32(f"{_seed.get()}:{name}".encode())
+    return _key(_seed.get(), name)
+
+
+@cache
+def _key(seed: int, name: str) -> int:
+    return zlib.crc32(f"{seed}:{name}".encode())
 
 
 def has_odd_seed() -> bool:
@@ -59,7 +66,7 @@ def _mixed(values: Array, key: int, start: int | None = None) -> Array:
     They are of the number's bits, the key and, where `start` is the place of the first along the last dimension, their
     places: these are multiplied by odd numbers and added up, and the upper half is folded onto the lower one.
     """
-    found: Array = values.view(f"u{values.itemsize}").astype(np.uint64)
+    found: Array = values.view(_WORDS[values.itemsize]).astype(np.uint64)
     offset = key * _KEY_FACTOR
     if start is not None:
         size = values.shape[-1]
@@ -140,7 +147,7 @@ def of_hashes(exact: Array, entry: ElementType, hashes: Array) -> Array:
     dropped = dropped_digits(entry)
     hashes >>= np.uint64(64 - dropped)
     small = np.abs(exact) < smallest_normal(entry)
-    places = np.flatnonzero(small & (exact != 0)) if small.any() else ()
+    places = np.flatnonzero(small & (exact != 0)) if np.logical_or.reduce(small) else ()
     fractions = hashes[places] * 2.0**-dropped if len(places) else None
     hashes += exact.view(np.uint64)
     hashes &= np.uint64(-1 << dropped & _WORD)

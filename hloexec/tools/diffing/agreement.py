@@ -60,8 +60,10 @@ def could_agree(first: Digest, sums: Array, relative: Array) -> Array:
     linear = _linear(first, relative)
     relative = relative + 2.0**-52 * min(n, 1 << 16)
     square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
-    ours = np.array([first.total, first.magnitude, first.squares])
-    return np.asarray((np.abs(sums - ours) <= np.stack([linear, linear, square], axis=-1) * (1 + 1e-9)).all(axis=1))
+    found = np.abs(sums[:, 0] - first.total) <= linear * (1 + 1e-9)
+    found &= np.abs(sums[:, 1] - first.magnitude) <= linear * (1 + 1e-9)
+    found &= np.abs(sums[:, 2] - first.squares) <= square * (1 + 1e-9)
+    return np.asarray(found)
 
 
 def magnitudes(first: Digest, relative: float) -> tuple[float, float]:

@@ -23,8 +23,8 @@ class InstructionChains:
 
     def __init__(self, module: Module, policy: str | NumericsPolicy) -> None:
         self._known: dict[tuple[str, str], Chain] = {}
-        self._called = chains_of(module, policy)
-        self._module = module
+        self._called: dict[str, dict[str, Chain]] = {}
+        self._module, self._policy = module, policy
         self._bits = numerics_policy(policy).coarsest_operand_bits
 
     def of(self, node: Node) -> Chain:
@@ -47,6 +47,8 @@ class InstructionChains:
         chain = NO_CHAIN
         names = list(computation_names(instruction.attributes))
         for name in names:
+            if name not in self._called:
+                self._called |= chains_of(self._module, self._policy, [name])
             called = worst(self._called[name].values())
             if own.terms and called.linear >= LIMITS.narrow_unit:
                 # A reducer in a narrow type may round every partial sum, or the last one alone: both are meant.

@@ -149,10 +149,12 @@ class Limits:
     notes_on_precision: int = 5
     """So many values that are not rounded as before are named."""
 
-    runs_unplanned: int = 4
-    """A module that ran its instructions fewer times than this, each in the mean, is run again as it is written."""
     cost_of_module: float = 20.0
     """What it costs to make a module of one instruction ready to run, in runs of an instruction."""
+    cost_of_search: float = 2.0
+    """What it costs to look for a value in the other run that has none of the same numbers, in the same unit."""
+    runs_unplanned: int = 4
+    """A module that ran its instructions fewer times than this, each in the mean, is run again as it is written."""
 
     # Regions.
 

@@ -128,7 +128,9 @@ class Index:
         digest = held.digest
         if (node := self._likeliest_of(digest, like, made_of)) is not None:
             return Match(node, True, True, held)
-        close = self._close(held, digest, chain, like, made_of, bounds, in_order=True)
+        is_rounded = chain.linear and digest.family in ("float", "complex") and bounds is not None
+        near = self._candidates(digest, chain, like, made_of) if is_rounded else []
+        close = self._close(held, near, chain, like, bounds, in_order=True)
         if close is not None:
             return close
         if digest.is_uniform:
@@ -139,7 +141,7 @@ class Index:
             value = held.array()
             if is_varied(value) or rearranged(value, node.value, None) is not None:
                 return Match(node, False, True, held)
-        return self._close(held, digest, chain, like, made_of, bounds, in_order=False)
+        return self._close(held, near, chain, like, bounds, in_order=False)
 
     def _likeliest_of(self, digest: Digest, like: Node, made_of: frozenset[int]) -> Node | None:
         """Of the nodes with the same elements, the one most like another."""
@@ -177,16 +179,14 @@ class Index:
     def _close(
         self,
         held: Held,
-        digest: Digest,
+        candidates: Sequence[Node],
         chain: Chain,
         like: Node,
-        made_of: frozenset[int],
         bounds: Callable[[], Array] | None,
         in_order: bool,
     ) -> Match | None:
-        if not chain.linear or digest.family not in ("float", "complex") or bounds is None:
-            return None
-        for node in self._candidates(digest, chain, like, made_of):
+        for node in candidates:
+            assert bounds is not None
             # Where `after` has this one, too, it may compute it a second time, in other steps.
             if node.device != like.device or steps_from(node, self.matched, LIMITS.steps_ahead) > LIMITS.steps_ahead:
                 continue
@@ -238,7 +238,9 @@ class Index:
         """
         known = self._of_size(digest)
         relative = 2 * relative_bound(chain)
-        near = known.between(*magnitudes(digest, relative + known.units.max(initial=0.0)))
+        near = known.between(*magnitudes(digest, relative + known.largest_unit))
+        if not near.size:
+            return []
         units, sums = known.units[near], known.sums[near]
         units = np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
         is_near = could_agree(digest, sums, relative + units)
@@ -276,6 +278,7 @@ class _SameSize:
 
     def __init__(self, numbers: Array, sums: Array, units: Array) -> None:
         self.numbers, self.sums, self.units = numbers, sums, units
+        self.largest_unit = units.max(initial=0.0)
         self._order = np.argsort(sums[:, 1])
         self._magnitudes = sums[self._order, 1]
 

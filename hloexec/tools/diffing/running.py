@@ -91,7 +91,7 @@ class _Run:
 
 @define(eq=False)
 class _Samples:
-    """What rounding does to the results of `before`, by more and more runs, which take place when they are asked for."""
+    """What rounding does to the results of `before`, by more and more runs; they take place when they are asked for."""
 
     _begin: Callable[[], Iterator[Sampled]]
     _further: Iterator[Sampled] = iter(())
@@ -105,9 +105,10 @@ class _Samples:
             yield self.latest
         else:
             self._further, self._count = self._begin(), 0
-        for self.latest in self._further:
+        for found in self._further:
+            self.latest = found
             self._count += 1
-            yield self.latest
+            yield found
 
 
 @frozen(eq=False)

@@ -55,6 +55,10 @@ _UNLIKELY = 4.0
 of the others' scale, that happens to one in a thousand."""
 
 
+_LITTLE = 1 << 14
+"""So many numbers are sooner sorted than searched for their median."""
+
+
 @frozen(eq=False)
 class Spread:
     """The rounding errors of the elements of one leaf."""
@@ -124,13 +128,26 @@ def _fit(logs: Array, sizes: Array) -> Array:
     for _ in range(_SWEEPS):
         for axes in effects:
             # A row may have no element that is known.
-            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-                effect = np.nanmedian(logs - fit, axis=axes, keepdims=True)
+            effect = _medians(logs - fit, axes)
             fit += np.where(np.isnan(effect), 0, effect)
         flat, rest = fit.reshape(-1), (logs - fit).reshape(-1)
         for places in bins:
-            flat[places] += np.nanmedian(rest[places])
+            flat[places] += _medians(rest[places], (0,))
     return fit
+
+
+def _medians(values: Array, axes: tuple[int, ...]) -> Array:
+    """`np.nanmedian(values, axes, keepdims=True)`, which takes long for few numbers."""
+    if values.size > _LITTLE:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            return np.asarray(np.nanmedian(values, axis=axes, keepdims=True))
+    kept = [axis for axis in range(values.ndim) if axis not in axes]
+    rows = np.sort(values.transpose(*kept, *axes).reshape(*(values.shape[axis] for axis in kept), -1))
+    # NaNs come last.
+    counts = np.add.reduce(~np.isnan(rows), axis=-1, keepdims=True)
+    low, high = (np.take_along_axis(rows, np.maximum(counts - less, 0) // 2, -1) for less in (1, 0))
+    shape = [1 if axis in axes else size for axis, size in enumerate(values.shape)]
+    return np.asarray(((low + high) / 2).reshape(shape))
 
 
 def _effects(dimensions: tuple[int, ...]) -> list[tuple[int, ...]]:

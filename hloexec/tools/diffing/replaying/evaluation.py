@@ -65,7 +65,7 @@ class Evaluator:
         self._module = module
         self._topology = topology
         self._options = options
-        self._work = Work() if work is None else work
+        self.work = Work() if work is None else work
         self._costs: dict[tuple[str, str], float] = {}
         self._runs: dict[tuple[tuple[str, str], tuple[Any, ...], bool], _Run | None] = {}
 
@@ -102,7 +102,7 @@ class Evaluator:
         given = [values[node.number] for part in instance.operands for node in part]
         if [array.dtype for array in given] != types:
             return None
-        self._work.add(self._cost_of(instance))
+        self.work.add(self._cost_of(instance))
         try:
             with np.errstate(all="ignore"), single_threaded_blas():
                 found = kernel(*given)
@@ -123,10 +123,11 @@ class Evaluator:
             for step in plan.program:
                 plans += [inner for inner in inner_plans(step.flow) if inner not in plans]
                 kernel, shapes = step.kernel, [plan.slot_shapes[slot] for slot in (*step.operands, *step.results)]
-                is_known = isinstance(kernel, InstructionKernel) and isinstance(kernel.entry, Opcode) and kernel.is_pure
-                if is_known and all(isinstance(shape, ArrayShape) and not shape.is_dynamic for shape in shapes):
-                    types = [shape.array_shape.element_type.storage for shape in shapes[: len(step.operands)]]
-                    found.setdefault(id(step.instruction), (step.function, types))
+                if not isinstance(kernel, InstructionKernel) or not isinstance(kernel.entry, Opcode):
+                    continue
+                if kernel.is_pure and all(isinstance(each, ArrayShape) and not each.is_dynamic for each in shapes):
+                    types = [each.array_shape.element_type.storage for each in shapes[: len(step.operands)]]
+                    found.setdefault(id(step.instruction), (kernel.function, types))
         return found
 
     def alone(self, instance: Instance, values: Values) -> Module | None:
@@ -143,11 +144,11 @@ class Evaluator:
         return self._outputs(run, instance, self._operands(instance), values)
 
     def _run_of(self, module: Module, topology: Topology, options: dict[str, Any]) -> _Run:
-        self._work.add(LIMITS.cost_of_module)
+        self.work.add(LIMITS.cost_of_module)
         return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **options)
 
     def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
-        self._work.add(len(operands) * self._cost_of(instance))
+        self.work.add(len(operands) * self._cost_of(instance))
         try:
             outputs = run([_arguments(instance, given, values) for given in operands])
         except HloError:

@@ -26,6 +26,7 @@ from hloexec.tools.diffing.agreement import agrees, is_same, rounds_alike, says_
 from hloexec.tools.diffing.bounds import Bounds, whole
 from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains, path_chain
 from hloexec.tools.diffing.graph import Graph, Instance, Node
+from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.matching import Index, Match
 from hloexec.tools.diffing.recording.held import Held, Holding, Kept, Overwritten, own
 from hloexec.tools.diffing.replaying.evaluation import Evaluator, moved_operands, window_of
@@ -287,6 +288,8 @@ class Replay:
         state.chains[number] = chain
         state.bounds.pop(number, None)
         match = self.index.find(held, chain, node, made_of, partial(self.bounds, state, node))
+        if match is None or not match.is_exact:
+            self.evaluator.work.add(LIMITS.cost_of_search)
         if state.takes_roundings_back:
             match = self._rounded(state, node, held) or match
         if match is None:
