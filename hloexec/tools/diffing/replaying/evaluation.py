@@ -95,12 +95,12 @@ class Evaluator:
 
     def _by_kernel(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives by the kernel that it has in the whole run; None where it has none of its own, or on
-        values of other types."""
+        values of other types or dimensions."""
         kernel, types = self._kernels.get(id(instance.instruction), (None, ()))
         if kernel is None or type(instance) is not Instance or instance.others or instance.is_source:
             return None
         given = [values[node.number] for part in instance.operands for node in part]
-        if [array.dtype for array in given] != types:
+        if [(array.dtype, array.shape) for array in given] != types:
             return None
         self.work.add(self._cost_of(instance))
         try:
@@ -113,7 +113,7 @@ class Evaluator:
 
     @cached_property
     def _kernels(self) -> dict[int, tuple[Callable[..., Any], list[Any]]]:
-        """The kernels of the whole run by the identities of their instructions, with the types of their operands."""
+        """The kernels of the whole run by the identities of their instructions, with what their operands have to be."""
         options = plan_options(self._options)
         if numerics_policy(options.get("numerics", "reference")).rounding_seed is not None:
             return {}
@@ -126,7 +126,8 @@ class Evaluator:
                 if not isinstance(kernel, InstructionKernel) or not isinstance(kernel.entry, Opcode):
                     continue
                 if kernel.is_pure and all(isinstance(each, ArrayShape) and not each.is_dynamic for each in shapes):
-                    types = [each.array_shape.element_type.storage for each in shapes[: len(step.operands)]]
+                    arrays = [each.array_shape for each in shapes[: len(step.operands)]]
+                    types = [(array.element_type.storage, array.dimensions) for array in arrays]
                     found.setdefault(id(step.instruction), (kernel.function, types))
         return found
 
