@@ -143,8 +143,9 @@ def _in_a_child(work: Callable[[], Record]) -> Record:
 
 def main() -> None:
     """Measure the pairs that the arguments name."""
-    small = hloexec.parse("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x, x) }\n")
-    hloexec.diff(small, small)  # imports what is only imported when needed
+    small = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x, x) }\n"
+    # That imports what is only imported when needed.
+    hloexec.diff(hloexec.parse(small), hloexec.parse(small.replace("add", "multiply")))
     answer(lambda name: measured(Pair.of(name)), sys.argv[1:])
 
 

@@ -134,7 +134,9 @@ def wide(array: Array) -> Array:
     entry = element_type_of(array.dtype)
     if entry.is_complex:
         return array.astype(np.complex128, copy=False)
-    return convertible(array).astype(np.float64, copy=False) if entry.is_floating else widen(array)
+    if not entry.is_floating:
+        return widen(array)
+    return (convertible(array) if entry.is_narrow else array).astype(np.float64, copy=False)
 
 
 def convertible(array: Array) -> Array:

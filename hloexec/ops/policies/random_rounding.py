@@ -114,7 +114,9 @@ class RandomRounding(RandomSums):
     def _rounded_elements(self, *operands: Array) -> Array:
         """What an elementwise operation gives, block by block."""
         assert isinstance(self.shape, ArrayShape)
-        sizes = np.broadcast_shapes(*(operand.shape for operand in operands))
+        sizes = operands[0].shape
+        if any(operand.shape != sizes for operand in operands):
+            sizes = np.broadcast_shapes(*(operand.shape for operand in operands))
         if math.prod(sizes) <= chance.BLOCK or any(operand.ndim and operand.shape != sizes for operand in operands):
             return self._elements(*operands).reshape(sizes)
         flat = [np.ascontiguousarray(operand).reshape(-1) if operand.ndim else operand for operand in operands]

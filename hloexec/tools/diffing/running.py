@@ -223,8 +223,7 @@ def diff(
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     is_equal = _is_equal(ours, theirs)
     sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], {**options, "memory_limit": limit}, stages)
-    samples = _Samples(sampled)
-    pair = _Pair(sides, theirs, pairing, evaluators, tiles, samples, work, stages)
+    pair = _Pair(sides, theirs, pairing, evaluators, tiles, _Samples(sampled), work, stages)
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
     runner = _runner(pair, (their_decisions, run.decisions), again | limits, decided)
@@ -242,8 +241,7 @@ def diff(
     notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
     part = found.extracted((before, after), policies, topologies[1])
     end = Diff(before, after, verdict, found.findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
-    is_open = is_different and tiles is None
-    return _unless_left_open(end, run.graph, theirs, pairing, values, samples.latest.spreads) if is_open else end
+    return _unless_left_open(end, run.graph, pair, values) if is_different and tiles is None else end
 
 
 def _require_arguments(before: object, after: object, top: object, runs: object, budget: object, seed: object) -> None:
@@ -425,20 +423,18 @@ def _compared(
     return compare(actual, expected, module=module, numerics=policy, spreads=spreads, same_choices=True)
 
 
-def _unless_left_open(
-    found: Diff, ours: Graph, theirs: Graph, pairing: Correspondence, values: Any, spreads: dict[str, Spread]
-) -> Diff:
+def _unless_left_open(found: Diff, ours: Graph, pair: _Pair, values: Any) -> Diff:
     """What was found, or *not decided* where the results differ only in what `before` leaves open. Constants that it
     elides are the same on both sides."""
-    module = pairing.before
+    pairing, module = pair.pairing, pair.pairing.before
     names = {instruction.name for computation in module for instruction in computation}
     if not open_values(module, names):
         return found
-    actual, expected = (tuple(map(pairing.result, _arrays(side))) for side in (ours, theirs))
+    actual, expected = (tuple(map(pairing.result, _arrays(side))) for side in (ours, pair.theirs))
     if len(actual) > 1:
         module = attrs.evolve(module, replica_count=len(actual), num_partitions=1)
     sides = (actual, expected) if len(actual) > 1 else (actual[0], expected[0])
-    outputs = compare(*sides, module=module, inputs=values, elided=None, spreads=spreads)
+    outputs = compare(*sides, module=module, inputs=values, elided=None, spreads=pair.samples.latest.spreads)
     if outputs.verdict is not Outcome.NOT_DECIDED:
         return found
     said = (f"{leaf.label}: {leaf.undecided_text}" for leaf in outputs.not_decided)
