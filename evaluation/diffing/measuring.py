@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from threading import Timer
 
 import attrs
@@ -28,8 +27,8 @@ LIMIT_SECONDS = 60
 """Of the processor's time, for one diff."""
 _WAITING = 4
 """How many times the limit may pass on the clock."""
-_WARM_RUNS = 3
-"""Of the times of so many runs of modules that have run before, the median counts."""
+_WARM_SECONDS = 0.1
+"""Modules that have run before run again for so long; the clock of a process may be coarse."""
 _LEAST_BYTES = 2**20
 """What a run is taken to need at least."""
 
@@ -71,12 +70,12 @@ def _plain_run(drawn: Drawn) -> Record:
 
     with _measured() as cost:
         run()
-    warm = []
-    for _ in range(_WARM_RUNS):
-        start = time.process_time()
+    runs, start = 0, time.process_time()
+    while time.process_time() < start + _WARM_SECONDS:
         run()
-        warm.append(time.process_time() - start)
-    return cost | {"warm_seconds": median(warm)}
+        runs += 1
+    warm = (time.process_time() - start) / runs
+    return cost | {"warm_seconds": warm}
 
 
 def _diffed(drawn: Drawn) -> Record:
