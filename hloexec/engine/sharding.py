@@ -35,7 +35,7 @@ from hloexec.core.values import Array, Inputs, Nested, Value, label_of, mapped, 
 from hloexec.engine.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import inputs_by_device, require_inputs
-from hloexec.engine.plan.trees import fits
+from hloexec.engine.plan.kernels import fits
 from hloexec.language.text.attributes.printing import sharding as sharding_text
 from hloexec.language.text.attributes.shardings import parse_sharding
 from hloexec.language.text.attributes.shardy import meshes_of, parse_shardings

@@ -16,8 +16,8 @@ from hloexec.core.errors import HloError
 from hloexec.core.values import flat
 from hloexec.engine.exec import machine, plan_of, run, run_devices, watching
 from hloexec.engine.exec.code import compiling
+from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.steps import While
-from hloexec.engine.plan.trees import NO_SLOT
 from tests.drawing import examples
 from tests.exec.programs import parsed
 from tests.text.cases import ACCEPTED

@@ -21,8 +21,8 @@ from hloexec.core.pytrees import is_branch, tree_leaves
 from hloexec.core.values import TOKEN, Array, Token, Value
 from hloexec.core.wording import listing
 from hloexec.engine.devices.varying import Varying, of_position, of_positions
+from hloexec.engine.plan.kernels import fits, unflatten
 from hloexec.engine.plan.steps import Plan
-from hloexec.engine.plan.trees import fits, unflatten
 from hloexec.ops.arena import is_own, owner_of
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major

@@ -15,8 +15,8 @@ from hloexec.core.values import TOKEN
 from hloexec.engine.devices.transfers import FromHost, ToHost
 from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.arguments import value_leaves
+from hloexec.engine.plan.kernels import leaves, unflatten
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import leaves, unflatten
 
 CONTEXT = np.zeros((), np.uint32)
 """The context of a started transfer, which means nothing here."""

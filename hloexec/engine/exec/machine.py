@@ -29,8 +29,8 @@ from hloexec.engine.exec.observers import Context
 from hloexec.engine.exec.ownership import is_free
 from hloexec.engine.exec.scheduler import Scheduler
 from hloexec.engine.exec.tasks import Frame, Loop, Task
+from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
 from hloexec.engine.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
-from hloexec.engine.plan.trees import NO_SLOT, leaves, store
 from hloexec.ops.costs import note_trip_count
 
 if TYPE_CHECKING:

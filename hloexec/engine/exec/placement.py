@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import attrs
 
 from hloexec.core.structs import define
+from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.regions.packing import Span, packed
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import NO_SLOT
 from hloexec.ops.arena import LEAST_BYTES, Placed, aligned
 
 _IMPROVEMENT = 0.97

@@ -20,9 +20,8 @@ from hloexec.engine.exec.ownership import is_free
 from hloexec.engine.exec.showing import shown
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.exec.tasks import Frame, Loop, Task
-from hloexec.engine.plan.kernels import InstructionKernel
+from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, fits, store
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import NO_SLOT, fits, store
 
 if TYPE_CHECKING:
     from hloexec.engine.exec.host import Host

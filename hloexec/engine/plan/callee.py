@@ -19,10 +19,8 @@ import numpy as np
 from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import ArrayShape, BufferShape, Computation
 from hloexec.core.values import Array
-from hloexec.engine.plan.float_widths import converted, float_types
-from hloexec.engine.plan.kernels import Conversion, InstructionKernel
+from hloexec.engine.plan.kernels import NO_SLOT, Conversion, InstructionKernel, converted, float_types, unflatten
 from hloexec.engine.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
-from hloexec.engine.plan.trees import NO_SLOT, unflatten
 from hloexec.ops.registry import Opcode
 
 

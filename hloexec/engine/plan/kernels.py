@@ -1,4 +1,7 @@
-"""Kernels of steps: what a step computes, specialized before the run.
+"""Kernels of steps, and the slots that they read and write.
+
+Plans hold only arrays and tokens: a tuple is a tree of the slots of its leaves. Nothing recurses into one, because
+tuples may be nested deeply. Optimized modules mix float widths: a value of one width where another is declared is converted.
 
 A kernel is a function from operand arrays to the result, together with the facts from which it was made, so that passes
 and called computations can derive others from it. Most are those of an opcode or a library call
@@ -10,16 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape
+from hloexec.core.ir import ArrayShape, BufferShape, Shape, leaf_shapes
 from hloexec.core.structs import frozen
-from hloexec.engine.plan.float_widths import converted
-from hloexec.engine.plan.trees import Leaf
+from hloexec.core.values import TOKEN, Nested, flat, mapped
+from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.movement.views import Spreading
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode
@@ -28,6 +31,89 @@ from hloexec.ops.rounding import Sums
 if TYPE_CHECKING:
     from hloexec.ops.contraction.dot import MatrixProduct
     from hloexec.ops.policies.random_rounding import RandomRounding
+
+
+T = TypeVar("T")
+
+SlotTree: TypeAlias = Nested[int]
+"""A value as a tree of slots: a slot, or a tuple of trees."""
+
+Leaf: TypeAlias = "ArrayShape | BufferShape"
+"""The shape of what a slot holds."""
+
+NO_SLOT = -1
+
+
+def leaves(tree: SlotTree) -> tuple[int, ...]:
+    """The slots of a tree, depth first."""
+    if isinstance(tree, int):
+        return (tree,)
+    found = tuple([branch for branch in tree if isinstance(branch, int)])
+    return found if len(found) == len(tree) else tuple(flat(tree))
+
+
+def map_tree(tree: SlotTree, leaf: Callable[[int], T]) -> Nested[T]:
+    """The tree with `leaf` of each slot in its place."""
+    if isinstance(tree, int):
+        return leaf(tree)
+    return mapped(tree, leaf)
+
+
+def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
+    """The value of a tree, given all slots."""
+    if isinstance(tree, int):
+        return slots[tree]
+    if tuple not in map(type, tree):
+        return tuple([slots[slot] for slot in tree])  # type: ignore[index]
+    return mapped(tree, slots.__getitem__)
+
+
+def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
+    """Put the leaves of a tuple that a kernel returned into their slots."""
+    if any(isinstance(element, tuple) for element in value):
+        value = flat(value)
+    for slot, leaf in zip(results, value, strict=True):
+        slots[slot] = leaf
+
+
+def fits(value: Any, shape: Leaf) -> bool:
+    """Whether a leaf is of a shape; a dynamic dimension is of any size up to its bound."""
+    array_shape = shape.array_shape
+    if not array_shape.is_array:
+        return not isinstance(value, np.ndarray) or value is TOKEN
+    if not isinstance(value, np.ndarray) or value.dtype != array_shape.element_type.storage:
+        return False
+    return array_shape.has_room_for(value.shape)
+
+
+def with_type(shape: Leaf, element_type: ElementType) -> Leaf:
+    """The shape with another element type."""
+    if isinstance(shape, BufferShape):
+        return BufferShape(shape.element.with_element_type(element_type))
+    return shape.with_element_type(element_type)
+
+
+def float_types(shape: Shape) -> tuple[ElementType | None, ...]:
+    """The element types of a shape's leaves; None for those that are no floats."""
+    if isinstance(shape, ArrayShape):
+        return (shape.element_type if shape.element_type.is_floating else None,)
+    found = (leaf.array_shape.element_type for _, leaf in leaf_shapes(shape))
+    return tuple(entry if entry.is_floating else None for entry in found)
+
+
+def needs_conversion(shapes: Sequence[Leaf], types: Sequence[ElementType | None]) -> bool:
+    """Whether leaves of `shapes` correspond to `types`, and one of them is a float of another width."""
+    return len(shapes) == len(types) and any(
+        wanted is not None and wanted is not ours and ours.is_floating
+        for ours, wanted in zip((shape.array_shape.element_type for shape in shapes), types, strict=True)
+    )
+
+
+def converted(value: object, wanted: ElementType | None) -> Any:
+    """A leaf in a float type, rounded once; the leaf itself where it is of that type, or `wanted` is None."""
+    if wanted is None or not isinstance(value, (np.ndarray, np.generic)) or value.dtype == wanted.storage:
+        return value
+    return narrow(widen(np.asarray(value)), wanted)
 
 
 @frozen(eq=False)

@@ -21,14 +21,12 @@ from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.wording import byte_text
 from hloexec.engine.devices.transfers import HostTransfer
 from hloexec.engine.plan.callee import PlanCallee
-from hloexec.engine.plan.float_widths import needs_conversion
-from hloexec.engine.plan.kernels import InstructionKernel
+from hloexec.engine.plan.kernels import InstructionKernel, Leaf, needs_conversion
 from hloexec.engine.plan.lowering.computation import Lowering
 from hloexec.engine.plan.pipeline import Options, run_passes
 from hloexec.engine.plan.program import Program, called_computation, require_supported
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.engine.plan.synthesis import synthesized
-from hloexec.engine.plan.trees import Leaf
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.movement.copying import lies_in_order, row_major

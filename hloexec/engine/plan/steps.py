@@ -1,6 +1,6 @@
 """Plans as data: steps over numbered slots.
 
-Only leaves (arrays and tokens) are stored in slots; tuples exist as trees of slots (`plan.trees`) and cost
+Only leaves (arrays and tokens) are stored in slots; tuples exist as trees of slots (`plan.kernels`) and cost
 nothing when a plan runs. A step states the slots that it reads, the slots that it fills, what it computes, and the
 slots whose values die with it. Plans hold no values except constants, so one plan serves any number of runs and
 devices.
@@ -24,8 +24,7 @@ from hloexec.core.ir import Computation, Instruction
 from hloexec.core.structs import define, frozen
 from hloexec.engine.devices.topology import Group, Topology, groups_of
 from hloexec.engine.devices.transfers import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
-from hloexec.engine.plan.kernels import Kernel
-from hloexec.engine.plan.trees import NO_SLOT, Leaf, SlotTree, leaves
+from hloexec.engine.plan.kernels import NO_SLOT, Kernel, Leaf, SlotTree, leaves
 from hloexec.ops.arena import Arenas
 
 

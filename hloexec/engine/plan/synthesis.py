@@ -10,7 +10,7 @@ from hloexec.core.dtypes import Kind
 from hloexec.core.errors import ResourceError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import TOKEN, Array, Token
-from hloexec.engine.plan.trees import Leaf
+from hloexec.engine.plan.kernels import Leaf
 
 
 def zeros(shape: Leaf) -> Array | Token:

@@ -11,9 +11,9 @@ import pytest
 import hloexec
 from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.memory import entry_peak_bytes
 from hloexec.engine.plan.steps import Plan, While
-from hloexec.engine.plan.trees import NO_SLOT
 from tests.plan.ways import thread_count
 
 TRIPS = 43

@@ -17,8 +17,8 @@ import numpy as np
 
 from hloexec.core.dtypes import DType
 from hloexec.core.ir import ArrayShape
+from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Step
-from hloexec.engine.plan.trees import Leaf
 from hloexec.ops.elementwise.binding import ufunc_of_scalars
 from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.elementwise.single import OfScalars

@@ -18,9 +18,9 @@ from hloexec.core.values import flat
 from hloexec.engine.exec.code.code import KEY, Code, Line
 from hloexec.engine.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.engine.exec.ownership import UNSHARED_VARIABLE
+from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Conditional, Invocation, Plan, Step, While
-from hloexec.engine.plan.trees import NO_SLOT
 from hloexec.ops.arena import is_own
 from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter, writeable
 from hloexec.ops.movement.assembly import Stacking

@@ -22,8 +22,8 @@ from hloexec.engine.exec.observers.protocols import (
     ProgressObserver,
     StageObserver,
 )
+from hloexec.engine.plan.kernels import unflatten
 from hloexec.engine.plan.steps import Step
-from hloexec.engine.plan.trees import unflatten
 
 _PROGRESS_SECONDS = 0.1
 

@@ -18,9 +18,7 @@ from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes, parts_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, flat
-from hloexec.engine.plan.float_widths import float_types
-from hloexec.engine.plan.kernels import Conversion, InstructionKernel
-from hloexec.engine.plan.trees import Leaf, fits
+from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, fits, float_types
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.movement.copying import in_order

@@ -20,8 +20,19 @@ from hloexec.core.errors import VerificationError
 from hloexec.core.ir import Computation, Instruction, Literal, TupleShape, map_shape
 from hloexec.core.values import Array, rebuilt
 from hloexec.engine.devices.transfers import HostTransfer
-from hloexec.engine.plan.float_widths import float_types, needs_conversion, with_type
-from hloexec.engine.plan.kernels import Conversion, Forward, InstructionKernel, Kernel
+from hloexec.engine.plan.kernels import (
+    Conversion,
+    Forward,
+    InstructionKernel,
+    Kernel,
+    Leaf,
+    SlotTree,
+    float_types,
+    leaves,
+    map_tree,
+    needs_conversion,
+    with_type,
+)
 from hloexec.engine.plan.lowering.binding import KernelContext
 from hloexec.engine.plan.lowering.exchange import copy_start, device_number, exchange, part
 from hloexec.engine.plan.lowering.flow import conditional, invocation, while_loop
@@ -29,7 +40,6 @@ from hloexec.engine.plan.lowering.kernels import custom_call, kernel
 from hloexec.engine.plan.program import Program
 from hloexec.engine.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.engine.plan.synthesis import zeros
-from hloexec.engine.plan.trees import Leaf, SlotTree, leaves, map_tree
 from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.registry import MemoryOrder, Role, find_opcode
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import attrs
 
 from hloexec.core.ir import ArrayShape
+from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Buffers, Plan, Step, While
-from hloexec.engine.plan.trees import Leaf
 from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.indexing.dynamic_slice import WindowWriter
 from hloexec.ops.movement.assembly import Joining, Stacking

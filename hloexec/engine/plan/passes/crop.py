@@ -15,12 +15,11 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import InstructionKernel, View
+from hloexec.engine.plan.kernels import InstructionKernel, Leaf, View
 from hloexec.engine.plan.passes.fuse import is_scalar_broadcast
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.row_forms import row_form
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import Leaf
 from hloexec.ops.movement.views import Indexing, Spreading
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding

@@ -14,9 +14,8 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import InstructionKernel, Kernel, View
+from hloexec.engine.plan.kernels import InstructionKernel, Kernel, View, map_tree
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import map_tree
 
 SHARED_BYTES = 1 << 17
 """What takes no more than this may live on without a look at what else does."""

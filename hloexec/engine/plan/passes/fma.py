@@ -18,9 +18,8 @@ import attrs
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.engine.plan.kernels import Kernel
+from hloexec.engine.plan.kernels import Kernel, Leaf
 from hloexec.engine.plan.steps import Plan, Scope, Step
-from hloexec.engine.plan.trees import Leaf
 from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.flushing import Flushing
 from hloexec.ops.policies.policy import NumericsPolicy

@@ -11,10 +11,9 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Kernel, View
+from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Kernel, View, map_tree
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import map_tree
 from hloexec.ops.registry import Opcode
 
 _FOLDED_BYTES = 1 << 14

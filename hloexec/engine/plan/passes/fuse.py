@@ -18,6 +18,7 @@ import attrs
 
 from hloexec.core.ir import ArrayShape, Instruction, TupleShape
 from hloexec.core.structs import define
+from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.passes.cse import Numbering, moved
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.block_program import Part
@@ -25,7 +26,6 @@ from hloexec.engine.plan.regions.recompute import let_regions_recompute
 from hloexec.engine.plan.regions.region import Region, RegionKernel
 from hloexec.engine.plan.regions.row_forms import row_form
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import Leaf
 from hloexec.engine.plan.units import UnitGraph
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.rows import RowForm, prefixes

@@ -13,10 +13,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.engine.plan.kernels import Kernel
+from hloexec.engine.plan.kernels import Kernel, Leaf
 from hloexec.engine.plan.liveness import with_lifetimes
 from hloexec.engine.plan.steps import Plan, Scope, Step, While, placed_in
-from hloexec.engine.plan.trees import Leaf
 
 _HOISTED_BYTES = 1 << 20
 """What iterations have in common is kept from one to the next if it takes no more memory than this."""

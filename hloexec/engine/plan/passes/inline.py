@@ -13,9 +13,8 @@ from typing import Any
 import attrs
 
 from hloexec.core.structs import define
-from hloexec.engine.plan.kernels import Forward
+from hloexec.engine.plan.kernels import Forward, Leaf, SlotTree, leaves, map_tree
 from hloexec.engine.plan.steps import Invocation, Mark, Plan, Scope, Step, placed_in
-from hloexec.engine.plan.trees import Leaf, SlotTree, leaves, map_tree
 
 
 def inlined(plan: Plan, *, is_observed: bool, is_controlled: bool) -> Plan:

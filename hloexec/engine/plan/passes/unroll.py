@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.engine.plan.kernels import leaves
 from hloexec.engine.plan.passes.induction import counters_of, limit_of, trip_count
 from hloexec.engine.plan.passes.inline import Inliner
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Scope, Step, While
-from hloexec.engine.plan.trees import leaves
 from hloexec.ops.costs import note_trip_count
 
 _MOST_ITERATIONS = 8

@@ -14,9 +14,8 @@ from typing import Any
 import attrs
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import InstructionKernel, Kernel, View
+from hloexec.engine.plan.kernels import InstructionKernel, Kernel, View, map_tree
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.engine.plan.trees import map_tree
 from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
 from hloexec.ops.movement.assembly import Joining, Stacking
 from hloexec.ops.movement.views import Indexing, Spreading

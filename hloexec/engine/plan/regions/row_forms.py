@@ -9,9 +9,8 @@ import attrs
 
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Shape
-from hloexec.engine.plan.kernels import InstructionKernel
+from hloexec.engine.plan.kernels import InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Step
-from hloexec.engine.plan.trees import Leaf
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, prefix_length, prefixes, same, widened_from_bf16

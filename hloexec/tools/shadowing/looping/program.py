@@ -19,9 +19,8 @@ import attrs
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
-from hloexec.engine.plan.kernels import InstructionKernel
+from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Mark, Plan, Step, While
-from hloexec.engine.plan.trees import NO_SLOT, Leaf
 from hloexec.ops.indexing.dynamic_slice import WindowWriter
 from hloexec.ops.registry import Role
 from hloexec.ops.rounding import Rounding
