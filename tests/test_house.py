@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
-from hloexec.core.collection import collection_paused
+from hloexec.core.lifetimes import collection_paused
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import OPCODES
 

@@ -22,7 +22,7 @@ _TURNS = 9
 
 
 def main() -> None:
-    from hloexec.cli.kernels import restart_with_better_kernels
+    from hloexec.cli.process import restart_with_better_kernels
 
     restart_with_better_kernels()
     from benchmarks.contestants.xla import import_jax

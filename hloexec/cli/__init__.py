@@ -153,8 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     name = next((word for word in given if not word.startswith("-")), "")
     if arguments is None and _COMMANDS.get(name, _UNKNOWN).runs:
-        from hloexec.cli.allocator import keep_freed_memory
-        from hloexec.cli.kernels import restart_with_better_kernels
+        from hloexec.cli.process import keep_freed_memory, restart_with_better_kernels
 
         restart_with_better_kernels()
         keep_freed_memory()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape
+from hloexec.core.lifetimes import remembered
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import Opcode
-from hloexec.ops.remembering import remembered
 
 
 @remembered

@@ -14,7 +14,7 @@ from hloexec.cli import allocator
 
 PROGRAM = """
 import numpy as np, resource
-from hloexec.cli.allocator import keep_freed_memory
+from hloexec.cli.process import keep_freed_memory
 {first}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -55,7 +55,7 @@ def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
 SUM_OF_A_BROADCAST = """
 import numpy as np, resource
 import hloexec
-from hloexec.cli.allocator import keep_freed_memory
+from hloexec.cli.process import keep_freed_memory
 if {keeps}:
     keep_freed_memory()
 module = hloexec.parse('''HloModule m
@@ -105,7 +105,7 @@ def test_a_sum_takes_no_more_pages_where_memory_is_kept() -> None:
 
 HUGE_PAGES = """
 import hloexec
-from hloexec.cli.allocator import keep_freed_memory
+from hloexec.cli.process import keep_freed_memory
 keep_freed_memory()
 module = hloexec.parse('''HloModule m
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli.kernels import _processor_flags
+from hloexec.cli.process import _processor_flags
 from hloexec.core.openblas import openblas_kernels
 from tests.golden.modules import modules
 

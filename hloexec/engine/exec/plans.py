@@ -14,13 +14,13 @@ import attrs
 from hloexec.core.arguments import byte_count, named_computation, require_flags, require_module, wrong
 from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Module
+from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import define
 from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import Plan
 from hloexec.ops.library_calls.registry import find_custom_call
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.remembering import remembered
 
 
 @define(eq=False)

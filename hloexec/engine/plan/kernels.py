@@ -1,7 +1,8 @@
 """Kernels of steps, and the slots that they read and write.
 
 Plans hold only arrays and tokens: a tuple is a tree of the slots of its leaves. Nothing recurses into one, because
-tuples may be nested deeply. Optimized modules mix float widths: a value of one width where another is declared is converted.
+tuples may be nested deeply. Optimized modules mix float widths: a value of one width is converted where another is
+declared.
 
 A kernel is a function from operand arrays to the result, together with the facts from which it was made, so that passes
 and called computations can derive others from it. Most are those of an opcode or a library call

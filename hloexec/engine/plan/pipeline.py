@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hloexec.core.structs import frozen
-from hloexec.engine.plan.liveness import with_lifetimes
+from hloexec.engine.plan.memory import with_lifetimes
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.steps import Invocation, Plan, While

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.arrays import as_array, is_foreign
-from hloexec.core.collection import collection_paused
 from hloexec.core.dtypes import ElementType
 from hloexec.core.errors import InputError, ResourceError, UnsupportedError, warn
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.lifetimes import collection_paused
 from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.wording import byte_text
 from hloexec.engine.devices.transfers import HostTransfer

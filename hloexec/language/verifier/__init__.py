@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hloexec.core.arguments import require_flags, require_module
-from hloexec.core.collection import collection_paused
 from hloexec.core.errors import HloError
 from hloexec.core.ir import Module
-from hloexec.language.verifier.report import Note, Report
+from hloexec.core.lifetimes import collection_paused
 from hloexec.language.verifier.shapes import check_shapes
-from hloexec.language.verifier.structure import check_calls, check_computation, check_computation_names
+from hloexec.language.verifier.structure import Note, Report, check_calls, check_computation, check_computation_names
 
 __all__ = ["Note", "explained", "verify"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from hloexec.core.ir import Shape, TupleShape, part_at
 from hloexec.core.wording import braced
-from hloexec.language.verifier.report import Report
 from hloexec.language.verifier.shapes import agree
+from hloexec.language.verifier.structure import Report
 from hloexec.ops.registry import ProgramShape
 
 

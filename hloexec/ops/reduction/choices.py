@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, widen
 from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Callee
-from hloexec.ops.remembering import remembered
 from hloexec.ops.signatures import called
 from hloexec.ops.threads import in_blocks
 

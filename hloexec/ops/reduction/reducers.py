@@ -11,8 +11,8 @@ import attrs
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.core.ir import ArrayShape, Computation, Instruction
+from hloexec.core.lifetimes import remembered
 from hloexec.ops.control.annotations import is_annotation
-from hloexec.ops.remembering import remembered
 
 _ACTIONS = {
     "add": 2,

@@ -17,13 +17,13 @@ import numpy as np
 
 from hloexec.core.dtypes import Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal
+from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
-from hloexec.ops.remembering import remembered
 
 _MOST_ATOMS = 5
 _OUTCOMES = (-1, 0, 1)

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.engine.plan.kernels import Kernel, Leaf
-from hloexec.engine.plan.liveness import with_lifetimes
+from hloexec.engine.plan.memory import with_lifetimes
 from hloexec.engine.plan.steps import Plan, Scope, Step, While, placed_in
 
 _HOISTED_BYTES = 1 << 20

@@ -17,6 +17,7 @@ import numpy as np
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
+from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.plan.callee import PlanCallee
@@ -28,7 +29,6 @@ from hloexec.engine.plan.steps import Plan
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS, CustomCall, find_custom_call
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Callee, Opcode, Role, find_opcode
-from hloexec.ops.remembering import remembered
 from hloexec.ops.rounding import Rounding
 
 

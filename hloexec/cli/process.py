@@ -1,4 +1,7 @@
-"""Choosing BLAS kernels that match the processor.
+"""How the process of a command is set up: it keeps freed memory, and has BLAS kernels that match the processor.
+
+A run allocates and frees many large arrays. By default the C library maps each of them anew and unmaps it when it is
+freed, and the system clears every page again: that takes as long as computing with it.
 
 NumPy's BLAS chooses its kernels once, when it is loaded, by the processor's model. For unknown models it uses Haswell
 kernels even if the processor has AVX-512, at half the speed. `OPENBLAS_CORETYPE` overrides the choice, but only before
@@ -7,11 +10,31 @@ NumPy is loaded, so the command restarts itself with it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
 
 from hloexec.core.openblas import openblas_kernels
+
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+"""Options of glibc's mallopt."""
+
+
+def keep_freed_memory() -> None:
+    """Reuse the memory of freed arrays for later ones, until the process ends.
+
+    Does nothing if the C library is not glibc, or if the user has set its options.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for option, value in ((_TRIM_THRESHOLD, -1), (_MMAP_MAX, 0), (_ARENA_MAX, 1)):
+        mallopt(option, value)
+
 
 _VARIABLE = "OPENBLAS_CORETYPE"
 _WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})
