@@ -1,4 +1,7 @@
-"""Loading a module and its inputs as the command-line options say."""
+"""Loading a module and its inputs as the command-line options say.
+
+Snapshots in commands: a module with the inputs and the result of an execution.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,22 @@ if TYPE_CHECKING:
     from hloexec.core.values import Value
     from hloexec.engine.devices.topology import Topology
     from hloexec.language.interop import Snapshot
+
+
+def recorded_inputs(
+    snapshot: Snapshot, computation: Computation, given: Mapping[int, Value], count: int
+) -> list[list[Value]]:
+    """The recorded inputs, for all devices or for each of `count`, with the `given` values replacing theirs."""
+    recorded = snapshot.inputs_per_device
+    if len(recorded) not in (1, count):
+        raise InputError(f"the snapshot has the inputs of {len(recorded)} devices, but the module runs on {count}")
+    for values in recorded:
+        if len(values) != len(computation.parameters):
+            raise InputError(
+                f"the snapshot has {len(values)} inputs, but {computation.name} has {len(computation.parameters)} "
+                f"parameters; --random-inputs generates others"
+            )
+    return [[given.get(number, value) for number, value in enumerate(values)] for values in recorded]
 
 
 @frozen(eq=False)
@@ -88,7 +107,7 @@ def _values_and_result(
     snapshot: Snapshot, topology: Topology, given: RunOptions
 ) -> tuple[list[list[Value]], Value | None]:
     """The inputs, and a snapshot's result for them."""
-    from hloexec.cli.inputs.snapshots import recorded_inputs
+    from hloexec.cli.inputs.loading import recorded_inputs
 
     entry = snapshot.module.entry
     if not snapshot.inputs_per_device or given.different_inputs or given.inputs:

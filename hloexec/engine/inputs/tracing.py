@@ -15,8 +15,7 @@ import attrs
 
 from hloexec.core.dtypes import element_type
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
-from hloexec.engine.inputs.bounds import Scope, leaf_count
-from hloexec.engine.inputs.columns import on_columns
+from hloexec.engine.inputs.bounds import Scope, leaf_count, on_columns
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.intervals import ANYTHING, WHOLE, Bounds, Demand, Demanded, Use
 from hloexec.ops.operations import forwarded_names, is_elementwise, traits_of

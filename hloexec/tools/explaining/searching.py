@@ -1,5 +1,20 @@
 """The search: each policy for the whole module, then for parts of it, then several at once. Only a run under the policy
-that comes out decides whether it explains what is expected."""
+that comes out decides whether it explains what is expected.
+
+Which instructions may have another policy besides the best one: those of which rounding hides what it changes.
+
+What explains the values says little of an instruction on which a policy has a small effect. So each instruction gets
+each policy on top of the best one, a run each. If that explains the values as well, and they do not exclude it, they
+cannot tell. Where it changes no bit, there is nothing to tell.
+
+Whether what is expected is within reach: a look at it before the long search for policies of instructions.
+
+Policies of some instructions move an element about as far as the policies of the whole module do, or less: effects add
+up or cancel one another. As they may cancel, this does not hold for each element, but for most of many. So where most
+elements that are off are several times further off than all policies together move them, no choice of instructions
+explains them, and none has to be tried. Nor does any explain a NaN or an infinity where all of these policies give a
+number, or the other way round.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +24,87 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
+from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
 from hloexec.tools.explaining.choosing import chosen
 from hloexec.tools.explaining.findings import Explained, Trial, Untold
-from hloexec.tools.explaining.hiding import hidden
 from hloexec.tools.explaining.joining import further, joint
-from hloexec.tools.explaining.reaching import is_out_of_reach
 from hloexec.tools.explaining.telling import all_untold, told
 from hloexec.tools.explaining.trying import OutOfTimeError, Trials
-from hloexec.tools.explaining.units import single_units, spelled
+from hloexec.tools.explaining.units import groups_of, single_units, spelled
+from hloexec.tools.explaining.values import same
+
+_MOST_CHOICES = 64
+"""Choices that are looked at: where there are more, neighbours of one opcode share one."""
+
+
+def hidden(module: Module, trials: Trials, best: Trial, policies: Sequence[NumericsPolicy]) -> tuple[Untold, ...]:
+    """The instructions that may have one of the policies besides those that the best one gives them."""
+    if best.equal_share == 1.0:
+        return ()
+    chosen, start = best.policy.chosen_parts, spelled(module, best.policy)
+    parts = [policy for policy in policies if not policy.is_mode and policy not in chosen]
+    found = []
+    for part, names in _choices(module, parts, start):
+        policy = mixed(start, part, names)
+        if policy is None or not trials.may_go_on():
+            continue
+        result = trials.result(policy)
+        if result is None or same(result, trials.leaves_of(best.policy)):
+            continue
+        if trials.is_near(policy, best) and not trials.is_excluded(policy, best):
+            found += [Untold(name, part.name) for name in names]
+    return tuple(found)
+
+
+def _choices(
+    module: Module, parts: Sequence[NumericsPolicy], base: NumericsPolicy
+) -> Iterator[tuple[NumericsPolicy, tuple[str, ...]]]:
+    """Each policy with each of the instructions that it is about and that have none that contradicts it."""
+    groups = [(part, group) for part in parts for group in groups_of(module, part, base)]
+    count = max(1, _MOST_CHOICES // max(1, len(groups)))
+    for part, group in groups:
+        for piece in group.parts(count):
+            yield part, piece.names
+
+
+_TIMES = 4.0
+"""Half of the elements that are off are so much further off than policies move them. Of two normal numbers of one size,
+the ratio is so large once in six times; of sixteen elements, half are so by chance once in a thousand times."""
+_FEW = 16
+_OFF = 8.0
+"""An element is off if it is by so many times what rounding does to it."""
+
+
+def is_out_of_reach(trials: Trials, nearest: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> bool:
+    """Whether what is expected is too far from the nearest policy of the whole module; `policies` are all of these."""
+    results = [result for policy in policies if (result := trials.result(policy)) is not None]
+    if any(
+        _is_number_elsewhere(array, [result[label] for result in results]) for label, array in trials.expected.items()
+    ):
+        return True
+    scale, theirs = trials.scale_of(nearest), trials.leaves_of(nearest)
+    distances = np.abs(scale.vector(trials.expected, theirs))
+    is_off = distances > _OFF
+    if np.count_nonzero(is_off) < _FEW:
+        return False
+    reach = np.ones(distances.size)
+    for ours in results:
+        reach += np.abs(scale.vector(ours, theirs))
+    return bool(np.median(distances[is_off] / reach[is_off]) > _TIMES)
+
+
+def _is_number_elsewhere(expected: Array, results: Sequence[Array]) -> bool:
+    """Whether some element is a number where none of the results has one, or the other way round."""
+    if not element_type_of(expected.dtype).is_inexact:
+        return False
+    differs = [np.isfinite(wide(expected)) != np.isfinite(wide(result)) for result in results]
+    return bool(np.logical_and.reduce(differs).any())
+
 
 _ERRORS = 4.0
 """An effect is told from none, or from all of it, if it is so many times its error away."""

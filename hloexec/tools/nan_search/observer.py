@@ -22,7 +22,7 @@ from hloexec.tools.nan_search.findings import Element, Finding, NanInput, NanSea
 from hloexec.tools.nan_search.history import History, Leaf, ResultLeaf, path_of
 from hloexec.tools.nan_search.magnitudes import Range, range_of
 from hloexec.tools.nan_search.symptoms import Symptom, bad_numbers, losses, nan_count, nan_of_constants
-from hloexec.tools.tracing.known import KnownArrays
+from hloexec.tools.tracing.recording import KnownArrays
 
 _NO_CAUSES: frozenset[int] = frozenset()
 

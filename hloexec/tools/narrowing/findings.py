@@ -42,7 +42,7 @@ class Deviation:
     original: float | int | complex | bool
     changed: float | int | complex | bool
     error: float
-    """Relative, as `narrowing.errors` defines it."""
+    """Relative, as `narrowing.measuring` defines it."""
     tolerance: float
 
     @property

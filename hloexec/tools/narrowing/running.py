@@ -26,8 +26,7 @@ from hloexec.tools.narrowing.measuring import Measurer, Ranges, Reference
 from hloexec.tools.narrowing.rewriting import rewritten
 from hloexec.tools.narrowing.search import Search
 from hloexec.tools.narrowing.settings import Settings, nothing_carried, require_candidates, tolerances_of
-from hloexec.tools.narrowing.supply import Supply
-from hloexec.tools.narrowing.verification import Verification
+from hloexec.tools.narrowing.verification import Supply, Verification
 
 _MARGIN = 0.25
 _SLACK = 4
@@ -61,7 +60,7 @@ def narrow(
     what that allows. `kinds` restricts the search to `contraction` or `elementwise`.
 
     `tolerance` bounds the error of every element of every output, relative to the element or, for a small one, to the
-    median magnitude in its array (`narrowing.errors`); integers must stay the same. `output_tolerances` has
+    median magnitude in its array (`narrowing.measuring`); integers must stay the same. `output_tolerances` has
     others by the outputs' labels (`value`, `0`, `1.2`, as `hloexec.compare` has them), and `only_outputs` are the
     only ones that are held to any. No number within the range of the original's type may leave that of the narrow type.
 
@@ -74,7 +73,7 @@ def narrow(
     `margin` times the tolerances on all of these: a quarter by default, and all where none is held back. In the end,
     the module that was found runs on `held_back` inputs that the search has not seen (of a list, the last third), and
     has to stay within the root of `margin` times the tolerances there; of 20 and more, what they say of others
-    (`narrowing.limits`) must be that 999 of 1000 are within the tolerances, with 95 % confidence, if the
+    (`narrowing.verification`) must be that 999 of 1000 are within the tolerances, with 95 % confidence, if the
     logarithms of their errors are normal. Else the search takes back what was accepted last. Whatever the distribution,
     a module that stays within them on n inputs leaves them on fewer than 3 of n, with 95 % confidence. `max_trials` is
     the number of modules that are tried before that.

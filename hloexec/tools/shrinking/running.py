@@ -1,21 +1,29 @@
-"""`hloexec.shrink`: the same module with smaller dimensions, so that it runs in less memory and time."""
+"""`hloexec.shrink`: the same module with smaller dimensions, so that it runs in less memory and time.
+
+The trip counts that loops state, where their bounds have changed.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf, log2
 
+import attrs
 import numpy as np
 
 from hloexec.analysis.buffers.running import run_estimate
+from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, wrong
 from hloexec.core.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
-from hloexec.core.ir import Literal, Module
+from hloexec.core.ir import Computation, Instruction, Literal, Module
 from hloexec.core.structs import frozen
 from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
 from hloexec.language.verifier import verify
+from hloexec.ops.costs import trip_count_of
+from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
@@ -23,11 +31,45 @@ from hloexec.tools.shrinking.estimating import Workload
 from hloexec.tools.shrinking.factors import factors_for
 from hloexec.tools.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
 from hloexec.tools.shrinking.grouping import Group, Groups, groups_of
-from hloexec.tools.shrinking.loops import with_trip_counts
 from hloexec.tools.shrinking.positions import ConstantChange, constants_for, tie_positions
 from hloexec.tools.shrinking.rewriting import rewritten
 from hloexec.tools.shrinking.solving import Demand, Sizing, Solver
 from hloexec.tools.shrinking.sums import Sums
+
+_COUNT = re.compile(r'("known(?:_trip_c|TripC)ount"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+)')
+
+
+def with_trip_counts(before: Module, after: Module) -> Module:
+    """The module with the trip counts that its loops have now, where they were stated and follow from constants."""
+    return attrs.evolve(
+        after, computations=tuple(_restated(before, after, computation) for computation in after.computations)
+    )
+
+
+def _restated(before: Module, after: Module, computation: Computation) -> Computation:
+    changes = {}
+    for instruction in computation.instructions:
+        if role_of(instruction) is not Role.WHILE or trip_count_of(instruction) is None:
+            continue
+        counts = [
+            loop_trips(module, module.by_name[computation.name], _without_count(instruction))
+            for module in (before, after)
+        ]
+        if None not in counts and counts[0] == trip_count_of(instruction) and counts[0] != counts[1]:
+            changes[instruction.name] = _with_count(instruction, counts[1] or 0)
+    if not changes:
+        return computation
+    found = tuple(changes.get(instruction.name, instruction) for instruction in computation.instructions)
+    return attrs.evolve(computation, instructions=found)
+
+
+def _without_count(loop: Instruction) -> Instruction:
+    return attrs.evolve(loop, backend_config=None)
+
+
+def _with_count(loop: Instruction, count: int) -> Instruction:
+    return attrs.evolve(loop, backend_config=_COUNT.sub(rf"\g<1>{count}", loop.backend_config or ""))
+
 
 DEFAULT_BYTES = 2 << 30
 _MOST_FLOPS = 10**13

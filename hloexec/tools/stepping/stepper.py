@@ -1,11 +1,18 @@
-"""`step`: a run that stands still where it is told to, whose values can be looked at and replaced there."""
+"""`step`: a run that stands still where it is told to, whose values can be looked at and replaced there.
+
+Names of instructions as people type them, and those that come near a wrong one.
+
+Replacing values of a run: which instruction's value can be replaced where the run stands still, and by what.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
+
+import numpy as np
 
 from hloexec.core.arguments import (
     byte_count,
@@ -17,21 +24,97 @@ from hloexec.core.arguments import (
     texts,
 )
 from hloexec.core.errors import HloError, InputError
-from hloexec.core.ir import Instruction, Module
-from hloexec.core.values import Described, Inputs, Value
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.values import Described, Inputs, Value, flat
+from hloexec.core.wording import suggestion
 from hloexec.engine.devices.topology import topology_of
+from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.exec.observers import UNREPLACEABLE, Event, Observer
 from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import run_devices
+from hloexec.engine.inputs import value_of
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.stepping.breakpoints import Breakpoint, made
 from hloexec.tools.stepping.controlling import Going, RunController
-from hloexec.tools.stepping.names import found_instruction
-from hloexec.tools.stepping.replacing import replaceable, require_same_arrays, value_for
+from hloexec.tools.stepping.kept import Kept
 from hloexec.tools.stepping.stops import Level, Stop
 from hloexec.tools.stepping.targets import Targets
 from hloexec.tools.stepping.worker import Worker
+
+
+def near_name(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence that asks for a name which comes near; nothing where none does."""
+    return suggestion(name, dict.fromkeys(known), text="%{}".format)
+
+
+def found_instruction(computation: Computation, name: str, others: Iterable[Computation]) -> Instruction:
+    """The instruction of a computation; InputError where there is none, which says which of the others has it."""
+    own = name.removeprefix("%")
+    found = computation.by_name.get(own)
+    if found is None:
+        elsewhere = next((other.name for other in others if own in other.by_name), None)
+        hint = near_name(own, computation.by_name) if elsewhere is None else f"; {elsewhere} has one"
+        raise InputError(f"{computation.name} has no instruction %{own}{hint}")
+    return found
+
+
+def replaceable(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> Instruction:
+    """The instruction of a name: the one that the run stands still after, or one that is to run.
+
+    InputError where there is none, it has run or failed, or several of the name are to run.
+    """
+    here = None if stop is None else stop.instruction
+    if stop is None or here is None or name not in (here.name, f"{stop.place.computation.name}/{here.name}"):
+        return _to_come(name, targets, stop, kept)
+    if stop.error is not None:
+        raise InputError(f"%{here.name} has failed; restart, and set one of its operands before it runs")
+    return here
+
+
+def _to_come(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> Instruction:
+    computation, _, own = name.rpartition("/")
+    found = [(home, each) for home, each in targets.instructions if each.name == own and computation in ("", home.name)]
+    if not found:
+        known = [each.name for _, each in targets.instructions]
+        raise InputError(f"{targets.module.name} has no instruction %{name} that runs{near_name(own, known)}")
+    if len(found) > 1:
+        homes = ", ".join(f"{home.name}/{own}" for home, _ in found)
+        raise InputError(f"there are several instructions %{own}; say which of {homes}")
+    ((home, instruction),) = found
+    if stop is not None and any(
+        level.computation is home and kept.of(level.activation, own, stop.devices[0]) is not None
+        for level in stop.levels
+    ):
+        raise InputError(
+            f"%{own} has run, and others may have used its value; restart, break at {own} and set it there"
+        )
+    return instruction
+
+
+def value_for(instruction: Instruction, value: object) -> Value:
+    """A value of an instruction's shape, a copy; a Python number becomes an array full of it.
+
+    InputError where the value is of another shape or element type.
+    """
+    what = f"the value for %{instruction.name}"
+    shape = instruction.shape
+    if isinstance(value, (bool, int, float, complex)) and isinstance(shape, ArrayShape) and shape.rank:
+        (scalar,) = value_leaves(value, ArrayShape(shape.element_type, ()), what)
+        value = np.broadcast_to(scalar, shape.dimensions)
+    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in value_leaves(value, shape, what)]
+    return value_of(shape, lambda number, _: leaves[number])
+
+
+def require_same_arrays(instruction: Instruction, before: Value, after: Value) -> None:
+    """InputError where an array has another size or type than the one that it replaces: extents may be dynamic."""
+    for ours, theirs in zip(flat(before), flat(after), strict=True):
+        if isinstance(ours, np.ndarray) and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+            raise InputError(
+                f"%{instruction.name} is {ours.dtype}{list(ours.shape)} in this run, but {theirs.dtype}"
+                f"{list(theirs.shape)} was given"
+            )
+
 
 _KEPT = "1G"
 

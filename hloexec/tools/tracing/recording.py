@@ -1,13 +1,21 @@
-"""The observer that writes a trace, event by event; its memory use does not grow with the values."""
+"""The observer that writes a trace, event by event; its memory use does not grow with the values.
+
+Caching what has been computed for arrays that occur repeatedly.
+
+The same array object passes through parameters, tuples, fusions and loops, each of which is an event of its own. In an
+observed run, no array that an observer has seen is overwritten, so cached results stay valid.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import attrs
 import numpy as np
@@ -22,8 +30,30 @@ from hloexec.engine.exec.observers import Event
 from hloexec.language.literals.npz import encode
 from hloexec.language.origins import source_text
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.tracing.known import KnownArrays
 from hloexec.tools.tracing.selection import Selection
+
+_T = TypeVar("_T")
+
+
+class KnownArrays(Generic[_T]):
+    """The latest results of a function of arrays, by the array's identity; no array is kept alive."""
+
+    def __init__(self, function: Callable[[Array], _T], most: int = 4096) -> None:
+        self._function = function
+        self._most = most
+        self._results: OrderedDict[int, tuple[weakref.ref[Array], _T]] = OrderedDict()
+
+    def __call__(self, array: Array) -> _T:
+        known = self._results.get(id(array))
+        if known is not None and known[0]() is array:
+            self._results.move_to_end(id(array))
+            return known[1]
+        result = self._function(array)
+        self._results[id(array)] = (weakref.ref(array), result)
+        if len(self._results) > self._most:
+            self._results.popitem(last=False)
+        return result
+
 
 VERSION = 1
 """Of the format."""

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.ops.blas import matmul
 from hloexec.ops.contraction import small_products
-from hloexec.ops.contraction.small_products import small_product
+from hloexec.ops.contraction.dot import small_product
 
 SIZES = [((3, 4), (4, 5)), ((4, 4), (4, 4)), ((6,), (6, 3)), ((5, 6), (6,)), ((7,), (7,)), ((31, 33), (33, 17))]
 

@@ -329,7 +329,7 @@ class _Inputs:
     def values(self, snapshot: Snapshot, chosen: Computation, topology: Topology, *, verify: bool) -> list[list[Value]]:
         """One list for all devices, or one for each."""
         import hloexec
-        from hloexec.cli.inputs.snapshots import recorded_inputs
+        from hloexec.cli.inputs.loading import recorded_inputs
 
         given = self.given
         if self.global_file is not None:
