@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 
-from hloexec.core.errors import (
+from hloexec.core.version import __version__
+from hloexec.errors import (
     DeadlockError,
     EvaluationError,
     HloError,
@@ -25,7 +26,6 @@ from hloexec.core.errors import (
     UnsupportedError,
     VerificationError,
 )
-from hloexec.core.version import __version__
 
 TYPE_CHECKING = False  # importing it from typing would take most of the time of `import hloexec`
 if TYPE_CHECKING:

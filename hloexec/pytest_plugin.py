@@ -71,7 +71,7 @@ class GoldenItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run it again, and compare."""
-        from hloexec.core.errors import HloError
+        from hloexec.errors import HloError
         from hloexec.tools.golden import check_golden, update_golden
 
         folder = self.path
@@ -146,7 +146,7 @@ class GoldenFixture:
         on `inputs` (see `hloexec.Inputs`), or on random ones by `seed`.
         """
         __tracebackhide__ = True
-        from hloexec.core.errors import HloError
+        from hloexec.errors import HloError
         from hloexec.tools.golden import check_golden, record_golden
 
         folder = self.folder(name)
@@ -207,7 +207,7 @@ def hlo_golden(request: pytest.FixtureRequest) -> GoldenFixture:
 
 def _is_of(folder: Path, module: Module) -> bool:
     """Whether a golden holds the text of this module; not where it cannot be read."""
-    from hloexec.core.errors import HloError
+    from hloexec.errors import HloError
     from hloexec.tools.golden.folder import module_text, read_golden, text_hash
 
     try:
@@ -218,7 +218,7 @@ def _is_of(folder: Path, module: Module) -> bool:
 
 def _is_own(folder: Path) -> bool:
     """Whether hloexec computed a golden's result, or cannot read whose it is."""
-    from hloexec.core.errors import HloError
+    from hloexec.errors import HloError
     from hloexec.tools.golden.folder import OURS, read_golden
 
     try:
@@ -239,7 +239,7 @@ def _other_options(golden: Golden, given: dict[str, Any]) -> str:
 
 def _other_inputs(golden: Golden, module: Module, inputs: Inputs) -> str:
     """That a golden holds other inputs than a test gives, as a sentence; empty where it holds these."""
-    from hloexec.core.errors import HloError
+    from hloexec.errors import HloError
     from hloexec.tools.golden.checking import holds_inputs
 
     try:

@@ -123,7 +123,7 @@ _NEEDED_FOR = {
 @contextmanager
 def _skipped_without_packages() -> Iterator[None]:
     """Skips what ends because a package is not installed, unless hloexec itself imports it without saying so."""
-    from hloexec.core.errors import UnsupportedError
+    from hloexec.errors import UnsupportedError
 
     try:
         yield

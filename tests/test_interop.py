@@ -21,8 +21,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.core.errors import HloError, InputError, UnsupportedError
 from hloexec.core.values import TOKEN
+from hloexec.errors import HloError, InputError, UnsupportedError
 from hloexec.language.interop import load_bytes, load_recorded
 from hloexec.language.interop.literals import literal_value
 from hloexec.language.interop.lowering import from_jax

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloWarning, InputError, ParseError
+from hloexec.errors import HloWarning, InputError, ParseError
 from hloexec.language.interop import load_bytes
 
 jax = pytest.importorskip("jax")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.core.errors import HloError, HloWarning, InputError, UnsupportedError
+from hloexec.errors import HloError, HloWarning, InputError, UnsupportedError
 from hloexec.language.interop import load_bytes
 from hloexec.language.interop.exports import is_export, read_export
 from tests.drawing import examples

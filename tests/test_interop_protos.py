@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.core.errors import HloError, HloWarning, InputError
+from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.language.interop import load_bytes, load_recorded
 from tests.drawing import examples
 from tests.test_interop import field, shape, varint

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type
-from hloexec.core.errors import LiteralError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import TOKEN, Value
+from hloexec.errors import LiteralError
 from hloexec.language import literals
 from tests.drawing import examples
 

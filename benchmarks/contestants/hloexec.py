@@ -14,8 +14,7 @@ from benchmarks.contestants.serving import Answers, Stages, peak_growth, per_dev
 
 
 def main(module_path: str, inputs_path: str, devices: int) -> None:
-    from hloexec.cli.process import keep_freed_memory
-    from hloexec.cli.process import restart_with_better_kernels
+    from hloexec.cli.process import keep_freed_memory, restart_with_better_kernels
 
     restart_with_better_kernels()
     keep_freed_memory()

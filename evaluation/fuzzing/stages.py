@@ -11,10 +11,10 @@ import numpy as np
 
 import hloexec
 from hloexec.cli import main
-from hloexec.core.errors import HloError, HloWarning, OptimizationWarning, ParseError
 from hloexec.core.ir import Module
 from hloexec.core.values import flat
 from hloexec.engine.exec import plan_of
+from hloexec.errors import HloError, HloWarning, OptimizationWarning, ParseError
 
 _LIMITS = {"memory_limit": "1G", "max_iterations": 300, "timeout": 60.0, "unknown": "zeros"}
 _MOST_INPUT_BYTES = 1 << 27

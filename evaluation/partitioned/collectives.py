@@ -25,8 +25,8 @@ from evaluation.partitioned.faults import LOOKED_THROUGH
 from evaluation.partitioned.misplacing import Misplaced, misplaced
 from evaluation.partitioned.programs import PROGRAMS, arguments_of, module_of, write_programs
 from evaluation.processes import Record
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Module
+from hloexec.errors import HloError
 from hloexec.tools.diffing import Finding
 
 _LARGEST_REGION = 5

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from evaluation.partitioned.faults import regrouped
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape
+from hloexec.errors import HloError
 from hloexec.language.verifier import verify
 from hloexec.ops.operations import exchanges
 from hloexec.ops.registry import OPCODES, find_opcode

@@ -25,8 +25,8 @@ import click
 
 from hloexec.cli.help import HelpContext, HelpGroup
 from hloexec.cli.problems import Warnings, as_options, discard_output, echo_error, kind_of, show_problem, wants_json
-from hloexec.core.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 from hloexec.core.version import __version__
+from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]
 

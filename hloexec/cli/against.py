@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.analysis.numerics.comparison import Comparison

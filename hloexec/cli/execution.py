@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hloexec.core.errors import InputError
 from hloexec.core.structs import frozen
 from hloexec.core.wording import on_devices, quoted, suggestion
+from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module

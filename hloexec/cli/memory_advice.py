@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hloexec.core.errors import HloError, ResourceError
+from hloexec.errors import HloError, ResourceError
 
 if TYPE_CHECKING:
     from hloexec.cli.run_options import RunOptions

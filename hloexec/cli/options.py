@@ -89,7 +89,7 @@ def output_option(text: str) -> Callable[[_Function], _Function]:
 
 def named_policy(name: str, option: str = "--numerics", hint: str = "") -> NumericsPolicy:
     """The numerics policy that an option names; click.BadParameter, with a hint, where there is none."""
-    from hloexec.core.errors import UnsupportedError
+    from hloexec.errors import UnsupportedError
     from hloexec.ops.policies.policy import numerics_policy
 
     try:
@@ -109,8 +109,8 @@ def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] |
 
 def write_text(path: str, text: str) -> None:
     """Write the file of an option, all of it or nothing; InputError where it cannot be written."""
-    from hloexec.core.errors import os_errors_named
     from hloexec.core.files import open_atomically
+    from hloexec.errors import os_errors_named
 
     with os_errors_named(f"write {path!r}"), open_atomically(path) as file:
         file.write(text.encode())
@@ -120,7 +120,7 @@ def write_text(path: str, text: str) -> None:
 def printed_if_unwritable(text: str, as_json: bool) -> Iterator[None]:
     """Where what a long search has found cannot be written within, it is printed, and not lost; but for --json, whose
     output is one record."""
-    from hloexec.core.errors import InputError
+    from hloexec.errors import InputError
 
     try:
         yield
@@ -137,7 +137,7 @@ class ByteCount(_IntType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from hloexec.core.arguments import byte_count
-        from hloexec.core.errors import InputError
+        from hloexec.errors import InputError
 
         try:
             return byte_count("it", value)

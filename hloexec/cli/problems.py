@@ -12,7 +12,7 @@ from typing import TextIO
 import click
 
 from hloexec.cli.options import echo_json
-from hloexec.core.errors import HloError, HloWarning, printable
+from hloexec.errors import HloError, HloWarning, printable
 
 _ARGUMENTS = (
     "atol check_error computation contraction_length depth elided iteration max_iterations memory_limit numerics "

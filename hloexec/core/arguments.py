@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Module
 from hloexec.core.ir.parameter_names import ParameterNames
 from hloexec.core.wording import listing, natural_number, quoted, suggestion
+from hloexec.errors import InputError
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _BYTES = re.compile(r"(\d{1,19}(?:\.\d{1,19})?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.values import Array, rebuilt
+from hloexec.errors import InputError
 
 _OWN = (np.ndarray, np.memmap)
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6

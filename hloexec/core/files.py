@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from hloexec.core.errors import InputError, ResourceError, os_errors_named
 from hloexec.core.wording import byte_text
+from hloexec.errors import InputError, ResourceError, os_errors_named
 
 _ABANDONED_SECONDS = 3600
 """What another machine writes to the same disk is younger."""

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.arrays import is_foreign
-from hloexec.core.errors import InputError
 from hloexec.core.values import Token
+from hloexec.errors import InputError
 
 _DEEPEST = 1000
 _LEAVES = (np.generic, Token, bool, int, float, complex, str, bytes)

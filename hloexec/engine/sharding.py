@@ -16,7 +16,6 @@ import numpy as np
 
 from hloexec.core.arguments import require_module, wrong
 from hloexec.core.arrays import as_value
-from hloexec.core.errors import InputError, ParseError, UnsupportedError
 from hloexec.core.ir import (
     ArrayShape,
     BufferShape,
@@ -36,6 +35,7 @@ from hloexec.engine.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import inputs_by_device, require_inputs
 from hloexec.engine.plan.kernels import fits
+from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.language.text.attributes.printing import sharding as sharding_text
 from hloexec.language.text.attributes.shardings import parse_sharding
 from hloexec.language.text.attributes.shardy import meshes_of, parse_shardings

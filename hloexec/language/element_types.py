@@ -6,9 +6,9 @@ There is no separate list, which could only contradict the shape rules.
 from __future__ import annotations
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.lifetimes import remembered
+from hloexec.errors import HloError
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import Opcode
 

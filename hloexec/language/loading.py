@@ -7,9 +7,9 @@ import re
 import sys
 
 from hloexec.core.arguments import require_flags, require_path
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.files import opened
 from hloexec.core.ir import Module
+from hloexec.errors import InputError, os_errors_named
 from hloexec.language.interop import Snapshot, load_bytes, load_recorded
 from hloexec.language.interop.content import read_limited, unpacked
 

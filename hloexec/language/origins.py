@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Computation, Instruction, Module, StackFrames
 from hloexec.core.structs import frozen
 from hloexec.core.wording import truncated
+from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 
 _LINE_LENGTH = 400

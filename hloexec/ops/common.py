@@ -13,10 +13,10 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from hloexec.core.dtypes import DType, ElementType, Kind, element_type_of
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.values import Array
 from hloexec.core.wording import braced
+from hloexec.errors import ShapeError
 
 
 def require(condition: bool, message: str) -> None:

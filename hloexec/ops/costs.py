@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hloexec.core.errors import UnsupportedError, warn
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.wording import counted
+from hloexec.errors import UnsupportedError, warn
 from hloexec.ops.library_calls.backend_config import json_object
 from hloexec.ops.operations import operation_name, traits_of
 from hloexec.ops.rounding import Sums

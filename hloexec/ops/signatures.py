@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Computation, Shape, TupleShape, agree_in_arrays, parts_of
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError
 from hloexec.ops.common import array_shape, in_type, require
 from hloexec.ops.registry import Callee, ProgramShape
 

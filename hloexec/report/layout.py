@@ -12,8 +12,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from hloexec.core.errors import printable
 from hloexec.core.structs import frozen
+from hloexec.errors import printable
 from hloexec.report.units import count_text
 
 _PLAIN_WIDTH = 240

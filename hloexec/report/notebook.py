@@ -15,8 +15,8 @@ from rich.console import Console, RenderableType
 
 from hloexec.analysis.buffers import MemoryComparison, MemoryUsage
 from hloexec.analysis.numerics.comparison import Comparison
-from hloexec.core.errors import HloError, UnsupportedError
 from hloexec.core.ir import Module
+from hloexec.errors import HloError, UnsupportedError
 from hloexec.report.explaining.explanations import explanation_view
 from hloexec.report.explaining.nan_search import nan_view
 from hloexec.report.explaining.shadows import shadow_view

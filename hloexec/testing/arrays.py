@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from hloexec.core.arguments import require_flags, wrong
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.errors import InputError, ParseError, ResourceError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.precision import largest_number, least_number, part_type, smallest_normal
 from hloexec.core.structs import frozen
@@ -24,6 +23,7 @@ from hloexec.core.values import Array
 from hloexec.core.wording import byte_text
 from hloexec.engine.inputs.distributions import random_array
 from hloexec.engine.inputs.ranges import Range
+from hloexec.errors import InputError, ParseError, ResourceError
 from hloexec.language.text.shapes import parse_shape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.intervals import ANYTHING

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hloexec.core.arguments import require_integer, texts
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Module
+from hloexec.errors import InputError
 from hloexec.language.element_types import accepted_element_types
 from hloexec.language.text import parse
 from hloexec.ops import LATEST

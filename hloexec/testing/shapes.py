@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hloexec.core.arguments import described, listed, require_integer
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape
+from hloexec.errors import InputError
 
 _FIRST = ("f32", "s32", "pred", "bf16", "f64")
 ARRAY_TYPES = tuple(

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from hloexec.analysis.numerics.statistics import leaves
-from hloexec.core.errors import InputError, LiteralError, warn
 from hloexec.core.ir import ArrayShape, Module, leaf_shapes
 from hloexec.core.values import Array, Value, index_of, label_of
 from hloexec.core.wording import listing
+from hloexec.errors import InputError, LiteralError, warn
 from hloexec.language.literals.entries import entries, holds_values
 from hloexec.language.literals.pairing import are_numbered, pairings
 from hloexec.language.loading import load_with_values

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hloexec.core.errors import HloWarning, InputError, ParseError
 from hloexec.core.ir.buffer_assignment import BufferAssignment, Position, Use
+from hloexec.errors import HloWarning, InputError, ParseError
 from hloexec.language.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
 from hloexec.language.text.dumps.buffer_assignment_printer import format_buffer_assignment
 from tests.buffers.dumps import seed_dump, xla_dumps
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_said_at_its_place(was: str, becomes: str, place: tuple
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::hloexec.core.errors.HloWarning")
+@pytest.mark.filterwarnings("ignore::hloexec.errors.HloWarning")
 @settings(max_examples=examples(300), deadline=None)
 @given(start=st.integers(0, len(WHOLE)), length=st.integers(1, 60), put=st.text(max_size=4))
 def test_a_damaged_text_is_read_whole_or_refused_with_a_place(start: int, length: int, put: str) -> None:

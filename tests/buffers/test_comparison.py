@@ -7,7 +7,7 @@ import pytest
 
 import hloexec
 from hloexec.analysis.buffers import MemoryComparison, compare_memory, memory_usage
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 
 MODULE = """HloModule m, is_scheduled=true
 ENTRY e { p = f32[16] parameter(0)

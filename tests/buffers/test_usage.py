@@ -7,7 +7,7 @@ import pytest
 
 import hloexec
 from hloexec.analysis.buffers import MemoryUsage, memory_usage
-from hloexec.core.errors import VerificationError
+from hloexec.errors import VerificationError
 from tests.text.cases import ACCEPTED
 
 HEADER = "HloModule m, is_scheduled=true\n"

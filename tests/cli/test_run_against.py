@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.language import literals
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from tests.here import xla_here

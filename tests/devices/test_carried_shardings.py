@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 
 WHOLE = np.arange(8, dtype=np.int32).reshape(4, 2)
 ROWS = "{devices=[2,1]<=[2]}"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import VerificationError
 from hloexec.core.values import TOKEN
+from hloexec.errors import VerificationError
 from tests.text.building import ADD, op
 
 _X = [np.arange(8, dtype=np.float32).reshape(4, 2) * scale for scale in (1, 10)]

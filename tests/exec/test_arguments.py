@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 from tests.exec.programs import run_text
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloError
+from hloexec.errors import HloError
 from tests.text.building import module
 
 _STARTED = "((f32[4], f32[4]), f32[4], s32[])"

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.values import flat
 from hloexec.engine.exec import machine, ownership, plans
 from hloexec.engine.exec.code import compiling, loop_writer
 from hloexec.engine.exec.code.code import sources
 from hloexec.engine.exec.code.compiling import code_of
 from hloexec.engine.exec.statistics import Statistics
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops import registry
 from tests.drawing import examples
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import EvaluationError, InputError
 from hloexec.core.values import mapped
 from hloexec.engine.exec.observers import Attached
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.plan.kernels import Forward
 from hloexec.engine.plan.steps import inner_plans
+from hloexec.errors import EvaluationError, InputError
 from tests.plan.audit import Audit
 from tests.plan.random_programs import random_program
 from tests.plan.ways import Values, bits

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from hloexec.core.errors import EvaluationError, HloWarning, InputError, UnsupportedError
 from hloexec.engine.exec import plan_of, run, run_devices, unsupported
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.plan.memory import entry_peak_bytes
+from hloexec.errors import EvaluationError, HloWarning, InputError, UnsupportedError
 from tests.exec.programs import parsed, run_text
 
 X = np.arange(4, dtype=np.float32)

@@ -9,13 +9,13 @@ import attrs
 import numpy as np
 import pytest
 
-from hloexec.core.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.core.values import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.exec.machine import Machine
 from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
+from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.ops import registry
 from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
 from hloexec.ops.policies.policy import REFERENCE

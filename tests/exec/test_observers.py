@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import EvaluationError, InputError
 from hloexec.core.values import flat
 from hloexec.engine.exec import plan_of, run, showing, watching
 from hloexec.engine.exec.observers import attached
 from hloexec.engine.plan.regions.region import RegionKernel
+from hloexec.errors import EvaluationError, InputError
 from tests.exec.programs import COUNTING_LOOP, parsed
 from tests.plan.loops import loop
 from tests.plan.random_programs import random_program

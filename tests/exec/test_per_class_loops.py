@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.engine.exec.lockstep import per_class_loops
 from hloexec.engine.exec.statistics import Statistics
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops import registry
 from hloexec.ops.library_calls.user_calls import unregister_custom_call
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloError, HloWarning, InputError
+from hloexec.errors import HloError, HloWarning, InputError
 
 Layer = namedtuple("Layer", "w b")
 W, B, X, Y = (

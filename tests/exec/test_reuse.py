@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.core.errors import HloError
 from hloexec.core.values import flat
 from hloexec.engine.exec import machine, plan_of, run, run_devices, watching
 from hloexec.engine.exec.code import compiling
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.steps import While
+from hloexec.errors import HloError
 from tests.drawing import examples
 from tests.exec.programs import parsed
 from tests.text.cases import ACCEPTED

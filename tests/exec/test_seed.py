@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.core.errors import InputError
 from hloexec.core.values import flat
 from hloexec.engine.exec import run
+from hloexec.errors import InputError
 from tests.exec.programs import parsed
 
 DRAWING = """HloModule drawing

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 from hloexec.tools.extraction import slice_module, slice_of
 from tests.exec.programs import COUNTING_LOOP
 from tests.text.building import module

@@ -210,7 +210,7 @@ def test_loading_it_imports_nothing_large() -> None:
         "import sys, pytest\nbefore = set(sys.modules)\nimport hloexec.pytest_plugin\n"
         "new = set(sys.modules) - before\n"
         "new -= {name for name in new if name.partition('.')[0] in sys.stdlib_module_names}\n"
-        "assert 'numpy' not in sys.modules and new <= {*'hloexec hloexec.core hloexec.core.errors hloexec.core.version hloexec.pytest_plugin'.split()}, new\n"
+        "assert 'numpy' not in sys.modules and new <= {*'hloexec hloexec.core hloexec.core.version hloexec.errors hloexec.pytest_plugin'.split()}, new\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=ROOT)
 

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.core.errors import printable
+from hloexec.errors import printable
 from hloexec.tools.graphing.colours import VERDICTS, ink, quantity
 from hloexec.tools.graphing.svg import MOST_NODES
 from tests.graphing.programs import LOOP, SHARED, hostile

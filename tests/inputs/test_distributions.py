@@ -13,11 +13,11 @@ import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type
-from hloexec.core.errors import HloError, InputError, ResourceError
 from hloexec.core.ir import Module
 from hloexec.core.values import TOKEN
 from hloexec.engine.inputs import DISTRIBUTIONS, random_inputs
 from hloexec.engine.inputs.distributions import _fixed_normal, random_array
+from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.language.text.parser import parse
 from hloexec.ops.intervals import ANYTHING, Demand
 from tests.text.building import module, op

@@ -12,7 +12,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.core.errors import HloError, InputError
+from hloexec.errors import HloError, InputError
 from hloexec.language import literals
 
 LABELS = np.array([[3, 0, -2], [7, 1, 2**31 - 1]])

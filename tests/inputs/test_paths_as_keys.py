@@ -13,7 +13,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.core.errors import HloWarning, InputError, LiteralError
+from hloexec.errors import HloWarning, InputError, LiteralError
 from hloexec.language import literals
 
 K, Q, B, X, Y = (np.full(2, value, np.float32) for value in range(1, 6))

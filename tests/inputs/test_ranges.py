@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 
 NUMERIC = [entry for entry in ELEMENT_TYPES.values() if entry.is_array and entry.name != "pred"]
 

@@ -11,7 +11,7 @@ import hloexec
 from conformance.cell import shape_of
 from conformance.xla import run_hlo
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import HloError
+from hloexec.errors import HloError
 
 EXACT = {"xla_allow_excess_precision": False}
 # Numbers' type, scales' type, block: MXFP8 in both forms, NVFP4, and MXFP4.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hloexec
 from conformance.xla import run_hlo
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.core.errors import HloError, UnsupportedError
+from hloexec.errors import HloError, UnsupportedError
 from tests.drawing import examples
 
 KEYS = ("bf16", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.ffi import checked_attributes, ffi_attributes
 
 

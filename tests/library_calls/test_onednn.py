@@ -13,7 +13,7 @@ import pytest
 
 import hloexec
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, UnsupportedError
+from hloexec.errors import EvaluationError, UnsupportedError
 from tests.library_calls.by_jax import by_jax
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloError, UnsupportedError
+from hloexec.errors import HloError, UnsupportedError
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from tests.library_calls.by_jax import by_jax
 

@@ -11,7 +11,7 @@ import pytest
 import hloexec
 from conformance import xla
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, HloError, UnsupportedError
+from hloexec.errors import EvaluationError, HloError, UnsupportedError
 
 jax = pytest.importorskip("jax")
 

@@ -14,7 +14,7 @@ import pytest
 
 import hloexec
 from conformance import xla
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.library_calls.backend_config import enumerator, json_object
 from hloexec.ops.library_calls.cublas.config import gemm_config

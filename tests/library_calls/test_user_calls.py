@@ -14,8 +14,8 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import EvaluationError, InputError, ShapeError, UnsupportedError, VerificationError
 from hloexec.core.ir import ArrayShape, Shape, TupleShape
+from hloexec.errors import EvaluationError, InputError, ShapeError, UnsupportedError, VerificationError
 from hloexec.language.text import parse
 from hloexec.ops.library_calls.registry import find_custom_call
 from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 from tests.nan_search.programs import OVERFLOWING_LINE, batches, found, lowered, training_loop
 from tests.text.building import module, op
 

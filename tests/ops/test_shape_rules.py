@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from hloexec.core.errors import ShapeError
+from hloexec.errors import ShapeError
 from hloexec.language.text import parse
 from tests.ops.evaluation import infer_all
 

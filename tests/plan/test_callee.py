@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloexec.core.dtypes import element_type
-from hloexec.core.errors import UnsupportedError
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.plan.callee import PlanCallee
+from hloexec.errors import UnsupportedError
 from tests.drawing import examples
 from tests.exec.programs import parsed, run_text
 
@@ -223,7 +223,7 @@ def test_the_batch_may_have_any_rank(batch):
 
 
 def test_the_wrong_number_of_arrays_is_an_error():
-    from hloexec.core.errors import EvaluationError
+    from hloexec.errors import EvaluationError
 
     with pytest.raises(EvaluationError, match="takes 2 arrays, but a kernel gave it 1"):
         callee(ADD)(np.ones(3, np.float32))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.core.errors import HloWarning, InputError, ResourceError, UnsupportedError
 from hloexec.engine.exec import plan_of, run
+from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
 from tests.exec.programs import parsed, run_text
 
 ELIDED = """HloModule m

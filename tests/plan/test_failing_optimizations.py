@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import EvaluationError, OptimizationWarning
 from hloexec.engine.exec import machine
 from hloexec.engine.exec.code import loop_writer, writer
 from hloexec.engine.plan import pipeline
 from hloexec.engine.plan.regions.region import Region
 from hloexec.engine.plan.steps import Plan
+from hloexec.errors import EvaluationError, OptimizationWarning
 from tests.plan.ways import bits
 
 TEXT = """HloModule m

@@ -17,11 +17,11 @@ import pytest
 import hloexec
 from hloexec.core import ir
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import HloError, InputError, ResourceError, UnsupportedError
 from hloexec.core.values import flat
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.plan.kernels import Conversion
 from hloexec.engine.plan.steps import While
+from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError
 from hloexec.ops.common import narrow
 from tests.drawing import examples
 from tests.exec.programs import parsed, run_text

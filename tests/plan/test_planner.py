@@ -6,11 +6,11 @@ import attrs
 import numpy as np
 import pytest
 
-from hloexec.core.errors import VerificationError
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import Invocation
+from hloexec.errors import VerificationError
 from hloexec.ops.policies.policy import REFERENCE
 from tests.exec.programs import COUNTING_LOOP, parsed
 

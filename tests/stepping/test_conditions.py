@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.core.errors import InputError
 from hloexec.core.values import TOKEN
+from hloexec.errors import InputError
 from hloexec.tools.stepping import condition
 
 NAN, INF = float("nan"), float("inf")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import DeadlockError, EvaluationError, InputError, ResourceError
+from hloexec.errors import DeadlockError, EvaluationError, InputError, ResourceError
 from tests.plan.ways import bits
 from tests.stepping.programs import DEVICES, LOOP, SOURCES
 

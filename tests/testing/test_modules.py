@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import InputError
 from hloexec.core.ir import leaf_shapes
+from hloexec.errors import InputError
 from hloexec.testing.modules import _steps
 from tests.drawing import examples
 from tests.families import of_each_family

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hloexec.core.errors import HloError, HloWarning, ParseError
+from hloexec.errors import HloError, HloWarning, ParseError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify

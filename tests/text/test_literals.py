@@ -12,8 +12,8 @@ import pytest
 import hloexec
 from hloexec.analysis.buffers.running import RunEstimate, run_estimate
 from hloexec.core.dtypes import element_type
-from hloexec.core.errors import HloWarning, ParseError, ResourceError
 from hloexec.core.ir import ArrayShape, Literal
+from hloexec.errors import HloWarning, ParseError, ResourceError
 from hloexec.language.text.shape_text import literal_text
 from hloexec.tools.summary import summarize
 from tests.text import oracle

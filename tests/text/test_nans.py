@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import ParseError
 from hloexec.core.ir import ArrayShape, Literal
+from hloexec.errors import ParseError
 from hloexec.language.text import parse
 from hloexec.language.text.shape_text import literal_text
 from tests.text import oracle

@@ -11,7 +11,7 @@ import pytest
 
 import hloexec
 from conformance.xla import knows_latest_opcodes
-from hloexec.core.errors import ParseError
+from hloexec.errors import ParseError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloWarning, ParseError, VerificationError
+from hloexec.errors import HloWarning, ParseError, VerificationError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from tests.text import oracle

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hloexec.core import ir
-from hloexec.core.errors import HloWarning, ParseError, VerificationError
+from hloexec.errors import HloWarning, ParseError, VerificationError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify

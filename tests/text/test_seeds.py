@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hloexec.core import ir
-from hloexec.core.errors import HloWarning
+from hloexec.errors import HloWarning
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from hloexec.core.errors import HloError, ParseError
+from hloexec.errors import HloError, ParseError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
@@ -31,7 +31,7 @@ def _xla_verdicts() -> tuple[str | None, ...]:
     return tuple(oracle.verdicts(_texts()))
 
 
-@pytest.mark.filterwarnings("ignore::hloexec.core.errors.HloWarning")
+@pytest.mark.filterwarnings("ignore::hloexec.errors.HloWarning")
 @pytest.mark.parametrize("first", range(0, _COUNT, _TOGETHER))
 def test_spellings_are_read_as_xla_reads_them(first: int) -> None:
     for number in range(first, min(first + _TOGETHER, _COUNT)):

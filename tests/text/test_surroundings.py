@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloWarning, ParseError
+from hloexec.errors import HloWarning, ParseError
 from hloexec.language.text import parse
 
 _MODULE = """HloModule poly, num_partitions=2

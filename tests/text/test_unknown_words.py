@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloWarning, ParseError, UnsupportedError, VerificationError
+from hloexec.errors import HloWarning, ParseError, UnsupportedError, VerificationError
 from tests.text.building import op
 from tests.text.cases import UNKNOWN, without_marks
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloError, HloWarning, InputError, ResourceError
+from hloexec.errors import HloError, HloWarning, InputError, ResourceError
 from tests.exec.programs import COUNTING_LOOP
 from tests.text.building import module, op
 

@@ -9,7 +9,7 @@ import pytest
 
 from hloexec.core import ir
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import HloWarning, VerificationError
+from hloexec.errors import HloWarning, VerificationError
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from tests.text.building import module

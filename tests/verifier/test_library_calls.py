@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.core.errors import HloError, VerificationError
+from hloexec.errors import HloError, VerificationError
 from hloexec.language.verifier import verify
 from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
 from tests.drawing import examples

@@ -12,9 +12,9 @@ import attrs
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloError, VerificationError
 from hloexec.core.ir import Module
 from hloexec.engine.devices.topology import device_counts
+from hloexec.errors import HloError, VerificationError
 from hloexec.ops.registry import OPCODES
 from tests.drawing import examples
 from tests.text.building import ADD, op

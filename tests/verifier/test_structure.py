@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from hloexec.core import ir
-from hloexec.core.errors import VerificationError
+from hloexec.errors import VerificationError
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from tests.text import oracle

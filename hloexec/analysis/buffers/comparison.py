@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 from hloexec.analysis.buffers.usage import LiveValue, MemoryUsage, Peak
 from hloexec.core.arguments import wrong
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Shape, TupleShape
 from hloexec.core.ir.buffer_assignment import Allocation, BufferAssignment
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described
+from hloexec.errors import InputError
 from hloexec.language.text.dumps.lines import index_text
 
 _Key: TypeAlias = tuple[str, tuple[int, ...]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from hloexec.core.arguments import require_path
-from hloexec.core.errors import InputError
 from hloexec.core.ir.buffer_assignment import BufferAssignment
+from hloexec.errors import InputError
 from hloexec.language.interop.content import decoded, unpacked
 from hloexec.language.loading import file_contents
 from hloexec.language.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment

@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
-from hloexec.core.errors import HloWarning, ResourceError, UnsupportedError
 from hloexec.core.ir import FirstElement, Module
 from hloexec.core.structs import frozen
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.plan.memory import entry_peak_bytes
+from hloexec.errors import HloWarning, ResourceError, UnsupportedError
 from hloexec.ops.registry import Role, role_of
 
 

@@ -24,13 +24,13 @@ from hloexec.analysis.numerics.ulps import are_comparable, narrower
 from hloexec.analysis.numerics.undecided import UndecidedLeaves
 from hloexec.core.arguments import require_flags, require_integer, require_module, wrong
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Inputs, Value, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.plans import require_elided
+from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 
 

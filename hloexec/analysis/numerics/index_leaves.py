@@ -25,11 +25,11 @@ from hloexec.analysis.numerics.severities import agreement
 from hloexec.analysis.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
 from hloexec.core.arrays import as_array
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, index_of
 from hloexec.engine.devices.topology import topology_of
+from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy
 
 

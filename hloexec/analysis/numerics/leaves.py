@@ -9,10 +9,10 @@ import numpy as np
 
 from hloexec.core.arrays import as_array
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError, warn
 from hloexec.core.pytrees import branches
 from hloexec.core.values import WHOLE, Array, Token, index_of
 from hloexec.core.wording import listing, natural_number
+from hloexec.errors import InputError, warn
 from hloexec.language.literals.pairing import pairings
 
 _DEEPEST = 10_000

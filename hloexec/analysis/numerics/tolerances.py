@@ -22,9 +22,9 @@ from hloexec.analysis.numerics.error_budget import LAMBDA, Chain, rounding, summ
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.core.arguments import require_choice, require_number
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.precision import smallest_normal, unit_roundoff
 from hloexec.core.structs import frozen
+from hloexec.errors import InputError
 
 CHECK_ERRORS: Mapping[str, str] = {
     "max": "every error",

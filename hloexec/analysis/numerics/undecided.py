@@ -21,13 +21,13 @@ from hloexec.analysis.dataflow.open_values import open_leaves, open_values
 from hloexec.analysis.numerics.comparison import LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import HloError, HloWarning
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, flat, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices
+from hloexec.errors import HloError, HloWarning
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.operations import exchanges, is_elementwise, traits_of

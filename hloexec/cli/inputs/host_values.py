@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import click
 
-from hloexec.core.errors import InputError
 from hloexec.core.structs import define
 from hloexec.core.values import Value
 from hloexec.core.wording import natural_number
+from hloexec.errors import InputError
 from hloexec.language import literals
 
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hloexec.cli.run_options import RunOptions
-from hloexec.core.errors import InputError
 from hloexec.core.structs import frozen
 from hloexec.core.wording import quoted
+from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Computation, Module

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.wording import quoted
+from hloexec.errors import HloError, InputError
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Computation, Module, Shape

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable
 
 from hloexec.cli.stepping.shell import PROMPT, Shell
-from hloexec.core.errors import HloError, InputError, os_errors_named, printable
 from hloexec.core.files import opened
 from hloexec.core.structs import frozen
+from hloexec.errors import HloError, InputError, os_errors_named, printable
 
 
 @frozen

@@ -15,10 +15,10 @@ import click
 import numpy as np
 
 from hloexec.cli.problems import as_options, commands_at_hand
-from hloexec.core.errors import HloError, InputError, printable
 from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.values import Value
 from hloexec.core.wording import braced, counted, natural_number, quoted, suggestion
+from hloexec.errors import HloError, InputError, printable
 from hloexec.language import literals
 from hloexec.language.origins import hlo_line
 from hloexec.report.running.stepping import level_line, listing, statistics_lines, stop_lines, value_lines

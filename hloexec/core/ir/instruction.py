@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from hloexec.core.errors import VerificationError
 from hloexec.core.ir.metadata import Metadata, OriginalValue, StackFrames, Statistics
 from hloexec.core.ir.shape import Shape
 from hloexec.core.ir.sharding import Sharding
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described
 from hloexec.core.wording import counted
+from hloexec.errors import VerificationError
 
 
 class Span(NamedTuple):

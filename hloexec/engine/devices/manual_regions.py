@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.core.errors import InputError, ParseError, UnsupportedError
 from hloexec.core.ir import (
     ArrayShape,
     Computation,
@@ -40,6 +39,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.devices.tiles import Tiles, along_axes, partitions_named, places, sharding_of, tiles_of, untiled
 from hloexec.engine.devices.topology import Group, Topology
+from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.language.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS, find_custom_call
 from hloexec.ops.operations import traits_of

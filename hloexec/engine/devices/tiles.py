@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import (
     AxisRef,
     Computation,
@@ -31,6 +30,7 @@ from hloexec.core.ir import (
     parts_of,
 )
 from hloexec.engine.devices.topology import MOST_DEVICES
+from hloexec.errors import UnsupportedError
 from hloexec.ops.registry import Role, role_of
 
 Tiles: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

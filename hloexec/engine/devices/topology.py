@@ -14,10 +14,10 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.errors import InputError, ParseError
 from hloexec.core.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.core.structs import frozen
 from hloexec.core.wording import counted, natural_number
+from hloexec.errors import InputError, ParseError
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.operations import traits_of
 

@@ -15,7 +15,6 @@ import numpy as np
 from hloexec.core.arguments import described, parameter_numbers, wrong
 from hloexec.core.arrays import as_value, exact_integers, is_foreign, may_become
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape, map_shape
 from hloexec.core.pytrees import is_branch, tree_leaves
 from hloexec.core.values import TOKEN, Array, Token, Value
@@ -23,6 +22,7 @@ from hloexec.core.wording import listing
 from hloexec.engine.devices.varying import Varying, of_position, of_positions
 from hloexec.engine.plan.kernels import fits, unflatten
 from hloexec.engine.plan.steps import Plan
+from hloexec.errors import InputError
 from hloexec.ops.arena import is_own, owner_of
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major

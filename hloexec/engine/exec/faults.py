@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloexec.core.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 from hloexec.core.ir import Instruction
 from hloexec.core.wording import on_devices, truncated
 from hloexec.engine.exec.observers import Context, call_path
 from hloexec.engine.plan.steps import PartError, Step
+from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 
 _TEXT_LENGTH = 300
 

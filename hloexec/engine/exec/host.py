@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.core.arguments import wrong
-from hloexec.core.errors import EvaluationError, InputError, warn
 from hloexec.core.ir import Shape, TupleShape
 from hloexec.core.structs import define
 from hloexec.core.values import TOKEN
@@ -17,6 +16,7 @@ from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.plan.kernels import leaves, unflatten
 from hloexec.engine.plan.steps import Plan, Step
+from hloexec.errors import EvaluationError, InputError, warn
 
 CONTEXT = np.zeros((), np.uint32)
 """The context of a started transfer, which means nothing here."""

@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import ResourceError
 from hloexec.core.ir import leaf_shapes
 from hloexec.core.structs import define
 from hloexec.core.wording import braced
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.exec.tasks import Frame, Loop
 from hloexec.engine.plan.steps import Plan, Scope, While
+from hloexec.errors import ResourceError
 from hloexec.ops.registry import OPCODES, Role
 
 _SHOWN_ELEMENTS = 4

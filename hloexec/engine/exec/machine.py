@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hloexec.core.errors import HloError
 from hloexec.core.values import TOKEN
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.transfers import FromDevice, FromHost, ToDevice, ToHost
@@ -36,6 +35,7 @@ from hloexec.engine.exec.ownership import is_free
 from hloexec.engine.exec.tasks import Frame, Join, Loop, Task, in_order, merged_task
 from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
 from hloexec.engine.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
+from hloexec.errors import HloError
 from hloexec.ops.costs import note_trip_count
 
 if TYPE_CHECKING:

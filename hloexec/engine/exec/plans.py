@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 
 from hloexec.core.arguments import byte_count, named_computation, require_flags, require_module, wrong
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Module
 from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import define
 from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import Plan
+from hloexec.errors import InputError
 from hloexec.ops.library_calls.registry import find_custom_call
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 

@@ -18,7 +18,6 @@ from hloexec.core.arguments import (
     require_seed,
     wrong,
 )
-from hloexec.core.errors import HloError, InputError, ResourceError
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import ONE_DEVICE, Topology, topology_of
@@ -34,6 +33,7 @@ from hloexec.engine.plan.memory import entry_peak_bytes, require_memory
 from hloexec.engine.plan.optimization_errors import is_of_signal_handler, warn_of_failure
 from hloexec.engine.plan.spread import spread_of
 from hloexec.engine.plan.steps import PartError, Plan
+from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.ops import arena
 from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError, HloError, ResourceError
 from hloexec.core.values import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import Varying
@@ -22,6 +21,7 @@ from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.exec.tasks import Frame, Loop, Task
 from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, fits, store
 from hloexec.engine.plan.steps import Plan, Step
+from hloexec.errors import EvaluationError, HloError, ResourceError
 
 if TYPE_CHECKING:
     from hloexec.engine.exec.host import Host

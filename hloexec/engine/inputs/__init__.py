@@ -14,7 +14,6 @@ from itertools import count
 import attrs
 
 from hloexec.core.arguments import named_computation, require_flags, require_module, require_seed, wrong
-from hloexec.core.errors import InputError, ResourceError
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, map_shape
 from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import TOKEN, Array, Token, Value
@@ -23,6 +22,7 @@ from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.engine.inputs.distributions import DISTRIBUTIONS, random_array
 from hloexec.engine.inputs.ranges import Range, ranges_of
 from hloexec.engine.inputs.tracing import parameter_demands
+from hloexec.errors import InputError, ResourceError
 from hloexec.language.verifier import explained
 from hloexec.language.verifier import verify as verify_module
 from hloexec.ops.intervals import Demand

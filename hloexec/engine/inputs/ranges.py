@@ -9,12 +9,12 @@ import numpy as np
 
 from hloexec.core.arguments import parameter_numbers, wrong
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation
 from hloexec.core.precision import largest_number, part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.inputs.distributions import random_array
+from hloexec.errors import InputError
 from hloexec.ops.intervals import Demand
 
 

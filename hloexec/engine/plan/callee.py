@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import ArrayShape, BufferShape, Computation
 from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import NO_SLOT, Conversion, InstructionKernel, converted, float_types, unflatten
 from hloexec.engine.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.registry import Opcode
 
 

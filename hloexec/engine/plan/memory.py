@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hloexec.core.errors import ResourceError
 from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.wording import byte_text
 from hloexec.engine.plan.spread import Spread
 from hloexec.engine.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
+from hloexec.errors import ResourceError
 from hloexec.ops.arena import release_memory
 
 _NEXT_TO_NOTHING = 1 << 20

@@ -10,7 +10,7 @@ from functools import partial
 from traceback import walk_tb
 from typing import Any
 
-from hloexec.core.errors import OptimizationWarning, warn
+from hloexec.errors import OptimizationWarning, warn
 
 
 def warn_of_failure(what: str, error: BaseException) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from hloexec.core.arrays import as_array, is_foreign
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import InputError, ResourceError, UnsupportedError, warn
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.lifetimes import collection_paused
 from hloexec.core.system_memory import memory_limit_bytes
@@ -27,6 +26,7 @@ from hloexec.engine.plan.pipeline import Options, run_passes
 from hloexec.engine.plan.program import Program, called_computation, require_supported
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.engine.plan.synthesis import synthesized
+from hloexec.errors import InputError, ResourceError, UnsupportedError, warn
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.movement.copying import lies_in_order, row_major

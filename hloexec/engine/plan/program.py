@@ -7,11 +7,11 @@ from functools import cached_property
 
 import attrs
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.engine.devices.transfers import TRANSFERS, reason_against
 from hloexec.engine.plan.schedule import callees_first, computation_named, effectful_computations, schedule
+from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names, has_words, unknown_words
 from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy

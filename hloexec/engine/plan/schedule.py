@@ -14,8 +14,8 @@ from functools import partial
 from operator import is_, itemgetter
 from typing import TypeVar
 
-from hloexec.core.errors import VerificationError
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.errors import VerificationError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 

@@ -7,10 +7,10 @@ import zlib
 import numpy as np
 
 from hloexec.core.dtypes import Kind
-from hloexec.core.errors import ResourceError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import TOKEN, Array, Token
 from hloexec.engine.plan.kernels import Leaf
+from hloexec.errors import ResourceError
 
 
 def zeros(shape: Leaf) -> Array | Token:

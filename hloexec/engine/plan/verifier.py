@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, leaf_shapes
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Buffers, Conditional, Invocation, Plan, Step, While, inner_plans
+from hloexec.errors import HloError
 
 
 class PlanError(HloError):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hloexec.core.errors import HloError, InputError, warn
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
+from hloexec.errors import HloError, InputError, warn
 from hloexec.language.interop.content import Format, decoded, detect, mentions_mlir, require_unpacked, unpacked
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse

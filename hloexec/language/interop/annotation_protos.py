@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import (
     AxisRef,
     DimensionSharding,
@@ -28,6 +27,7 @@ from hloexec.core.ir import (
     TupleSharding,
 )
 from hloexec.core.wording import braced
+from hloexec.errors import InputError
 from hloexec.language.interop.wire import Message, read
 from hloexec.language.text.lexer import escape
 

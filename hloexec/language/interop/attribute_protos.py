@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hloexec.core.dtypes import Kind
-from hloexec.core.errors import InputError
 from hloexec.core.ir import (
     ArrayShape,
     ConvolutionDimensionNumbers,
@@ -22,6 +21,7 @@ from hloexec.core.ir import (
     WindowDimension,
     leaf_shapes,
 )
+from hloexec.errors import InputError
 from hloexec.language.interop.annotation_protos import replica_groups_of, sharding_of
 from hloexec.language.interop.literals import literal_of
 from hloexec.language.interop.shape_protos import shape_of, shapes_of

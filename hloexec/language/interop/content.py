@@ -11,8 +11,8 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from hloexec.core.errors import InputError
 from hloexec.core.wording import byte_text
+from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from gzip import GzipFile

@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Iterator
 
-from hloexec.core.errors import InputError
 from hloexec.core.wording import listing
+from hloexec.errors import InputError
 
 _MODULE = re.compile(
     r'^[ \t]*((?:builtin\.)?module\b(?:[ \t]+@("[^"\n]*"|[\w.$-]+))?[ \t]*(?:attributes[ \t]*)?\{)', re.M

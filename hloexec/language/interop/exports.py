@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.core.errors import InputError, warn
 from hloexec.core.ir import Alias, EntryLayout, Instruction, Module
 from hloexec.core.structs import frozen
+from hloexec.errors import InputError, warn
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.ops.registry import Role, role_of

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
-from hloexec.core.errors import InputError, UnsupportedError
 from hloexec.core.ir import ArrayShape, BufferShape, Literal, TupleShape, map_shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value
 from hloexec.core.wording import braced
+from hloexec.errors import InputError, UnsupportedError
 from hloexec.language.interop.shape_protos import DEEPEST, shape_of
 from hloexec.language.interop.wire import Message, read
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hloexec.core.arguments import described, wrong
-from hloexec.core.errors import InputError, UnsupportedError
 from hloexec.core.ir import Module
+from hloexec.errors import InputError, UnsupportedError
 from hloexec.language.interop.exports import chosen_platform, module_of_export
 from hloexec.language.interop.through_jaxlib import has_unknown_sizes, text_of_mlir, text_of_module
 from hloexec.language.text import parse

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hloexec.core.errors import InputError, warn
 from hloexec.core.ir import Alias, Computation, EntryLayout, Instruction, Literal, Metadata, Module, Shape, Statistics
 from hloexec.core.lifetimes import collection_paused
 from hloexec.core.wording import listing, quoted
+from hloexec.errors import InputError, warn
 from hloexec.language.interop.annotation_protos import metadata_of, origin_of, sharding_of, stack_frames_of
 from hloexec.language.interop.attribute_protos import KNOWN, attributes_of
 from hloexec.language.interop.literals import literal_of

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloexec.core.errors import InputError
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.core.wording import listing, quoted
+from hloexec.errors import InputError
 from hloexec.language.interop.literals import literal_value, packed_value
 from hloexec.language.interop.wire import Message, read, read_varint
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import InputError
 from hloexec.core.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
+from hloexec.errors import InputError
 from hloexec.language.interop.wire import Message, read
 
 _ELEMENT_TYPE, _DIMENSIONS, _TUPLE_SHAPES, _LAYOUT, _IS_DYNAMIC_DIMENSION = 2, 3, 4, 5, 6

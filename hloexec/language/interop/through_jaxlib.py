@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from hloexec.core.errors import InputError, UnsupportedError
+from hloexec.errors import InputError, UnsupportedError
 
 _WHOLE = {
     "print_large_constants": True,

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.structs import frozen
+from hloexec.errors import InputError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 import attrs
 import numpy as np
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Literal, Module, Shape, leaf_shapes
 from hloexec.core.values import TOKEN, Array, Token, Value, flat
+from hloexec.errors import UnsupportedError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from hloexec.core.arguments import require_path
-from hloexec.core.errors import LiteralError
 from hloexec.core.files import opened
+from hloexec.errors import LiteralError
 from hloexec.language.literals.npz import Entry, npz_entries
 
 _MAGIC = (b"PK", b"\x93N")

@@ -11,11 +11,11 @@ import numpy as np
 from hloexec.core import files
 from hloexec.core.arguments import require_path
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import LiteralError, warn
 from hloexec.core.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
 from hloexec.core.ir.parameter_names import ParameterNames, Within
 from hloexec.core.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
 from hloexec.core.wording import listing, natural_number
+from hloexec.errors import LiteralError, warn
 from hloexec.language.literals.entries import entries
 from hloexec.language.literals.npz import Entry, Expected, encode, write_npz
 from hloexec.language.literals.pairing import are_numbered, pairings

@@ -16,12 +16,12 @@ import numpy as np
 
 from hloexec.core.arrays import without_key_type
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import InputError, warn
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.ir.parameter_names import mangled, path_of, stem_of
 from hloexec.core.pytrees import is_branch, tree_leaves
 from hloexec.core.structs import frozen
 from hloexec.core.wording import counted, listing
+from hloexec.errors import InputError, warn
 from hloexec.language.literals.pairing import pairings
 
 _ROOT = re.compile(r"\w+(\[\d+\])?|kwargs\['\w+'\]")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import InputError, LiteralError, ParseError
 from hloexec.core.files import opened
 from hloexec.core.structs import frozen
 from hloexec.core.values import Token, Value, label_of, rebuilt
+from hloexec.errors import InputError, LiteralError, ParseError
 from hloexec.language.interop.content import decoded, read_limited, unpacked
 from hloexec.language.literals.npz import Entry, Expected
 

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import Instruction, Shape, leaf_shapes
+from hloexec.errors import ShapeError
 from hloexec.language.text.asynchronous import check_channel, check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.attributes.annotations import AnnotationParser
 from hloexec.language.text.attributes.instructions import InstructionAttributeParser

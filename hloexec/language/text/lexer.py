@@ -12,8 +12,8 @@ import re
 from typing import NoReturn
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ParseError
 from hloexec.core.wording import truncated
+from hloexec.errors import ParseError
 
 # Token kinds are the numbers of the groups in the pattern below.
 SHAPE, NAME, NUMBER, STRING, PUNCTUATION, END, BAD = range(1, 8)

@@ -13,8 +13,8 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import DType, ElementType, Kind
-from hloexec.core.errors import warn
 from hloexec.core.ir import ArrayShape, FirstElement, Layout, Literal, Shape, TupleShape
+from hloexec.errors import warn
 from hloexec.language.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 from hloexec.language.text.literal_arrays import BOOLEANS, floats, integers, nan_bits, regular_array
 from hloexec.language.text.shapes import ShapeParser

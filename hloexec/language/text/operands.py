@@ -8,8 +8,8 @@ from functools import cache, reduce
 from typing import Any, NamedTuple
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, leaf_shapes
+from hloexec.errors import ShapeError
 from hloexec.language.text.asynchronous import check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.language.text.literals import LiteralParser

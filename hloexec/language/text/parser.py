@@ -15,9 +15,9 @@ from typing import Any
 import attrs
 
 from hloexec.core.arguments import require_flags, require_text
-from hloexec.core.errors import ParseError, warn
 from hloexec.core.ir import FileLocation, Module, Shape, StackFrame, StackFrames, part_at
 from hloexec.core.lifetimes import collection_paused
+from hloexec.errors import ParseError, warn
 from hloexec.language.text.attributes.annotations import INT32, AnnotationParser
 from hloexec.language.text.attributes.values import AttributeParser
 from hloexec.language.text.instructions import InstructionParser

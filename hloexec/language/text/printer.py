@@ -13,7 +13,6 @@ import attrs
 
 from hloexec.core.arguments import require_flags, require_module
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import VerificationError
 from hloexec.core.ir import (
     Computation,
     Instruction,
@@ -23,6 +22,7 @@ from hloexec.core.ir import (
 )
 from hloexec.core.structs import frozen
 from hloexec.core.wording import braced, quoted
+from hloexec.errors import VerificationError
 from hloexec.language.text.attributes import printing as write
 from hloexec.language.text.lexer import RESERVED, escape
 from hloexec.language.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text

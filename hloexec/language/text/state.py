@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import attrs
 
-from hloexec.core.errors import warn
 from hloexec.core.ir import Computation, Instruction, Shape, Span
 from hloexec.core.structs import define
+from hloexec.errors import warn
 from hloexec.language.text.lexer import NAME_PATTERN, Lexer
 from hloexec.ops.registry import find_opcode
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hloexec.core.arguments import require_flags, require_module
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Module
 from hloexec.core.lifetimes import collection_paused
+from hloexec.errors import HloError
 from hloexec.language.verifier.shapes import check_shapes
 from hloexec.language.verifier.structure import Note, Report, check_calls, check_computation, check_computation_names
 

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, agree_in_arrays, leaf_shapes
 from hloexec.core.wording import counted
+from hloexec.errors import ShapeError
 from hloexec.language.verifier.structure import Report, has_attributes
 from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words, without_computations
 from hloexec.ops.library_calls.registry import find_custom_call

@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TypeVar
 
-from hloexec.core.errors import VerificationError
 from hloexec.core.ir import Computation, Instruction, Module, Shape
 from hloexec.core.structs import frozen
+from hloexec.errors import VerificationError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode, role_of
 

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, DType
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, ReplicaGroups, Shape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, Role, opcode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import Shape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     Members,

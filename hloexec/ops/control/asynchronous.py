@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.structs import frozen
+from hloexec.errors import ShapeError
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode

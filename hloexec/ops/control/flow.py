@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from hloexec.core.dtypes import Kind
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
 from hloexec.core.structs import frozen
+from hloexec.errors import ShapeError
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
 from hloexec.ops.common import require
 from hloexec.ops.intervals import MOST_COLUMNS, UNKNOWN, Bounds, Columns, Use

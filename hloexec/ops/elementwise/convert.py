@@ -17,11 +17,11 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.precision import part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError
 from hloexec.ops.common import (
     array_shape,
     narrow,

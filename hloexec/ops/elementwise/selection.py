@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 
 from hloexec.core.dtypes import Kind, element_type, element_type_of
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.elementwise import ranges

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import Instruction
 from hloexec.core.structs import frozen
 from hloexec.core.wording import natural_number, quoted
+from hloexec.errors import UnsupportedError
 
 _CAMEL_CASE = re.compile(r"[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+")
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.core.wording import natural_number
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.library_calls.backend_config import checked_json
 from hloexec.ops.library_calls.ffi import checked_attributes

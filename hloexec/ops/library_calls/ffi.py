@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import Instruction
 from hloexec.core.wording import quoted
+from hloexec.errors import UnsupportedError
 
 AttributeValue: TypeAlias = bool | int | float | str
 _T = TypeVar("_T")

@@ -12,10 +12,10 @@ from math import sqrt
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.functions import erf, logistic

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import Computation, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.core.wording import counted
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Rule
 from hloexec.ops.relations import RelateRule, Resizing

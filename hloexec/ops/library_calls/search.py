@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import Instruction, Shape, TupleShape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import array_shape
 from hloexec.ops.library_calls.backend_config import json_object
 from hloexec.ops.library_calls.ffi import ffi_attributes

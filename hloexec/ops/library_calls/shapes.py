@@ -11,10 +11,10 @@ from typing import TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.core.precision import largest_number
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError
 from hloexec.ops.common import array_shape, narrow, require
 
 CallResult: TypeAlias = Array | tuple[Array, ...]

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, overload
 
 from hloexec.core.arguments import described, require_text, wrong
 from hloexec.core.arrays import as_array
-from hloexec.core.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.ops.library_calls.registry import USER_CALLS, CustomCall
 from hloexec.ops.movement.copying import lies_in_order, row_major
 

@@ -16,10 +16,10 @@ from operator import methodcaller, mul
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.elementwise.single import OfScalars
 from hloexec.ops.movement.columns import physical_columns, physical_demand

@@ -10,10 +10,10 @@ from math import prod
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.intervals import Demand, Demanded, Use

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.common import flags, require
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, Literal, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of, widen
 from hloexec.ops.probes import Probe

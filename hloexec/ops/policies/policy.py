@@ -18,9 +18,9 @@ from typing import Any
 import attrs
 
 from hloexec.core.arguments import wrong
-from hloexec.core.errors import InputError, UnsupportedError
 from hloexec.core.structs import frozen
 from hloexec.core.wording import natural_number, quoted, suggestion
+from hloexec.errors import InputError, UnsupportedError
 
 
 @frozen(slots=False)

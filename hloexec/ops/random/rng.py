@@ -15,10 +15,10 @@ from contextvars import ContextVar
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Module, Shape, TupleShape
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy

@@ -10,11 +10,11 @@ import attrs
 from rich.console import RenderableType
 
 from hloexec.analysis.numerics.comparison import Comparison
-from hloexec.core.errors import printable
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.core.version import __version__
+from hloexec.errors import printable
 from hloexec.language.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
 from hloexec.report.html.figures import figures_of, figures_of_pairs

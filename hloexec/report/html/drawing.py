@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from hloexec.core.errors import UnsupportedError, printable
+from hloexec.errors import UnsupportedError, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

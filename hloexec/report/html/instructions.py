@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import attrs
 
-from hloexec.core.errors import printable
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.wording import truncated
+from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.html.content import Line, Part
 from hloexec.report.html.recording import Key

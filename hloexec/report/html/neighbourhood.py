@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
-from hloexec.core.errors import HloError, UnsupportedError, printable
 from hloexec.core.ir import Module
+from hloexec.errors import HloError, UnsupportedError, printable
 from hloexec.report.html.content import Figure
 from hloexec.report.html.instructions import anchor_of
 from hloexec.report.html.recording import Key

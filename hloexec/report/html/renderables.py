@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hloexec.core.errors import printable
+from hloexec.errors import printable
 from hloexec.report.html.content import Block, Cell, Line, Lines, Paragraph, Part, Section, Table, Tone
 from hloexec.report.layout import TerminalOnly, Titled
 

@@ -14,12 +14,12 @@ from typing import Any
 import attrs
 
 from hloexec.analysis.buffers import MemoryComparison, MemoryUsage
-from hloexec.core.errors import HloError, HloWarning, InputError
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.language.origins import hlo_line
 from hloexec.report.html.instructions import Column
 from hloexec.report.html.ranking import Ranked

@@ -6,12 +6,12 @@ import os
 from typing import Unpack
 
 from hloexec.core.arguments import require_integer, require_module, require_path, wrong
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.files import open_atomically, require_ending, require_writable
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.exec.options import RunOptions, require_run_options
+from hloexec.errors import InputError, os_errors_named
 from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
 from hloexec.report.html.ranking import module_of

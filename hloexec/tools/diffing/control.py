@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.engine.exec.observers import Event
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.digests import Digest, digest_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value, flat, rebuilt
 from hloexec.core.wording import counted, listing
 from hloexec.engine.devices.manual_regions import is_boundary
 from hloexec.engine.devices.topology import Topology
+from hloexec.errors import InputError
 from hloexec.ops.operations import exchanges
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.graph import Node

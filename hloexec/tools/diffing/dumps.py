@@ -25,8 +25,8 @@ from pathlib import Path
 
 import attrs
 
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.structs import frozen
+from hloexec.errors import InputError, os_errors_named
 
 _SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
 _START = r"(?:\d+\.)?module_(\d+)\."

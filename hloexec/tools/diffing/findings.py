@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from hloexec.analysis.numerics.comparison import Comparison
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described
+from hloexec.errors import HloError, InputError
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.tools.diffing.extracting.pair import ExtractedPair
 

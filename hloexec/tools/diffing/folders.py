@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from hloexec.core.arguments import require_path, require_seed, texts, wrong
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs
@@ -18,6 +17,7 @@ from hloexec.core.wording import counted, truncated
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import HloError, InputError
 from hloexec.language.interop.content import unpacked
 from hloexec.language.loading import file_contents, load
 from hloexec.tools.diffing.dumps import DumpedModule, Stage, dumped_modules

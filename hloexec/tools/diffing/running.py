@@ -19,7 +19,6 @@ from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.numerics.sequential import settled
 from hloexec.analysis.numerics.ulps import same_bits
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.system_memory import memory_limit_bytes
@@ -29,6 +28,7 @@ from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Observer, Stages
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import HloError, InputError
 from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.tools.diffing.agreement import is_near

@@ -10,12 +10,12 @@ from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, ver
 from hloexec.analysis.numerics.measuring import measure
 from hloexec.analysis.numerics.tolerances import Tolerance
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.core.structs import frozen
 from hloexec.core.wording import counted
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.observers import Stages
+from hloexec.errors import HloError, InputError
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.tools.diffing.agreement import LOCAL
 from hloexec.tools.diffing.extracting.building import Extractor

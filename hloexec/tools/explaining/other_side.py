@@ -16,12 +16,12 @@ import numpy as np
 from hloexec.analysis.numerics.leaves import leaves_of
 from hloexec.core.arguments import wrong
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.files import opened
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.core.wording import listing
+from hloexec.errors import InputError, os_errors_named
 from hloexec.language.interop.literals import literal_value
 from hloexec.language.literals import load_arrays
 from hloexec.tools.tracing.reading import Trace

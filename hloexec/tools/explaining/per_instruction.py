@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import HloError, InputError
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy

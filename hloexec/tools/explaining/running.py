@@ -15,7 +15,6 @@ from hloexec.analysis.numerics.ulps import are_comparable
 from hloexec.analysis.numerics.undecided import UndecidedLeaves
 from hloexec.core.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError, ResourceError
 from hloexec.core.ir import Module
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.core.wording import listing
@@ -26,6 +25,7 @@ from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.plans import require_policy_names
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation

@@ -18,9 +18,9 @@ from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
 from hloexec.analysis.numerics.tolerances import measured_tolerance
 from hloexec.analysis.numerics.ulps import narrower, same_bits, ulp_distances
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, ResourceError, UnsupportedError
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
+from hloexec.errors import EvaluationError, ResourceError, UnsupportedError
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, mixed
 from hloexec.tools.explaining.findings import Trial
 from hloexec.tools.explaining.values import Leaves, Scale, coefficient, leaves_from, same, size_of, spreads_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Module
 from hloexec.core.wording import listing, quoted, suggestion
+from hloexec.errors import InputError
 from hloexec.ops.attributes import computation_names
 
 

@@ -16,7 +16,6 @@ from hloexec.analysis.numerics.comparison import LeafComparison
 from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.arguments import listed, require_integer, require_module, require_path, require_text, texts
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.core.structs import frozen
@@ -27,6 +26,7 @@ from hloexec.engine.exec.observers import Observer
 from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import InputError
 from hloexec.language import literals
 from hloexec.language.verifier import explained
 from hloexec.ops.attributes import computation_names

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.wording import quoted
 from hloexec.engine.plan.schedule import callees_first
+from hloexec.errors import InputError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.operations import exchanges, traits_of

@@ -17,13 +17,13 @@ from hloexec.analysis.numerics.comparison import Comparison, Verdict
 from hloexec.analysis.numerics.leaves import leaves_of
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.core.arguments import require_module, require_path
-from hloexec.core.errors import HloError, InputError, os_errors_named
 from hloexec.core.files import opened
 from hloexec.core.ir import Module, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value
 from hloexec.engine.exec.arguments import argument_leaves, inputs_by_device
 from hloexec.engine.sharding import shard_inputs, shards_of_result
+from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.language import literals
 from hloexec.language.loading import load
 from hloexec.tools.golden.folder import (

@@ -21,11 +21,11 @@ from typing import Any
 import attrs
 
 from hloexec.core.arguments import require_path
-from hloexec.core.errors import InputError, UnsupportedError, os_errors_named
 from hloexec.core.files import opened
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described
+from hloexec.errors import InputError, UnsupportedError, os_errors_named
 from hloexec.language.text import format as format_module
 from hloexec.ops.policies.policy import numerics_policy
 

@@ -25,7 +25,6 @@ from hloexec.core.arguments import (
 )
 from hloexec.core.arrays import as_value
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError, os_errors_named, warn
 from hloexec.core.files import open_atomically, require_new_folder, whole_folder
 from hloexec.core.ir import Module
 from hloexec.core.pytrees import is_branch
@@ -37,6 +36,7 @@ from hloexec.engine.exec import run_devices
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.language import literals
 from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy

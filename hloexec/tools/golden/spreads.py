@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from hloexec.analysis.numerics.sampling.spread import Spread
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.core.values import Array
+from hloexec.errors import InputError
 from hloexec.language import literals
 from hloexec.tools.results import result_shapes
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from hloexec.core.errors import printable
 from hloexec.core.ir import ArrayShape, Literal, Shape, TupleShape
 from hloexec.core.wording import counted, listing
+from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.language.text.shape_text import literal_text
 from hloexec.ops.operations import operation_name

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hloexec.core.arguments import require_path
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.files import open_atomically, require_writable
+from hloexec.errors import InputError, os_errors_named
 from hloexec.tools.graphing.dot import dot
 from hloexec.tools.graphing.graphs import Graph
 from hloexec.tools.graphing.model_explorer import graph_collection, node_data

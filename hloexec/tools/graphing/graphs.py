@@ -15,11 +15,11 @@ from hloexec.core.arguments import (
     require_text,
     wrong,
 )
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described
 from hloexec.core.wording import listing
+from hloexec.errors import HloError, InputError
 from hloexec.language.verifier import verify
 from hloexec.tools.extraction.naming import holding_computation, instruction_name
 from hloexec.tools.graphing.colours import Colours

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from hloexec.core.errors import printable
 from hloexec.core.ir import Instruction
+from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import operation_name

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hloexec.core.arguments import require_module, require_path
-from hloexec.core.errors import HloError, InputError, os_errors_named, warn
 from hloexec.core.files import opened
 from hloexec.core.ir import Module
 from hloexec.core.wording import quoted
+from hloexec.errors import HloError, InputError, os_errors_named, warn
 from hloexec.tools.extraction.naming import holding_computation
 from hloexec.tools.graphing.colours import Colours, quantity
 from hloexec.tools.graphing.flow import Place

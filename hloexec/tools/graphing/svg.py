@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from xml.etree import ElementTree
 
-from hloexec.core.errors import HloError, ResourceError, UnsupportedError
+from hloexec.errors import HloError, ResourceError, UnsupportedError
 from hloexec.tools.graphing.dot import dot, node_ids, tooltip
 from hloexec.tools.graphing.graphs import Graph
 

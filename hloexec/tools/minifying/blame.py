@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from hloexec.core.errors import HloError, HloWarning
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
+from hloexec.errors import HloError, HloWarning
 from hloexec.ops.attributes import without_computations
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing import Diff, Finding, diff

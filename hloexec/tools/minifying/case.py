@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
@@ -20,6 +19,7 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Event
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
+from hloexec.errors import InputError
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
 

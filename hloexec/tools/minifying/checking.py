@@ -15,9 +15,9 @@ from threading import Event
 
 import attrs
 
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.structs import define
 from hloexec.core.values import Value
+from hloexec.errors import HloError, InputError
 from hloexec.language import literals
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import HloError, HloWarning
 from hloexec.core.ir import ArrayShape, BufferShape, Module, leaf_shapes
 from hloexec.core.values import Array, Value, mapped
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import HloError, HloWarning
 from hloexec.ops.common import wide
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.opening import with_parameters_of

@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hloexec.core.arguments import require_path
-from hloexec.core.errors import HloError, UnsupportedError
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import Module, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Value
+from hloexec.errors import HloError, UnsupportedError
 from hloexec.language import literals
 from hloexec.language.text import format as format_module
 

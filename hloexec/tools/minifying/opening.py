@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from hloexec.analysis.trip_counts import loop_trips
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.engine.plan.schedule import after_dependencies
+from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of

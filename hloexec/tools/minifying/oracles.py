@@ -17,12 +17,12 @@ from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison
 from hloexec.analysis.numerics.leaves import relabelled
 from hloexec.core.arguments import wrong
-from hloexec.core.errors import HloError, HloWarning, InputError
 from hloexec.core.ir import Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, flat, mapped
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import value_of
+from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.ops.common import is_inexact, wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy

@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Instruction, Module
+from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded, take_the_same
 from hloexec.tools.minifying.oracles import DiffersFrom, output_names

@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from hloexec.core.errors import InputError
 from hloexec.core.structs import frozen
+from hloexec.errors import InputError
 
 _MOST_OUTPUT = 1 << 20
 _WAIT_SECONDS = 0.05

@@ -25,7 +25,6 @@ from hloexec.core.arguments import (
     require_text,
     wrong,
 )
-from hloexec.core.errors import HloError, HloWarning, InputError, warn
 from hloexec.core.ir import ArrayShape, Instruction, Literal, Module
 from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import topology_of
@@ -34,6 +33,7 @@ from hloexec.engine.exec.observers import Event, Observer, Stages
 from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import HloError, HloWarning, InputError, warn
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify

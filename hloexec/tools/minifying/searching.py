@@ -18,10 +18,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from hloexec.core.errors import HloError, ResourceError
 from hloexec.core.values import flat
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import HloError, ResourceError
 from hloexec.language.text import format as format_module
 from hloexec.language.verifier import verify
 from hloexec.ops.registry import Role, role_of

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, leaf_shapes
 from hloexec.engine.plan.schedule import after_dependencies
+from hloexec.errors import HloError
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, Recorded, assembled, is_glue, outputs_of, recorded

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Unpack
 
 from hloexec.core.arguments import listed, require_flags, require_integer, require_module, require_number, texts
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs
 from hloexec.engine.exec.observers import Observer
 from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import InputError
 from hloexec.tools.nan_search.findings import NanSearch
 from hloexec.tools.nan_search.observer import Found, NanObserver
 from hloexec.tools.nan_search.symptoms import CHECKS

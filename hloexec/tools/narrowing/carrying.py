@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.arguments import described
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value, label_of, mapped
 from hloexec.core.wording import listing
+from hloexec.errors import InputError
 
 Leaves: TypeAlias = Sequence[tuple[str, ArrayShape | BufferShape]]
 """The labels and shapes of the arrays in a value."""

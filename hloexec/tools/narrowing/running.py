@@ -10,11 +10,11 @@ import numpy as np
 
 from hloexec.core.arguments import listed, require_flags
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import warn
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.values import Array, Inputs
 from hloexec.engine.exec.observers import Observer, Stages, attach
 from hloexec.engine.exec.options import RunOptions
+from hloexec.errors import warn
 from hloexec.language.verifier import verify
 from hloexec.ops.common import widen
 from hloexec.ops.registry import Role, role_of

@@ -16,7 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import (
+from hloexec.core.ir import Module
+from hloexec.core.precision import largest_number
+from hloexec.core.structs import define
+from hloexec.engine.exec.observers import Stages
+from hloexec.errors import (
     EvaluationError,
     HloError,
     ResourceError,
@@ -24,10 +28,6 @@ from hloexec.core.errors import (
     UnsupportedError,
     VerificationError,
 )
-from hloexec.core.ir import Module
-from hloexec.core.precision import largest_number
-from hloexec.core.structs import define
-from hloexec.engine.exec.observers import Stages
 from hloexec.ops.relations import Place
 from hloexec.tools.narrowing.candidates import Candidate
 from hloexec.tools.narrowing.findings import Deviation, Standing

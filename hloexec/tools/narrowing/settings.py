@@ -8,10 +8,10 @@ from typing import Any
 
 from hloexec.core.arguments import listed, require_choice, require_integer, require_module, require_number, texts, wrong
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Module
 from hloexec.core.wording import listing
 from hloexec.engine.exec.options import RunOptions, require_run_options
+from hloexec.errors import InputError
 from hloexec.tools.narrowing.candidates import KINDS, Candidate
 from hloexec.tools.narrowing.carrying import Carried, output_labels
 

@@ -20,12 +20,12 @@ from typing import Any
 import attrs
 
 from hloexec.core.arguments import listed
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Module
 from hloexec.core.structs import define
 from hloexec.core.values import Inputs
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import InputError
 from hloexec.ops.relations import Place
 from hloexec.tools.narrowing.findings import Deviation, Standing
 from hloexec.tools.narrowing.measuring import Measurer, Ranges, Reference, worst_of

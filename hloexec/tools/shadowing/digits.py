@@ -24,13 +24,13 @@ from hloexec.analysis.numerics.sampling.runs import at_random
 from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.arguments import require_integer
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Module
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, flat
 from hloexec.engine.exec.observers import Event, Stages
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import InputError
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.shadowing.computing.elements import taken
 from hloexec.tools.shadowing.store import wide

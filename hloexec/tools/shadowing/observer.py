@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.values import Array, flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.observers import Event, LoopState
+from hloexec.errors import HloError
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import is_inexact
 from hloexec.ops.operations import exchanges

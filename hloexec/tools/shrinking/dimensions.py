@@ -17,9 +17,9 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.trip_counts import constant_number, loop_step
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.structs import frozen
+from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.operations import forwarded_names, traits_of

@@ -16,11 +16,11 @@ import numpy as np
 from hloexec.analysis.buffers.running import run_estimate
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, wrong
-from hloexec.core.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
 from hloexec.core.ir import Computation, Instruction, Literal, Module
 from hloexec.core.structs import frozen
 from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
+from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
 from hloexec.language.verifier import verify
 from hloexec.ops.costs import trip_count_of
 from hloexec.ops.registry import Role, role_of

@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.structs import define, frozen
+from hloexec.errors import UnsupportedError
 from hloexec.ops.relations import Relations
 from hloexec.tools.shrinking.grouping import Group, Groups
 from hloexec.tools.shrinking.primes import factorization

@@ -15,11 +15,11 @@ from typing import TypedDict
 import attrs
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.structs import define
 from hloexec.core.values import Described, Value, flat
 from hloexec.core.wording import natural_number
 from hloexec.engine.exec.observers import Event
+from hloexec.errors import InputError
 from hloexec.tools.stepping.conditions import Condition, condition
 from hloexec.tools.stepping.targets import Targets
 from hloexec.tools.tracing.selection import Selection

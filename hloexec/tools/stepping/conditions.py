@@ -24,10 +24,10 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import InputError
 from hloexec.core.precision import smallest_normal
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, flat
+from hloexec.errors import InputError
 from hloexec.ops.common import narrow, wide, widen
 
 _TOKEN = re.compile(

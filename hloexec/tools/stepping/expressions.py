@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.core.errors import InputError, ParseError
 from hloexec.core.ir import ArrayShape, Literal, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, rebuilt
 from hloexec.core.wording import braced
+from hloexec.errors import InputError, ParseError
 from hloexec.language import literals
 
 _EXPRESSION = re.compile(r"\s*%?([^\s{}\[\]%]+)\s*(?:\{([^{}]*)\})?\s*(?:\[([^\[\]]*)\])?\s*")

@@ -23,7 +23,6 @@ from hloexec.core.arguments import (
     require_text,
     texts,
 )
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.values import Described, Inputs, Value, flat
 from hloexec.core.wording import suggestion
@@ -34,6 +33,7 @@ from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import value_of
+from hloexec.errors import HloError, InputError
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.stepping.breakpoints import Breakpoint, made
 from hloexec.tools.stepping.controlling import Going, RunController

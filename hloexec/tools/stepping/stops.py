@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Value
 from hloexec.engine.exec.observers import Activation, Event, Failure, PathEntry
+from hloexec.errors import HloError
 from hloexec.tools.stepping.breakpoints import Breakpoint
 
 

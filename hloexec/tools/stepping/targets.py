@@ -10,9 +10,9 @@ import re
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Module
 from hloexec.engine.plan.program import Program
+from hloexec.errors import InputError
 from hloexec.language.origins import source_lines
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import operation_name

@@ -13,12 +13,12 @@ import numpy as np
 
 from hloexec.core.arguments import require_path, require_text, wrong
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import InputError, os_errors_named, warn
 from hloexec.core.files import opened
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Described
 from hloexec.core.wording import quoted
+from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.language.literals.npz import DAMAGE, decoded
 from hloexec.tools.tracing.recording import VERSION
 

@@ -21,12 +21,12 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.statistics import LeafStatistics, leaves, statistics
-from hloexec.core.errors import ResourceError, os_errors_named
 from hloexec.core.files import free_bytes
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.engine.exec.observers import Event
+from hloexec.errors import ResourceError, os_errors_named
 from hloexec.language.literals.npz import encode
 from hloexec.language.origins import source_text
 from hloexec.ops.registry import Role, role_of

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
 from hloexec.core.arguments import byte_count, listed, require_flags, require_module, require_path, texts
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.files import new_folder, open_atomically, require_new_folder, require_room
 from hloexec.core.ir import Computation, Module
 from hloexec.core.structs import frozen
@@ -22,6 +21,7 @@ from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.plan.program import Program
+from hloexec.errors import InputError, os_errors_named
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode
 from hloexec.tools.summary import run_counts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.wording import suggestion
+from hloexec.errors import InputError
 
 _FIELDS = ("name", "opcode", "op_name", "path")
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import attrs
 
-from hloexec.core.errors import InputError, os_errors_named, warn
 from hloexec.core.files import irregularity, opened
 from hloexec.core.structs import define, frozen
 from hloexec.core.wording import listing
+from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.tools.diffing.dumps import DumpedModule, dumped_modules
 from hloexec.tools.diffing.folders import paired_stages
 

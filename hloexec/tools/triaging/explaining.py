@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Module
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.engine.exec.running import run_devices
+from hloexec.errors import HloError
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
 from hloexec.tools.diffing import Diff
 from hloexec.tools.explaining import Explained, Explanation, explain

@@ -12,11 +12,11 @@ import attrs
 
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict
-from hloexec.core.errors import HloError, HloWarning, InputError, ResourceError
 from hloexec.core.ir import Module
 from hloexec.core.values import Value
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import random_inputs
+from hloexec.errors import HloError, HloWarning, InputError, ResourceError
 from hloexec.language import literals
 from hloexec.language.interop import Snapshot
 from hloexec.language.loading import load, load_with_values

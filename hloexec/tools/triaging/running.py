@@ -28,9 +28,9 @@ from hloexec.core.arguments import (
     require_seed,
     texts,
 )
-from hloexec.core.errors import InputError, UnsupportedError
 from hloexec.engine.exec.observers import Attached, Observer, Stages
 from hloexec.engine.inputs import DISTRIBUTIONS
+from hloexec.errors import InputError, UnsupportedError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.tools.minifying.oracles import XLA, policy_of
 from hloexec.tools.triaging.collecting import Case, cases_of

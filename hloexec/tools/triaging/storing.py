@@ -17,9 +17,9 @@ from typing import Any
 import attrs
 
 import hloexec
-from hloexec.core.errors import InputError, os_errors_named
 from hloexec.core.files import open_atomically, opened, require_new_folder
 from hloexec.core.structs import frozen
+from hloexec.errors import InputError, os_errors_named
 from hloexec.tools.triaging.collecting import Case
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
 from hloexec.tools.triaging.settings import Settings

@@ -20,8 +20,8 @@ from typing import Any
 
 import attrs
 
-from hloexec.core.errors import HloError, HloWarning, InputError, os_errors_named, warn
 from hloexec.core.wording import byte_text
+from hloexec.errors import HloError, HloWarning, InputError, os_errors_named, warn
 from hloexec.language.loading import load, load_with_values
 from hloexec.language.text import format as format_module
 from hloexec.tools.minifying import Minified, minify

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import EvaluationError, HloError, UnsupportedError
+from hloexec.errors import EvaluationError, HloError, UnsupportedError
 
 
 def _module(target: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 
 RECORDED = "jax._src.internal_test_util.export_back_compat_test_data.pallas"

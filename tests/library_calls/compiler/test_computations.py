@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import HloError, UnsupportedError
+from hloexec.errors import HloError, UnsupportedError
 
 CALL = """HloModule m
 called {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import EvaluationError, HloError, UnsupportedError, VerificationError
 from hloexec.core.values import TOKEN
+from hloexec.errors import EvaluationError, HloError, UnsupportedError, VerificationError
 
 
 def run(body: str, *arguments: object) -> object:

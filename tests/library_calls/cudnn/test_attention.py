@@ -14,7 +14,7 @@ import pytest
 
 import hloexec
 from conformance.cell import shape_of
-from hloexec.core.errors import EvaluationError, UnsupportedError, VerificationError
+from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from hloexec.ops.library_calls.cudnn.attention_config import KINDS
 from tests.library_calls.by_jax import by_jax, with_gradients_by_jax
 from tests.library_calls.cudnn.modules import call, module, normal, whole

@@ -11,7 +11,7 @@ import pytest
 
 import hloexec
 from conformance.cell import shape_of
-from hloexec.core.errors import UnsupportedError, VerificationError
+from hloexec.errors import UnsupportedError, VerificationError
 from tests.library_calls.by_jax import by_jax
 from tests.library_calls.cudnn.modules import call, module, normal, whole
 

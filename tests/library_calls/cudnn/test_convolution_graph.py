@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import UnsupportedError, VerificationError
+from hloexec.errors import UnsupportedError, VerificationError
 from tests.library_calls.cudnn.modules import call, module, whole
 
 xla = pytest.importorskip("conformance.xla")

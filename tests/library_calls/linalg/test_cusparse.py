@@ -13,7 +13,7 @@ import pytest
 
 import hloexec
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, HloError, UnsupportedError
+from hloexec.errors import EvaluationError, HloError, UnsupportedError
 from hloexec.ops.library_calls.ffi import bytes_of_attribute, ffi_attributes
 from tests.library_calls.by_jax import by_jax
 

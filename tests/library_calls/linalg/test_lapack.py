@@ -10,8 +10,8 @@ import pytest
 import hloexec
 from conformance.xla import COMPILED_SOONEST
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, TupleShape
+from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from tests.library_calls.linalg.matrices import DTYPES, adjoint, close, definite, hermitian, matrices
 

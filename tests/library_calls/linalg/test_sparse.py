@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from conformance.xla import COMPILED_SOONEST
-from hloexec.core.errors import EvaluationError, ShapeError
+from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.library_calls.linalg.sparse import CsrTimesDense
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from tests.library_calls.by_jax import by_jax

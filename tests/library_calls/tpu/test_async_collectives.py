@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.tools.extraction.slicing import slice_module, slice_of
 
 TEXT = """HloModule m, num_partitions=2

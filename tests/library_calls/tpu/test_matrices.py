@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conformance.cell import shape_of
-from hloexec.core.errors import HloError
+from hloexec.errors import HloError
 from tests.library_calls.linalg.matrices import adjoint, close, matrices
 from tests.library_calls.linalg.test_decompositions import call
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape
+from hloexec.errors import ShapeError
 from hloexec.ops.contraction.dot import Dot, DotAttributes
 from tests.ops.contraction.products import MATMUL_TEXT
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape
+from hloexec.errors import ShapeError
 from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
 from hloexec.ops.contraction.scaled_dot import ScaledDot
 from tests.ops.contraction.products import MATMUL

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from conformance import xla
 from hloexec.core.dtypes import element_type, element_type_of
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import WindowDimension
 from hloexec.engine.exec import run
+from hloexec.errors import ShapeError
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from hloexec.ops import threads

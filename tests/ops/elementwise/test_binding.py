@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.elementwise.convert import ReducePrecisionAttributes
 from hloexec.ops.elementwise.selection import CompareAttributes
 from hloexec.ops.registry import OPCODES, Opcode

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type
-from hloexec.core.errors import UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import converted_into, narrow, round_to_odd, widen
 from hloexec.ops.elementwise.convert import convert
 from tests.drawing import examples

@@ -13,8 +13,8 @@ import hloexec
 from conformance.cell import shape_of, text_of
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape
+from hloexec.errors import ShapeError
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples

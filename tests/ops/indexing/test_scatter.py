@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import hloexec
 from conformance.cell import shape_of
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, TupleShape
+from hloexec.errors import ShapeError
 from hloexec.ops.common import narrow
 from hloexec.ops.indexing.scatter import Scatter, ScatterAttributes
 from hloexec.ops.registry import ProgramShape

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from conformance import xla
 from conformance.cell import text_of
-from hloexec.core.errors import ShapeError
+from hloexec.errors import ShapeError
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Layout
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.movement.bitcast import Bitcast, BitcastConvert
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided

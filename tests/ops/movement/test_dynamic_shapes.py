@@ -9,9 +9,9 @@ import pytest
 
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import EvaluationError, ShapeError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import flat
+from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.movement.dynamic_shapes import (
     DimensionSizeAttributes,
     DynamicReshape,

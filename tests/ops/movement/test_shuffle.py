@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import HloError
+from hloexec.errors import HloError
 from tests.families import of_each_family
 from tests.text.building import op
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from conformance.cell import text_of
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, PaddingDimension, SliceDimension
+from hloexec.errors import ShapeError
 from hloexec.ops.movement.assembly import Concatenate, ConcatenateAttributes, Iota, IotaAttributes, Pad, PadAttributes
 from hloexec.ops.movement.strided import (
     Broadcast,

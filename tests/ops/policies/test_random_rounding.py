@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.errors import UnsupportedError
 from hloexec.engine.exec import plans
 from hloexec.engine.plan import planner
+from hloexec.errors import UnsupportedError
 from tests.plan.random_programs import RandomProgram, random_program
 from tests.plan.ways import bits, differences
 

@@ -9,7 +9,7 @@ import pytest
 
 from conformance import xla
 from conformance.cell import text_of
-from hloexec.core.errors import ShapeError, UnsupportedError
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.random.bit_generators import philox_4x32, threefry_2x32
 from hloexec.ops.random.rng import seeded
 from tests.ops.evaluation import evaluate

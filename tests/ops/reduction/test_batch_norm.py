@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance import xla
-from hloexec.core.errors import ShapeError
+from hloexec.errors import ShapeError
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")

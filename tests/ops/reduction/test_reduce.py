@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, TupleShape, Window, WindowDimension
+from hloexec.errors import ShapeError
 from hloexec.ops.elementwise.map import Map, MapAttributes
 from hloexec.ops.reduction import known_reducers
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, bound_reduction, reduce_axis, reduce_known

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import ShapeError
+from hloexec.errors import ShapeError
 from tests.ops.evaluation import evaluate
 
 

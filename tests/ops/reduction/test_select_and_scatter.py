@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import xla
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import WindowDimension
+from hloexec.errors import ShapeError
 from hloexec.ops import threads
 from hloexec.ops.reduction import pooling_gradient
 from hloexec.ops.windows import output_size

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance import xla
-from hloexec.core.errors import ShapeError
+from hloexec.errors import ShapeError
 from hloexec.ops.sorting import sort as sorting
 from tests.ops.against_xla import Case, evaluated, module_text
 from tests.ops.evaluation import evaluate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hloexec.core.errors import ResourceError
 from hloexec.engine.exec import run_devices
 from hloexec.engine.exec.statistics import Statistics
+from hloexec.errors import ResourceError
 from tests.exec.programs import parsed
 from tests.plan.memory.programs import MB
 from tests.plan.random_programs import random_program

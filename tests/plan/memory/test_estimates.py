@@ -12,11 +12,11 @@ import weakref
 import numpy as np
 import pytest
 
-from hloexec.core.errors import HloWarning, ResourceError
 from hloexec.engine.exec import plan_of, run, run_devices
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.plan.memory import entry_peak_bytes
 from hloexec.engine.plan.regions import blocks
+from hloexec.errors import HloWarning, ResourceError
 from hloexec.ops.arena import owner_of
 from tests.exec.programs import parsed
 from tests.plan.memory.programs import CHAIN, COPIES, MB, counted

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hloexec.core import system_memory
-from hloexec.core.errors import InputError, ParseError, ResourceError
 from hloexec.engine.exec import plan_of, run, run_devices
+from hloexec.errors import InputError, ParseError, ResourceError
 from tests.exec.programs import parsed, run_text
 from tests.plan.memory.programs import CHAIN, COPIES, MB
 

@@ -18,10 +18,10 @@ from hloexec.analysis.numerics.sampling.samples import Samples
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.analysis.numerics.selections import ModuleValue, Watcher
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, label_of
+from hloexec.errors import HloError
 from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 

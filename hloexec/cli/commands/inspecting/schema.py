@@ -7,8 +7,8 @@ import json
 import click
 
 from hloexec.cli.help import examples
-from hloexec.core.errors import InputError
 from hloexec.core.wording import quoted
+from hloexec.errors import InputError
 
 
 @click.command("schema", epilog=examples("hloexec schema", "hloexec schema run"))

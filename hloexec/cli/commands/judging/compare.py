@@ -124,7 +124,7 @@ def _compared(
 ) -> tuple[Module | None, Comparison, dict[str, tuple[Array, Array]]]:
     """The module, if there is one, the comparison, and the arrays that both results have."""
     import hloexec
-    from hloexec.core.errors import LiteralError
+    from hloexec.errors import LiteralError
     from hloexec.language import literals
     from hloexec.tools.results import read_result, result_shapes
 
@@ -169,7 +169,7 @@ def _compared(
 
 
 def _one_array(path: str) -> Array:
-    from hloexec.core.errors import InputError
+    from hloexec.errors import InputError
     from hloexec.language import literals
 
     arrays = literals.load_arrays(path)

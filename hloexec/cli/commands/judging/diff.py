@@ -16,8 +16,8 @@ from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.core.errors import HloError, HloWarning
 from hloexec.core.structs import frozen
+from hloexec.errors import HloError, HloWarning
 
 if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar

@@ -11,7 +11,7 @@ from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option, named_policy, printed_if_unwritable
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.core.errors import InputError, ResourceError, UnsupportedError
+from hloexec.errors import InputError, ResourceError, UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module

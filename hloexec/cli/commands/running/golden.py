@@ -202,7 +202,7 @@ def _advice(checks: Sequence[GoldenCheck], module: Module | None, module_file: s
 def _checked(path: Path, module: Module | None, result_file: str | None, *, is_updated: bool) -> GoldenCheck:
     """What came of a golden; one that cannot be updated does not keep others from it."""
     import hloexec
-    from hloexec.core.errors import HloError
+    from hloexec.errors import HloError
     from hloexec.tools.golden import GoldenCheck, update_golden
     from hloexec.tools.golden.checking import Outcome
     from hloexec.tools.golden.folder import MODULE

@@ -15,8 +15,8 @@ from hloexec.cli.inputs.loading import Prepared, given_values, require_normal, r
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.core.errors import HloError
 from hloexec.core.structs import frozen
+from hloexec.errors import HloError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -354,7 +354,7 @@ class _Inputs:
 
 def _whole_values(path: str, module: Module) -> tuple[Value, ...]:
     """The values of the parameters in a file, in order, of a module whose parameters may be parts of them."""
-    from hloexec.core.errors import LiteralError
+    from hloexec.errors import LiteralError
     from hloexec.language import literals
 
     try:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.errors import DeadlockError, EvaluationError
 from hloexec.core.ir import TupleShape, leaf_shapes
 from hloexec.core.structs import define
 from hloexec.core.values import TOKEN
@@ -28,6 +27,7 @@ from hloexec.engine.exec.observers import call_path
 from hloexec.engine.exec.tasks import Task
 from hloexec.engine.plan.steps import Exchange, Step, groups_at
 from hloexec.engine.plan.synthesis import zeros
+from hloexec.errors import DeadlockError, EvaluationError
 
 Leaves: TypeAlias = "tuple[Any, ...]"
 

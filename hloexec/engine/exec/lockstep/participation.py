@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from hloexec.core.errors import InputError, ShapeError, UnsupportedError
 from hloexec.core.ir import ReplicaGroups
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.transfers import FromDevice, ToDevice
 from hloexec.engine.plan.steps import Exchange, Plan, Step, groups_at
+from hloexec.errors import InputError, ShapeError, UnsupportedError
 from hloexec.ops.registry import Callee, ProgramShape, find_opcode
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hloexec.core.errors import HloError
 from hloexec.core.values import flat
 from hloexec.engine.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members, of_class
 from hloexec.engine.exec.ownership import free_classes, is_held_twice
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.engine.plan.steps import Step
+from hloexec.errors import HloError
 
 
 class EachClass:

@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 
 from hloexec.core.arguments import listed
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Instruction
 from hloexec.core.values import Array, Value, flat
 from hloexec.engine.devices.varying import Varying, arrays_of, joined, of_position, of_positions
@@ -24,6 +23,7 @@ from hloexec.engine.exec.observers.protocols import (
 )
 from hloexec.engine.plan.kernels import unflatten
 from hloexec.engine.plan.steps import Step
+from hloexec.errors import HloError, InputError
 
 _PROGRESS_SECONDS = 0.1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.engine.plan.steps import Plan, Scope, Step
+from hloexec.errors import HloError
 from hloexec.ops.registry import Role, find_opcode
 
 

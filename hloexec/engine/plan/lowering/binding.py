@@ -14,11 +14,11 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes, parts_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, flat
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, fits, float_types
+from hloexec.errors import EvaluationError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.movement.copying import in_order

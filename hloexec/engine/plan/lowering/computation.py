@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import VerificationError
 from hloexec.core.ir import Computation, Instruction, Literal, TupleShape, map_shape
 from hloexec.core.values import Array, rebuilt
 from hloexec.engine.devices.transfers import HostTransfer
@@ -40,6 +39,7 @@ from hloexec.engine.plan.lowering.kernels import custom_call, kernel
 from hloexec.engine.plan.program import Program
 from hloexec.engine.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.engine.plan.synthesis import zeros
+from hloexec.errors import VerificationError
 from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.registry import MemoryOrder, Role, find_opcode
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hloexec.core.errors import VerificationError
 from hloexec.core.ir import Instruction, TupleShape, map_shape, parts_of
 from hloexec.engine.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
 from hloexec.engine.plan.kernels import SlotTree, float_types
 from hloexec.engine.plan.lowering.binding import bound
 from hloexec.engine.plan.lowering.flow import continuation
 from hloexec.engine.plan.steps import Communication, DeviceNumber, Exchange, Step
+from hloexec.errors import VerificationError
 from hloexec.ops.collective.groups import is_handed_on
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloexec.core.errors import UnsupportedError, VerificationError
 from hloexec.core.ir import Instruction, TupleShape, map_shape
 from hloexec.core.wording import counted
 from hloexec.engine.plan.kernels import SlotTree, float_types, leaves
 from hloexec.engine.plan.program import called_computation, starts
 from hloexec.engine.plan.steps import Branch, Conditional, Invocation, Plan, Step, While
+from hloexec.errors import UnsupportedError, VerificationError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of

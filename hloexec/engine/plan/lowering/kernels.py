@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hloexec.core.errors import UnsupportedError, VerificationError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, map_shape
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf, SlotTree, float_types, leaves
 from hloexec.engine.plan.lowering.binding import Site, instruction_kernel, library_kernel
 from hloexec.engine.plan.lowering.exchange import boundary
 from hloexec.engine.plan.lowering.flow import called
 from hloexec.engine.plan.program import UNKNOWN_CALL_HINT, call_reason
+from hloexec.errors import UnsupportedError, VerificationError
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
 from hloexec.ops.policies.policy import NumericsPolicy

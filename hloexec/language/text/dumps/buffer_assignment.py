@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import attrs
 
 from hloexec.core.arguments import require_text
-from hloexec.core.errors import InputError, warn
 from hloexec.core.ir.buffer_assignment import (
     Allocation,
     AssignedValue,
@@ -28,6 +27,7 @@ from hloexec.core.ir.buffer_assignment import (
     UsedValue,
     ValueLabel,
 )
+from hloexec.errors import InputError, warn
 from hloexec.language.text.dumps.lines import DumpLines, index_of, rounded_bytes
 from hloexec.language.text.dumps.memory_report import MEMORY_SPACE, parse_memory_spaces
 

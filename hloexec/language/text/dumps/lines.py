@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from hloexec.core.errors import ParseError
 from hloexec.core.ir import Shape
 from hloexec.core.wording import braced
+from hloexec.errors import ParseError
 from hloexec.language.text.lexer import Lexer
 from hloexec.language.text.shapes import parse_shape
 

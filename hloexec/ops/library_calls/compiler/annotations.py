@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError, ShapeError
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.values import TOKEN, Array, Token
+from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.library_calls.ffi import checked_attributes

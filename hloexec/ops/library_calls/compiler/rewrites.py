@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.registry import custom_call
 

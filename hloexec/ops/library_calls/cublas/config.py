@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.structs import frozen
+from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import PRECISIONS
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
 from hloexec.ops.contraction.dot import DotAttributes

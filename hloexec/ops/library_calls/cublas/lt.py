@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.core.dtypes import element_type
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.contraction.dot import Dot, contraction_shape
 from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes

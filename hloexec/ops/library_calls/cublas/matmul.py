@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from math import prod
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow
 from hloexec.ops.contraction.dot import Dot, MatrixProduct, contraction_shape, product_size, relate_contraction
 from hloexec.ops.contraction.product_sums import AddedProduct

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.library_calls import attention as softmax
 from hloexec.ops.library_calls.cudnn import attention_arrays as arrays

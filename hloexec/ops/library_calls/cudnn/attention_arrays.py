@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import HloError, ShapeError
 from hloexec.core.ir import ArrayShape, Shape, TupleShape
 from hloexec.core.values import Array
+from hloexec.errors import HloError, ShapeError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.cudnn.attention_config import AttentionConfig
 from hloexec.ops.library_calls.shapes import CallResult, require_floating, result_shapes, zeros_of

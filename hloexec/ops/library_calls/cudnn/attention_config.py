@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import require
 from hloexec.ops.library_calls.attention import Band
 from hloexec.ops.library_calls.backend_config import Fields, read_fields

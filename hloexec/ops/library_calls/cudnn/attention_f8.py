@@ -13,9 +13,9 @@ from math import prod
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.common import require, widen
 from hloexec.ops.library_calls.cudnn import attention_arrays as arrays
 from hloexec.ops.library_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.contraction.dot import DotAttributes
 from hloexec.ops.contraction.scaled_dot import ScaledDot

@@ -14,10 +14,10 @@ from functools import lru_cache
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import require, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.ops.library_calls.activations import relu

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import require, widen
 from hloexec.ops.elementwise.arithmetic import minimum
 from hloexec.ops.elementwise.convert import convert

@@ -11,10 +11,10 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Window
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import require
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.convolution.convolution import Convolution, ConvolutionAttributes

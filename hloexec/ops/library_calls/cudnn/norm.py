@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError
 from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.library_calls.backend_config import read_fields
 from hloexec.ops.library_calls.registry import custom_call

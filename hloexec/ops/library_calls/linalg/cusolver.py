@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.linalg import lapack, lapack_spectral
 from hloexec.ops.library_calls.linalg.matrix_routines import Call
 from hloexec.ops.library_calls.linalg.solver_calls import (

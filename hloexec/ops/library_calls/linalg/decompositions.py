@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.precision import part_type
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.library_calls.ffi import bytes_of_config, checked_attributes, ffi_attributes

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.common import array_shape
 from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.policies.exact.fourier import fourier_transform

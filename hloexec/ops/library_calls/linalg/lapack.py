@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.library_calls.linalg.lapack_calls import Older, routine
 from hloexec.ops.library_calls.linalg.matrix_routines import Call
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.library_calls.ffi import AttributeValue
 from hloexec.ops.library_calls.linalg.lapack import Results, uplo_of_scalars
 from hloexec.ops.library_calls.linalg.lapack_calls import Older, routine

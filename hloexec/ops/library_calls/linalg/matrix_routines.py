@@ -21,11 +21,11 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import EvaluationError
 from hloexec.core.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.core.precision import part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.linalg.stacks import STACKS

@@ -16,10 +16,10 @@ from typing import Any
 
 import attrs
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.ffi import bytes_of_config, checked_attributes
 from hloexec.ops.library_calls.linalg.matrix_routines import (

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.library_calls.ffi import bytes_of_attribute, bytes_of_config, checked_attributes

@@ -7,8 +7,8 @@ the first, and wraps the collective in `AsyncCollectiveDone`.
 
 from __future__ import annotations
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import Computation, Instruction, TupleShape
+from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.registry import custom_call
 
 

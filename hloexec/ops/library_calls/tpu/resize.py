@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from hloexec.core.dtypes import element_type
-from hloexec.core.errors import EvaluationError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product

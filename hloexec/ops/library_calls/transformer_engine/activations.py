@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.elementwise.functions import logistic
 from hloexec.ops.library_calls.ffi import Attributes

@@ -12,9 +12,9 @@ from math import prod
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls import attention as softmax
 from hloexec.ops.library_calls.registry import custom_call

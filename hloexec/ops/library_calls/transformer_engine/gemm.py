@@ -10,10 +10,10 @@ from math import prod
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.library_calls.activations import gelu

@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import Instruction, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls.ffi import Attributes
 from hloexec.ops.library_calls.registry import add_custom_call

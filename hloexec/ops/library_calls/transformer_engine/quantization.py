@@ -15,11 +15,11 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.errors import ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.precision import largest_number
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.library_calls.ffi import Attributes, no_attributes
 from hloexec.ops.library_calls.registry import add_custom_call, custom_call

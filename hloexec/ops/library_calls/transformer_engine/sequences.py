@@ -14,10 +14,10 @@ from math import prod
 
 import numpy as np
 
-from hloexec.core.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.library_calls import attention as softmax
 from hloexec.ops.library_calls.ffi import Attributes
 from hloexec.ops.policies.policy import NumericsPolicy

@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from hloexec.core.errors import ShapeError
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.values import Array
+from hloexec.errors import ShapeError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls.ffi import Attributes
 from hloexec.ops.library_calls.registry import add_custom_call

@@ -13,7 +13,6 @@ from typing import Any
 
 import attrs
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import (
     ArrayShape,
     Computation,
@@ -27,6 +26,7 @@ from hloexec.core.ir import (
 )
 from hloexec.core.ir.sharding import ReplicaGroups
 from hloexec.core.structs import frozen
+from hloexec.errors import HloError
 from hloexec.language.origins import hlo_line
 from hloexec.language.verifier import verify
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields, computation_names

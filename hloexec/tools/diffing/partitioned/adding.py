@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.errors import HloError
 from hloexec.language.text.parser import parse
 from hloexec.language.verifier import verify
 from hloexec.ops.attributes import computation_names

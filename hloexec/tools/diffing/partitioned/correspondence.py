@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, Module, NamedSharding, Shape, TileSharding, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value, flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.sharding import leaf_shardings, parameter_sharding, result_shardings
+from hloexec.errors import InputError
 from hloexec.language.text.attributes.printing import sharding as sharding_text
 from hloexec.tools.diffing.agreement import is_near
 from hloexec.tools.diffing.correspondence import Correspondence, nested

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hloexec.core.errors import UnsupportedError
 from hloexec.core.ir import Module, NamedSharding, TileSharding, TupleSharding
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.devices.tiles import places, tiles_of
 from hloexec.engine.devices.topology import Topology
+from hloexec.errors import UnsupportedError
 from hloexec.tools.diffing.limits import LIMITS
 
 

@@ -9,12 +9,12 @@ from itertools import accumulate, zip_longest
 import attrs
 import numpy as np
 
-from hloexec.core.errors import ResourceError
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes, parts_of
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, flat
 from hloexec.core.wording import byte_text
 from hloexec.engine.exec.observers import Event
+from hloexec.errors import ResourceError
 from hloexec.ops.operations import exchanges, forwarded_names
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.tools.diffing.digests import digest_of

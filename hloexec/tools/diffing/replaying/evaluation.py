@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value, flat
@@ -19,6 +18,7 @@ from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.steps import inner_plans
+from hloexec.errors import HloError
 from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.common import narrow, wide
 from hloexec.ops.movement.copying import row_major

@@ -12,9 +12,9 @@ from functools import partial
 import attrs
 import numpy as np
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
+from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ConstantAttributes, GetTupleElementAttributes
 from hloexec.ops.registry import OPCODES, Role, role_of

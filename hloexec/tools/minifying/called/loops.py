@@ -7,9 +7,9 @@ from functools import partial
 
 import attrs
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape
 from hloexec.engine.plan.schedule import callees_first
+from hloexec.errors import HloError
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.called.bodies import element_of, rebuilt, tuple_of, with_instructions, zeros

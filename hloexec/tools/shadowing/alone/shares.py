@@ -19,13 +19,13 @@ from typing import Any
 
 import attrs
 
-from hloexec.core.errors import HloError
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Inputs, Value
 from hloexec.core.wording import first_line
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.plan.optimization_errors import warn_of_failure
+from hloexec.errors import HloError
 from hloexec.ops.operations import operation_name, traits_of
 from hloexec.ops.policies.policy import REFERENCE, numerics_policy
 from hloexec.ops.relations import Place as Static

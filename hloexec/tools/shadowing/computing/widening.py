@@ -15,7 +15,6 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.errors import HloError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
 from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
@@ -26,6 +25,7 @@ from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.engine.plan.steps import Plan
+from hloexec.errors import HloError
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS, CustomCall, find_custom_call
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Callee, Opcode, Role, find_opcode

@@ -8,11 +8,11 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import Literal, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.devices.topology import Topology, topology_of
+from hloexec.errors import HloError, InputError
 from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, arrangements
 from hloexec.tools.shrinking.devices.constants import DeviceConstants

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import HloError, InputError
 from hloexec.core.ir import ArrayShape, Instruction, Module, NamedSharding, TileSharding, leaf_shapes
 from hloexec.core.structs import define
 from hloexec.engine.devices.tiles import tiles_of
 from hloexec.engine.devices.topology import Topology, groups_of
+from hloexec.errors import HloError, InputError
 from hloexec.ops.relations import Place, Relations
 from hloexec.tools.shrinking.devices.constants import DeviceConstants
 from hloexec.tools.shrinking.devices.grid import Block, Grid, Run, Shorter, runs_of

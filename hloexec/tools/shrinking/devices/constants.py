@@ -12,10 +12,10 @@ from itertools import combinations, product
 import attrs
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
+from hloexec.errors import InputError
 from hloexec.ops.elementwise.selection import CompareAttributes
 from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.operations import traits_of

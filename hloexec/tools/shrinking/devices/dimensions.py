@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.errors import InputError
 from hloexec.ops.collective.all_to_all import AllToAllAttributes
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from hloexec.core.errors import InputError
+from hloexec.errors import InputError
 from hloexec.tools.shrinking.devices.grid import Block, Grid, Shorter, rotation
 
 _Pairs = Sequence[tuple[int, int]]

@@ -7,7 +7,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.errors import InputError
 from hloexec.core.ir import (
     Computation,
     IotaTiles,
@@ -19,6 +18,7 @@ from hloexec.core.ir import (
     TileSharding,
     TupleSharding,
 )
+from hloexec.errors import InputError
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, is_collective
 from hloexec.tools.shrinking.devices.grid import Shorter, runs_of
 from hloexec.tools.shrinking.devices.permutes import pairs_for

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
 _EXCERPT = 160
 """How many characters of a line errors show."""
 
