@@ -36,7 +36,6 @@ from hloexec.engine.exec.tasks import Frame, Join, Loop, Task, in_order, merged_
 from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
 from hloexec.engine.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
 from hloexec.errors import HloError
-from hloexec.ops.costs import note_trip_count
 
 if TYPE_CHECKING:
     from hloexec.engine.exec.code.code import Code
@@ -467,7 +466,11 @@ class Machine(Scheduler):
         return self._leave(task, step, loop)
 
     def _leave(self, task: Task, step: Step, loop: Loop) -> Task | None:
-        note_trip_count(step.instruction, loop.iteration)
+        if step.instruction.backend_config:
+            # Imported late: few texts state how often a loop runs.
+            from hloexec.ops.costs import note_trip_count
+
+            note_trip_count(step.instruction, loop.iteration)
         results, loop.state = loop.state, []
         return self._complete(task, step, results)
 

@@ -16,7 +16,6 @@ from hloexec.engine.plan.lowering.binding import bound
 from hloexec.engine.plan.lowering.flow import continuation
 from hloexec.engine.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.errors import VerificationError
-from hloexec.ops.collective.groups import is_handed_on
 from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 
 if TYPE_CHECKING:
@@ -103,6 +102,9 @@ def _collective(lowering: Lowering, instruction: Instruction, entry: Opcode) -> 
             lowering.converted(instruction, operand, types[number : number + 1], is_silent=True)
             for number, operand in enumerate(operands)
         )
+    # Imported late: most modules are for one device.
+    from hloexec.ops.collective.groups import is_handed_on
+
     given = bound(lowering.context, lowering.computation, instruction, entry.exchange_needs)
     flow = Exchange(partial(entry.exchange, **given) if given else entry.exchange, given.get("computations", ()))
     parts = dict(enumerate(zip(operands, parts_of(shape), strict=False)))
