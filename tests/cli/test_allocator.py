@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hloexec.cli import allocator
+from hloexec.cli import process
 
 PROGRAM = """
 import numpy as np, resource
@@ -45,10 +45,10 @@ def test_arrays_take_the_memory_of_those_before() -> None:
 
 def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: asked.append(name) or object())
+    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: asked.append(name) or object())
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
-    allocator.keep_freed_memory()
+    process.keep_freed_memory()
     assert asked == [None]
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hloexec.cli import kernels
+from hloexec.cli import process
 
 WIDE = frozenset({"sse2", "avx2", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 
@@ -35,16 +35,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
 def test_kernels_without_avx512_are_wrong_for_a_processor_that_has_it(
     name: str, flags: frozenset[str], lacks_avx512_kernels: bool
 ) -> None:
-    assert kernels.lacks_avx512_kernels(name, flags) is lacks_avx512_kernels
+    assert process.lacks_avx512_kernels(name, flags) is lacks_avx512_kernels
 
 
 def test_a_misjudged_processor_makes_the_command_start_over(
     started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "_processor_flags", lambda: WIDE)
-    monkeypatch.setattr(kernels, "openblas_kernels", lambda: "haswell")
+    monkeypatch.setattr(process, "_processor_flags", lambda: WIDE)
+    monkeypatch.setattr(process, "openblas_kernels", lambda: "haswell")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "hloexec", "run", "x.hlo"])
-    kernels.restart_with_better_kernels()
+    process.restart_with_better_kernels()
     ((arguments, environment),) = started
     assert arguments == [sys.executable, "-m", "hloexec", "run", "x.hlo"]
     assert environment["OPENBLAS_CORETYPE"] == "SkylakeX"
@@ -53,8 +53,8 @@ def test_a_misjudged_processor_makes_the_command_start_over(
 def test_the_users_choice_stands(
     started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "_processor_flags", lambda: WIDE)
-    monkeypatch.setattr(kernels, "openblas_kernels", lambda: "haswell")
+    monkeypatch.setattr(process, "_processor_flags", lambda: WIDE)
+    monkeypatch.setattr(process, "openblas_kernels", lambda: "haswell")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    kernels.restart_with_better_kernels()
+    process.restart_with_better_kernels()
     assert not started

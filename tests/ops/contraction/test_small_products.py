@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.ops.blas import matmul
-from hloexec.ops.contraction import small_products
+from hloexec.ops.contraction import dot
 from hloexec.ops.contraction.dot import small_product
 
 SIZES = [((3, 4), (4, 5)), ((4, 4), (4, 4)), ((6,), (6, 3)), ((5, 6), (6,)), ((7,), (7,)), ((31, 33), (33, 17))]
@@ -49,7 +49,7 @@ def test_a_matrix_times_its_own_transpose_is_what_a_copy_gives() -> None:
 
 
 def test_a_kind_of_product_with_other_bits_goes_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_products, "_agrees", lambda *_: False)
+    monkeypatch.setattr(dot, "_agrees", lambda *_: False)
     assert small_product(general, (3, 4), (4, 5), np.dtype(np.float32)) is None
 
 
