@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from hloexec.core.ir import Alias, EntryLayout, Instruction, Module
+from hloexec.core.ir.editing import replace_computation
 from hloexec.core.structs import frozen
 from hloexec.errors import InputError, warn
 from hloexec.language.text import format as format_module
@@ -109,9 +110,9 @@ def _on_platform(module: Module, number: int) -> Module:
     entry = attrs.evolve(
         module.entry, instructions=tuple(_with_platform(instruction, number) for instruction in module.entry)
     )
-    edited = attrs.evolve(
+    edited = replace_computation(
         module,
-        computations=tuple(entry if each.name == entry.name else each for each in module),
+        entry,
         entry_computation_layout=layout and EntryLayout(layout.parameters[1:], layout.result),
         allow_spmd_sharding_propagation_to_parameters=propagation[1:] if len(propagation) > 1 else propagation,
         input_output_alias=tuple(map(_alias, module.input_output_alias)),

@@ -11,6 +11,7 @@ import attrs
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.core.ir import ArrayShape, Computation, Instruction
+from hloexec.core.ir.editing import replace_instruction
 from hloexec.core.lifetimes import remembered
 from hloexec.ops.control.annotations import is_annotation
 
@@ -103,9 +104,7 @@ def _behind_any_conversions(computation: Computation, instruction: Instruction) 
 
 def unrecognised(computation: Computation) -> Computation:
     """A computation with the same parameters that is not recognised, so that kernels call it for each step."""
-    root = attrs.evolve(computation.root, opcode="call", operands=())
-    instructions = tuple(root if each.name == root.name else each for each in computation)
-    return attrs.evolve(computation, instructions=instructions)
+    return replace_instruction(computation, attrs.evolve(computation.root, opcode="call", operands=()))
 
 
 def chooses_by_order(computation: Computation) -> bool:

@@ -18,6 +18,7 @@ from hloexec.core.arguments import listed, require_integer, require_module, requ
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
+from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value
 from hloexec.core.wording import on_devices
@@ -187,10 +188,7 @@ def _names_devices(module: Module, cut: Slice) -> bool:
 
 def _without_shardings(module: Module) -> Module:
     """A module that says nothing of several devices: no meshes, and no shardings."""
-    computations = (
-        attrs.evolve(each, instructions=tuple(attrs.evolve(entry, sharding=None) for entry in each)) for each in module
-    )
-    return attrs.evolve(module, computations=tuple(computations), frontend_attributes=None)
+    return map_instructions(module, lambda _, each: attrs.evolve(each, sharding=None), frontend_attributes=None)
 
 
 def _require_places(in_computation: object, iteration: object, depth: object, device: object) -> None:

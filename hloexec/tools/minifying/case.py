@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir.editing import replace_computation, take_name
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.engine.devices.topology import topology_of
@@ -232,26 +233,17 @@ def _has_effect(instruction: Instruction) -> bool:
 
 def _with_root_tuple(entry: Computation, results: Sequence[str]) -> Computation:
     by_name = entry.by_name
-    name = fresh("results", by_name)
+    name = take_name("results", {*by_name})
     shape = TupleShape(tuple(by_name[each].shape for each in results))
     root = Instruction(name=name, shape=shape, opcode=_TUPLE, operands=tuple(results))
     return attrs.evolve(entry, instructions=(*entry.instructions, root), root_name=name)
 
 
-def fresh(name: str, taken: Iterable[str]) -> str:
-    """A name like another one that nothing has."""
-    known, number, found = set(taken), 1, name
-    while found in known:
-        number += 1
-        found = f"{name}.{number}"
-    return found
-
-
 def _with_entry(module: Module, entry: Computation) -> Module:
     """The module with another entry computation, and a header that says nothing of the one before."""
-    return attrs.evolve(
+    return replace_computation(
         module,
-        computations=tuple(entry if each.name == entry.name else each for each in module.computations),
+        entry,
         is_scheduled=False,
         input_output_alias=(),
         buffer_donor=(),

@@ -10,12 +10,13 @@ import attrs
 
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.ir.editing import rename_operands, take_name
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.minifying.case import Case, assembled, fresh, outputs_of, take_the_same
+from hloexec.tools.minifying.case import Case, assembled, outputs_of, take_the_same
 from hloexec.tools.minifying.searching import Candidate, Search
 from hloexec.tools.minifying.subsets import shapes_of, values_of
 
@@ -158,10 +159,9 @@ def _end(entry: Computation, instruction: Instruction) -> str:
 
 
 def renamed(instruction: Instruction, old: str, new: str) -> Instruction:
-    operands = tuple(new if each == old else each for each in instruction.operands)
     predecessors = tuple(new if each == old else each for each in instruction.control_predecessors)
     name = new if instruction.name == old else instruction.name
-    return attrs.evolve(instruction, name=name, operands=operands, control_predecessors=predecessors)
+    return rename_operands(instruction, {old: new}, name=name, control_predecessors=predecessors)
 
 
 def copied(callee: Computation, operands: Sequence[str], taken: set[str], made: list[Instruction]) -> str:
@@ -171,17 +171,9 @@ def copied(callee: Computation, operands: Sequence[str], taken: set[str], made: 
         if role_of(instruction) is Role.PARAMETER:
             names[instruction.name] = operands[instruction.attributes.number]
             continue
-        name = names[instruction.name] = fresh(instruction.name, taken)
-        taken.add(name)
-        made.append(
-            attrs.evolve(
-                instruction,
-                name=name,
-                operands=tuple(names[each] for each in instruction.operands),
-                control_predecessors=tuple(names[each] for each in instruction.control_predecessors if each in names),
-                span=None,
-            )
-        )
+        name = names[instruction.name] = take_name(instruction.name, taken)
+        predecessors = tuple(names[each] for each in instruction.control_predecessors if each in names)
+        made.append(rename_operands(instruction, names, name=name, control_predecessors=predecessors, span=None))
     return names[callee.root_name]
 
 

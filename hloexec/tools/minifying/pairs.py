@@ -14,9 +14,10 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import Instruction, Module
+from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.minifying.case import Case, fresh, is_glue, module_of, part_of, recorded, take_the_same
+from hloexec.tools.minifying.case import Case, is_glue, module_of, part_of, recorded, take_the_same
 from hloexec.tools.minifying.oracles import DiffersFrom, output_names
 from hloexec.tools.minifying.searching import Search, reduced
 
@@ -120,14 +121,9 @@ def _without_given_constants(case: Case) -> Case:
     }
     if not names or entry.root_name in names:
         return case
-    kept = [
-        attrs.evolve(each, operands=tuple(names.get(name, name) for name in each.operands), control_predecessors=())
-        for each in entry
-        if each.name not in names
-    ]
+    kept = [rename_operands(each, names, control_predecessors=()) for each in entry if each.name not in names]
     changed = attrs.evolve(entry, instructions=tuple(kept))
-    computations = tuple(changed if each.name == entry.name else each for each in case.module)
-    return attrs.evolve(case, module=attrs.evolve(case.module, computations=computations, source=None))
+    return attrs.evolve(case, module=replace_computation(case.module, changed, source=None))
 
 
 def _parameters_by_value(case: Case) -> dict[tuple[Any, ...], str]:
@@ -280,14 +276,5 @@ def _uncut(module: Module, names: Mapping[str, str]) -> list[Instruction]:
     new, taken = dict(names), {*module.entry.by_name, *names.values()}
     for each in kept:
         if each.name in set(names.values()):
-            new[each.name] = fresh(each.name, taken)
-            taken.add(new[each.name])
-    return [
-        attrs.evolve(
-            each,
-            name=new.get(each.name, each.name),
-            operands=tuple(new.get(name, name) for name in each.operands),
-            control_predecessors=(),
-        )
-        for each in kept
-    ]
+            new[each.name] = take_name(each.name, taken)
+    return [rename_operands(each, new, name=new.get(each.name, each.name), control_predecessors=()) for each in kept]

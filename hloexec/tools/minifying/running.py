@@ -25,7 +25,8 @@ from hloexec.core.arguments import (
     require_text,
     wrong,
 )
-from hloexec.core.ir import ArrayShape, Instruction, Literal, Module
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module
+from hloexec.core.ir.editing import map_instructions
 from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
@@ -216,14 +217,13 @@ def _with_constants(module: Module, elided: Any) -> Module:
     if not isinstance(elided, Mapping):
         return module
 
-    def given(each: Instruction) -> Instruction:
+    def given(_: Computation, each: Instruction) -> Instruction:
         if role_of(each) is not Role.CONSTANT or each.name not in elided or not isinstance(each.shape, ArrayShape):
             return each
         literal = Literal.from_array(np.asarray(elided[each.name]), each.shape)
         return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=literal))
 
-    computations = tuple(attrs.evolve(each, instructions=tuple(map(given, each))) for each in module)
-    return attrs.evolve(module, computations=computations, source=None)
+    return map_instructions(module, given, source=None)
 
 
 def _limit(options: dict[str, Any], case: Case) -> None:

@@ -21,6 +21,7 @@ from hloexec.core.ir import (
     TupleShape,
     leaf_shapes,
 )
+from hloexec.core.ir.editing import map_instructions
 from hloexec.core.values import Array, Value, flat, mapped
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.registry import Role, role_of
@@ -140,15 +141,7 @@ def _with_constant(case: Case, place: tuple[str, str], simpler: Literal) -> Case
         is_it = (computation.name, each.name) == place
         return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=simpler)) if is_it else each
 
-    return attrs.evolve(case, module=_mapped_module(case.module, changed))
-
-
-def _mapped_module(module: Module, change: Callable[[Computation, Instruction], Instruction]) -> Module:
-    computations = tuple(
-        attrs.evolve(each, instructions=tuple(change(each, instruction) for instruction in each), span=None)
-        for each in module
-    )
-    return attrs.evolve(module, computations=computations, source=None)
+    return attrs.evolve(case, module=map_instructions(case.module, changed, source=None))
 
 
 def common_types(search: Search) -> None:
@@ -206,8 +199,8 @@ def _with_types(case: Case, types: dict[str, str]) -> Case | None:
         return before if usual is None else convert(before, ELEMENT_TYPES[usual])
 
     rows = None if case.inputs is None else [[_mapped(value, array) for value in row] for row in case.inputs]
-    other = None if case.other is None else _mapped_module(case.other, changed)
-    module = attrs.evolve(_mapped_module(case.module, changed), entry_computation_layout=None)
+    other = None if case.other is None else map_instructions(case.other, changed, source=None)
+    module = map_instructions(case.module, changed, source=None, entry_computation_layout=None)
     return attrs.evolve(case, module=module, inputs=rows, other=other)
 
 
@@ -244,7 +237,7 @@ def _plain(case: Case, names: Sequence[str]) -> Case:
             header["frontend_attributes"] = None
         if "layout" in names:
             header["entry_computation_layout"] = None
-        return attrs.evolve(_mapped_module(module, changed), **header)
+        return map_instructions(module, changed, source=None, **header)
 
     return attrs.evolve(case, module=plain(case.module), other=None if case.other is None else plain(case.other))
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module
+from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.ops.attributes import attribute_fields, computation_names
@@ -200,14 +201,7 @@ class _Rewriting:
 
     def _unused_name(self, name: str, wanted: ElementType) -> str:
         """A name for another form of a value: its own, where no instruction has that any more."""
-        candidate, number = name, 1
-        if name in self._names:
-            candidate = f"{name}.{wanted.name}"
-        while candidate in self._names:
-            number += 1
-            candidate = f"{name}.{wanted.name}.{number}"
-        self._names.add(candidate)
-        return candidate
+        return take_name(f"{name}.{wanted.name}" if name in self._names else name, self._names)
 
     def _native(self, name: str) -> ElementType:
         return next(iter(self._forms[name]))

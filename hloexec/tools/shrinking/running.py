@@ -17,6 +17,7 @@ from hloexec.analysis.buffers.running import run_estimate
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, wrong
 from hloexec.core.ir import Computation, Instruction, Literal, Module
+from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
 from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
@@ -41,26 +42,17 @@ _COUNT = re.compile(r'("known(?:_trip_c|TripC)ount"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+
 
 def with_trip_counts(before: Module, after: Module) -> Module:
     """The module with the trip counts that its loops have now, where they were stated and follow from constants."""
-    return attrs.evolve(
-        after, computations=tuple(_restated(before, after, computation) for computation in after.computations)
-    )
 
+    def restated(computation: Computation, loop: Instruction) -> Instruction:
+        stated = trip_count_of(loop) if role_of(loop) is Role.WHILE else None
+        if stated is None:
+            return loop
+        old, new = (
+            loop_trips(module, module.by_name[computation.name], _without_count(loop)) for module in (before, after)
+        )
+        return loop if new is None or old != stated or old == new else _with_count(loop, new)
 
-def _restated(before: Module, after: Module, computation: Computation) -> Computation:
-    changes = {}
-    for instruction in computation.instructions:
-        if role_of(instruction) is not Role.WHILE or trip_count_of(instruction) is None:
-            continue
-        counts = [
-            loop_trips(module, module.by_name[computation.name], _without_count(instruction))
-            for module in (before, after)
-        ]
-        if None not in counts and counts[0] == trip_count_of(instruction) and counts[0] != counts[1]:
-            changes[instruction.name] = _with_count(instruction, counts[1] or 0)
-    if not changes:
-        return computation
-    found = tuple(changes.get(instruction.name, instruction) for instruction in computation.instructions)
-    return attrs.evolve(computation, instructions=found)
+    return map_instructions(after, restated)
 
 
 def _without_count(loop: Instruction) -> Instruction:

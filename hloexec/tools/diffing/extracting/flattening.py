@@ -11,6 +11,7 @@ import attrs
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape
+from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.tools.diffing.extracting.fits import Fit, step
@@ -112,9 +113,4 @@ class _Flat:
         return new, made
 
     def _name(self, wanted: str) -> str:
-        name, number = wanted, 0
-        while name in self._names:
-            number += 1
-            name = f"{wanted}.{number}"
-        self._names.add(name)
-        return name
+        return take_name(wanted, self._names, 1)

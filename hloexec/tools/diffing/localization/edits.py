@@ -24,6 +24,7 @@ from hloexec.core.ir import (
     Window,
     WindowDimension,
 )
+from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.ir.sharding import ReplicaGroups
 from hloexec.core.structs import frozen
 from hloexec.errors import HloError
@@ -52,7 +53,8 @@ def edits_of(module: Module) -> Iterator[Edit]:
     for computation in (entry, *called):
         moved = chain(_other_attributes(computation, _devices(module)), _other_layouts(computation))
         for instruction in chain(moved, _other_order(computation), _other_opcodes(computation)):
-            edited = _with_root(module, computation, instruction)
+            changed = replace_instruction(computation, instruction)
+            edited = replace_computation(module, changed, entry_computation_layout=None)
             if _is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
 
@@ -62,23 +64,13 @@ def moved_otherwise(module: Module, computation: Computation, name: str) -> Iter
     each is well-formed."""
     alone = attrs.evolve(computation, root_name=name)
     for instruction in chain(_other_attributes(alone, _devices(module)), _other_layouts(alone)):
-        instructions = tuple(instruction if each.name == name else each for each in computation)
-        changed = attrs.evolve(computation, instructions=instructions)
-        edited = attrs.evolve(module, computations=tuple(changed if each is computation else each for each in module))
+        edited = replace_computation(module, replace_instruction(computation, instruction))
         if _is_well_formed(edited):
             yield Edit(edited, _text(instruction), is_called=False)
 
 
 def _devices(module: Module) -> int:
     return module.replica_count * module.num_partitions
-
-
-def _with_root(module: Module, computation: Computation, root: Instruction) -> Module:
-    """The module in which the root of a computation is another instruction of its name."""
-    instructions = tuple(root if each.name == root.name else each for each in computation)
-    changed = attrs.evolve(computation, instructions=instructions)
-    computations = tuple(changed if each is computation else each for each in module)
-    return attrs.evolve(module, computations=computations, entry_computation_layout=None)
 
 
 def _is_well_formed(module: Module) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_shapes
+from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import is_elementwise, traits_of
@@ -272,14 +273,12 @@ def _edits(module: Module, handle: _Handle) -> Iterator[tuple[str, Module]]:
             yield edit.text, edit.module
         return
     for edited in _others(computation, instruction, handle.operand):
-        instructions = tuple(edited if each is instruction else each for each in computation)
-        changed = attrs.evolve(computation, instructions=instructions)
-        computations = tuple(changed if each is computation else each for each in module)
+        changed = replace_instruction(computation, edited)
         entry_layout = None if computation is module.entry else module.entry_computation_layout
         text = f"{edited.opcode}({', '.join(f'%{name}' for name in edited.operands)})"
         if edited.attributes != instruction.attributes:
             text += f", index={edited.attributes.index}"
-        yield text, attrs.evolve(module, computations=computations, entry_computation_layout=entry_layout)
+        yield text, replace_computation(module, changed, entry_computation_layout=entry_layout)
 
 
 def _others(computation: Computation, instruction: Instruction, operand: int) -> Iterator[Instruction]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
 from hloexec.errors import HloError
 from hloexec.language.text.parser import parse
 from hloexec.language.verifier import verify
@@ -43,8 +44,8 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
         _TEMPLATE.format(
             replicas=module.replica_count,
             partitions=module.num_partitions,
-            adder=_unused("adder", names),
-            name=_unused("added", names),
+            adder=take_name("adder", names),
+            name=take_name("added", names),
             number=ArrayShape(shape.element_type, ()),
             shape=ArrayShape(shape.element_type, shape.dimensions),
             how=f"channel_id={channel}, replica_groups={{{listed}}}",
@@ -53,14 +54,13 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
     added = attrs.evolve(made.entry.root, shape=shape, operands=(source.name,))
     instructions: list[Instruction] = []
     for each in computation:
-        instructions.append(_renamed(each, source.name, added.name))
+        instructions.append(rename_operands(each, {source.name: added.name}))
         if each is source:
             instructions.append(added)
     root = added.name if computation.root_name == source.name else computation.root_name
     changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
     adder = next(each for each in made if each is not made.entry)
-    others = tuple(changed if each is computation else each for each in module)
-    edited = attrs.evolve(module, computations=(adder, *others))
+    edited = attrs.evolve(module, computations=(adder, *replace_computation(module, changed)))
     try:
         verify(edited)
     except HloError:
@@ -87,16 +87,3 @@ def _place(module: Module, node: Node) -> tuple[Computation, Instruction] | None
 def _channels(module: Module) -> list[int]:
     found = (getattr(each.attributes, "channel_id", None) for computation in module for each in computation)
     return [channel for channel in found if channel is not None]
-
-
-def _unused(name: str, names: set[str]) -> str:
-    number = 0
-    while (found := f"{name}.{number}") in names:
-        number += 1
-    return found
-
-
-def _renamed(instruction: Instruction, old: str, new: str) -> Instruction:
-    if old not in instruction.operands:
-        return instruction
-    return attrs.evolve(instruction, operands=tuple(new if name == old else name for name in instruction.operands))

@@ -11,6 +11,7 @@ import numpy as np
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value, flat
 from hloexec.engine.devices.topology import Topology
@@ -219,7 +220,7 @@ def _of_one_type(instance: Instance, values: dict[int, Array]) -> dict[int, Arra
 
 def _moving(module: Module, types: Sequence[Any]) -> Module:
     """A module of what moves elements of these types, among others: its result has the widest of them."""
-    computation, root = module.entry, module.entry.root
+    root = module.entry.root
     if not types:
         return module
     widest = max(map(element_type_of, types), key=lambda entry: entry.bits)
@@ -234,11 +235,8 @@ def _moving(module: Module, types: Sequence[Any]) -> Module:
     shape = widened(root.shape)
     if shape == root.shape:
         return module
-    wider = attrs.evolve(root, shape=shape)
-    instructions = tuple(wider if each is root else each for each in computation)
-    changed = attrs.evolve(computation, instructions=instructions)
-    computations = tuple(changed if each is computation else each for each in module)
-    return attrs.evolve(module, computations=computations, entry_computation_layout=None)
+    changed = replace_instruction(module.entry, attrs.evolve(root, shape=shape))
+    return replace_computation(module, changed, entry_computation_layout=None)
 
 
 def window_of(instance: Instance, values: Holding) -> Window | None:

@@ -13,12 +13,13 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
+from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import ConstantAttributes, GetTupleElementAttributes
 from hloexec.ops.registry import OPCODES, Role, role_of
-from hloexec.tools.minifying.case import Case, assembled, fresh, is_glue, outputs_of, part_of, without_uncalled
+from hloexec.tools.minifying.case import Case, assembled, is_glue, outputs_of, part_of, without_uncalled
 from hloexec.tools.minifying.opening import copied, renamed
 from hloexec.tools.minifying.searching import Search, reduced
 
@@ -72,7 +73,7 @@ def _with_some(case: Case, name: str, kept: set[str]) -> Case | None:
     for each in computation:
         is_kept = is_glue(each) and (each.name != computation.root_name or role_of(each) is not Role.TUPLE)
         if is_kept or each.name in kept:
-            made.append(attrs.evolve(each, operands=tuple(values.get(entry, entry) for entry in each.operands)))
+            made.append(rename_operands(each, values))
             continue
         found = _substitute(computation, each)
         if found is not None:
@@ -106,9 +107,7 @@ def _parameter_or_zeros(
     if isinstance(shape, TupleShape):
         parts = []
         for index, element in enumerate(shape.elements):
-            part = zeros(fresh(f"{name}.{index}", taken), element)
-            taken.add(part.name)
-            parts.append(part)
+            parts.append(zeros(take_name(f"{name}.{index}", taken), element))
         yield from parts
         yield tuple_of(name, shape, [part.name for part in parts])
         return
@@ -154,8 +153,7 @@ def with_instructions(
         shapes = {each.name: each.shape for each in kept}
         return assembled(attrs.evolve(case, module=module), kept, outputs_of(case.module), None, shapes)
     changed = rebuilt(computation, computation.parameters, kept, [root])
-    computations = tuple(changed if each.name == changed.name else each for each in module)
-    return attrs.evolve(case, module=without_uncalled(attrs.evolve(module, computations=computations)))
+    return attrs.evolve(case, module=without_uncalled(replace_computation(module, changed)))
 
 
 def rebuilt(

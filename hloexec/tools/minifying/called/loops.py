@@ -8,12 +8,13 @@ from functools import partial
 import attrs
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape
+from hloexec.core.ir.editing import replace_instruction, take_name
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import HloError
 from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.called.bodies import element_of, rebuilt, tuple_of, with_instructions, zeros
-from hloexec.tools.minifying.case import Case, fresh
+from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.searching import Search
 
 _MOST_STATES = 4
@@ -75,17 +76,10 @@ def _with_state(
     taken = {each.name for each in case.module}
     callees = []
     for role, name in (("body", loop.attributes.body), ("condition", loop.attributes.condition)):
-        callee, new = case.module.by_name[name], fresh(name, taken)
-        taken.add(new)
+        callee, new = case.module.by_name[name], take_name(name, taken)
         changed = _still(callee, state, role) if is_still else _on_state(callee, state, shape, kept, role, is_alone)
         callees.append(attrs.evolve(changed, name=new))
-    names = set(computation.by_name)
-
-    def named(name: str) -> str:
-        found = fresh(name, names)
-        names.add(found)
-        return found
-
+    named = partial(take_name, taken={*computation.by_name})
     before = [element_of(loop.operands[0], shape, index, named("given")) for index in range(len(shape.elements))]
     start = before[kept[0]].name
     made: list[Instruction] = []
@@ -134,13 +128,7 @@ def _on_state(
     callee: Computation, state: Shape, whole: TupleShape, kept: Sequence[int], role: str, is_alone: bool
 ) -> Computation:
     """A body or a condition on some elements of a state, the others being zeros."""
-    taken = set(callee.by_name)
-
-    def named(name: str) -> str:
-        found = fresh(name, taken)
-        taken.add(found)
-        return found
-
+    named = partial(take_name, taken={*callee.by_name})
     old = callee.parameters[0]
     parameter = _parameter(named(old.name), state)
     elements: list[str] = []
@@ -167,5 +155,4 @@ def _without_branch(case: Case, computation: Computation, conditional: Instructi
     attributes = attrs.evolve(conditional.attributes, branch_computations=names[:number] + names[number + 1 :])
     operands = tuple(each for place, each in enumerate(conditional.operands) if place != 1 + number)
     changed = attrs.evolve(conditional, attributes=attributes, operands=operands)
-    instructions = [changed if each.name == conditional.name else each for each in computation]
-    return with_instructions(case, computation, instructions, computation.root_name)
+    return with_instructions(case, computation, replace_instruction(computation, changed), computation.root_name)

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir.editing import take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.ops.attributes import Grammar, attribute_fields, computation_names
 from hloexec.ops.control.flow import GetTupleElementAttributes
@@ -78,7 +79,6 @@ class _Widening:
         self._names = {instruction.name for instruction in computation}
         self._made: list[Instruction] = []
         self._wide: dict[str, str] = {}
-        self._number = 0
 
     def widened(self) -> Computation:
         computation = self._computation
@@ -155,19 +155,11 @@ class _Widening:
         return self._make(_TUPLE, shape, tuple(self._tupled(leaves, part) for part in shape.elements))
 
     def _make(self, opcode: str, shape: Shape, operands: tuple[str, ...], attributes: Any = None) -> str:
-        name = self._unused(operands[0] if operands else opcode)
+        name = take_name((operands[0] if operands else opcode).partition(_SUFFIX)[0] + _SUFFIX, self._names)
         kind = OPCODES[opcode].attributes
         given = attributes if attributes is not None or kind is None else kind()
         self._made.append(Instruction(name=name, shape=shape, opcode=opcode, operands=operands, attributes=given))
         return name
-
-    def _unused(self, name: str) -> str:
-        stem = name.partition(_SUFFIX)[0]
-        self._number += 1
-        while (found := f"{stem}{_SUFFIX}.{self._number}") in self._names:
-            self._number += 1
-        self._names.add(found)
-        return found
 
 
 def _leaf_types(shape: Shape) -> list[Any]:

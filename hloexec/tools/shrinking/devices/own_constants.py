@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.ir.editing import rename_operands
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.shrinking.devices.numbers import NOTHING, DeviceValues, literal_of
 
@@ -90,7 +91,7 @@ def _merged(computation: Computation, copies: Mapping[str, str]) -> Computation:
             key = original, instruction.attributes.literal.value.tobytes()
             names[instruction.name] = firsts.setdefault(key, instruction.name)
     found = [
-        attrs.evolve(instruction, operands=tuple(names.get(name, name) for name in instruction.operands))
+        rename_operands(instruction, names)
         for instruction in computation.instructions
         if names.get(instruction.name, instruction.name) == instruction.name
     ]

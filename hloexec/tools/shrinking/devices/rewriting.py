@@ -9,6 +9,7 @@ import numpy as np
 
 from hloexec.core.ir import (
     Computation,
+    Instruction,
     IotaTiles,
     Module,
     NamedSharding,
@@ -18,6 +19,7 @@ from hloexec.core.ir import (
     TileSharding,
     TupleSharding,
 )
+from hloexec.core.ir.editing import map_instructions
 from hloexec.errors import InputError
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, is_collective
 from hloexec.tools.shrinking.devices.grid import Shorter, runs_of
@@ -28,27 +30,18 @@ def for_fewer_devices(module: Module, axes: DeviceAxes) -> Module:
     """The module with groups, pairs and shardings along shorter axes."""
     count = axes.shorter.after.count
     is_partitioned = axes.topology.partitions > 1
-    return attrs.evolve(
-        module,
-        computations=tuple(_for_fewer(computation, axes.shorter) for computation in module.computations),
-        num_partitions=count if is_partitioned else 1,
-        replica_count=1 if is_partitioned else count,
-    )
 
-
-def _for_fewer(computation: Computation, shorter: Shorter) -> Computation:
-    found = []
-    for instruction in computation.instructions:
+    def for_fewer(computation: Computation, instruction: Instruction) -> Instruction:
         where = f"%{instruction.name} in {computation.name}"
-        attributes = instruction.attributes
+        attributes, sharding = instruction.attributes, instruction.sharding
         if is_collective(instruction):
-            attributes = _attributes(attributes, shorter, where)
-        sharding = None if instruction.sharding is None else _sharding(instruction.sharding, shorter, where)
-        if attributes is not instruction.attributes or sharding != instruction.sharding:
-            found.append(attrs.evolve(instruction, attributes=attributes, sharding=sharding))
-        else:
-            found.append(instruction)
-    return attrs.evolve(computation, instructions=tuple(found))
+            attributes = _attributes(attributes, axes.shorter, where)
+        if sharding is not None:
+            sharding = _sharding(sharding, axes.shorter, where)
+        return attrs.evolve(instruction, attributes=attributes, sharding=sharding)
+
+    counts = {"num_partitions": count if is_partitioned else 1, "replica_count": 1 if is_partitioned else count}
+    return map_instructions(module, for_fewer, **counts)
 
 
 def _attributes(attributes: Any, shorter: Shorter, where: str) -> Any:
