@@ -139,8 +139,7 @@ def compared(
     """
     import hloexec
     from hloexec.core.ir import leaf_shapes
-    from hloexec.core.values import label_of
-    from hloexec.tools.results import labelled_arrays
+    from hloexec.core.values import label_of, labelled_arrays
 
     module = _as_run(module, options)
     expected, tolerances = expected_for(values)

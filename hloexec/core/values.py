@@ -87,6 +87,32 @@ def flat(value: object) -> list[Any]:
     return found
 
 
+def leaves(value: Value) -> Iterator[tuple[tuple[int, ...], Array | Token]]:
+    """The leaves of a value with their index paths, depth first; an array is its own only leaf, at `()`."""
+    stack: list[tuple[tuple[int, ...], Value]] = [((), value)]
+    while stack:
+        index, current = stack.pop()
+        if isinstance(current, tuple):
+            stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))
+        else:
+            yield index, current
+
+
+def arrays_of(value: object) -> list[Array]:
+    """The leaves of a value that are arrays, depth first."""
+    return [leaf for leaf in flat(value) if isinstance(leaf, np.ndarray)]
+
+
+def labelled_arrays(value: Value) -> dict[str, Array]:
+    """The arrays of a value by their labels, tokens left out."""
+    return {label_of(index): leaf for index, leaf in leaves(value) if isinstance(leaf, np.ndarray)}
+
+
+def join_values(values: Sequence[Value]) -> Value:
+    """A value that is alone, such as the result of the only device, as it is; several as a tuple."""
+    return tuple(values) if len(values) > 1 else values[0]
+
+
 def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], T]) -> Nested[T]:
     """Nested tuples with `leaf` applied where `children` gives None."""
     parts = children(root)

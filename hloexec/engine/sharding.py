@@ -28,6 +28,7 @@ from hloexec.core.ir import (
     TileSharding,
     TupleShape,
     TupleSharding,
+    flat_shapes,
     leaf_shapes,
 )
 from hloexec.core.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
@@ -374,7 +375,7 @@ def _by_shardy(text: str, module: Module, instruction: Instruction) -> tuple[Nam
 
 def leaf_shardings(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:
     """The sharding of each leaf of a shape; one that is no tuple's is that of all leaves."""
-    count = sum(1 for _ in leaf_shapes(shape))
+    count = len(flat_shapes(shape))
     if not isinstance(sharding, TupleSharding):
         return [_known(sharding)] * count
     # XLA gives the empty tuple one sharding.
@@ -390,11 +391,11 @@ def _known(sharding: _LeafSharding) -> _LeafSharding:
 
 def _whole_shapes(shape: Shape | None, declared: Shape) -> list[tuple[int, ...] | None]:
     """The dimensions of the whole of each leaf; None where they are not known."""
-    parts = [leaf for _, leaf in leaf_shapes(declared)]
+    parts = flat_shapes(declared)
     if shape is None:
         return [None] * len(parts)
     found: list[tuple[int, ...] | None] = []
-    wholes = [leaf for _, leaf in leaf_shapes(shape)]
+    wholes = flat_shapes(shape)
     if len(wholes) != len(parts):
         raise InputError(f"the result as a whole should be {shape}, but on each device it is {declared}")
     for whole, part in zip(wholes, parts, strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.wording import counted
 from hloexec.errors import UnsupportedError, warn
@@ -37,7 +37,7 @@ def contraction_of(instruction: Instruction, operand_shapes: Sequence[Shape]) ->
     """What an instruction costs as a contraction; None where it is not one, or does not say enough."""
     if len(operand_shapes) < 2:
         return None
-    result = next((leaf for _, leaf in leaf_shapes(instruction.shape)), None)
+    result = next(iter(flat_shapes(instruction.shape)), None)
     lhs, rhs = operand_shapes[:2]
     if not (isinstance(result, ArrayShape) and isinstance(lhs, ArrayShape) and isinstance(rhs, ArrayShape)):
         return None

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from hloexec.analysis.numerics.statistics import LeafStatistics
-from hloexec.core.ir import ArrayShape, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Shape, flat_shapes
 from hloexec.core.wording import byte_text
 from hloexec.ops.registry import Opcode, Role
 from hloexec.report.layout import plain_table, titled, with_rest
@@ -127,7 +127,7 @@ def _facts(summary: Summary) -> RenderableType:
 
 def _shape_text(shape: Shape) -> str:
     """A shape, or what a long tuple amounts to."""
-    leaves = [leaf for _, leaf in leaf_shapes(shape)]
+    leaves = flat_shapes(shape)
     if len(leaves) <= _MOST_LEAVES:
         return str(shape)
     first = ", ".join(map(str, leaves[:4]))

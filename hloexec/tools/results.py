@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.ir import ArrayShape, Module, leaf_shapes
-from hloexec.core.values import Array, Value, index_of, label_of
+from hloexec.core.values import Array, index_of, label_of, labelled_arrays
 from hloexec.core.wording import listing
 from hloexec.errors import InputError, LiteralError, warn
 from hloexec.language.literals.entries import entries, holds_values
@@ -90,12 +89,6 @@ def _result_of_snapshot(name: str) -> dict[str, Array]:
             f"{name!r} holds a module, but no result; a result is a .npz or .npy file, or a snapshot of an execution"
         )
     return labelled_arrays(snapshot.result)
-
-
-def labelled_arrays(value: Value) -> dict[str, Array]:
-    """The arrays of a value by their labels, tokens left out."""
-    found = ((label_of(index), leaf) for index, leaf in leaves(value))
-    return {label: leaf for label, leaf in found if isinstance(leaf, np.ndarray)}
 
 
 def result_shapes(module: Module) -> dict[str, ArrayShape]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.engine.devices.topology import device_counts
 from hloexec.engine.plan.program import Requirement, remedy_for, unsupported
@@ -153,7 +153,7 @@ def _targets(instructions: Iterable[Instruction]) -> Iterator[str]:
 def _element_types(instructions: Iterable[Instruction]) -> Iterator[str]:
     """The element types of the instructions' results, once each per instruction."""
     for instruction in instructions:
-        leaves = (leaf for _, leaf in leaf_shapes(instruction.shape))
+        leaves = flat_shapes(instruction.shape)
         yield from {str(leaf.element_type) for leaf in leaves if isinstance(leaf, ArrayShape)}
 
 

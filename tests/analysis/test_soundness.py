@@ -127,7 +127,7 @@ def results_that_depend_on_a_value(module: hloexec.Module, inputs: Sequence[Any]
 
 
 def _labelled(result: Any) -> Any:
-    from hloexec.tools.results import labelled_arrays
+    from hloexec.core.values import labelled_arrays
 
     return labelled_arrays(result).items()
 

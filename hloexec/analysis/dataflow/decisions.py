@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hloexec.analysis.dataflow.open_values import depending_leaves
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 
@@ -55,6 +55,6 @@ def _has_floats(shape: Shape) -> bool:
 
 def _are_floats(shape: Shape) -> Iterator[bool]:
     """Of each array of a shape."""
-    for _, leaf in leaf_shapes(shape):
+    for leaf in flat_shapes(shape):
         if isinstance(leaf, ArrayShape) and leaf.is_array:
             yield leaf.element_type.is_inexact

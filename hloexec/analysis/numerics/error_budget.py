@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from hloexec.analysis.trip_counts import loop_trips
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes, leaf_shapes
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
@@ -199,7 +199,7 @@ def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | N
         return rounding(result, 4 * compute)
     if sums is None:
         return rounding(result)
-    inputs = [leaf for operand in operands for _, leaf in leaf_shapes(operand) if isinstance(leaf, ArrayShape)]
+    inputs = [leaf for leaf in flat_shapes(*operands) if isinstance(leaf, ArrayShape)]
     if sums is Sums.PRODUCTS:
         return _product(instruction, operands, inputs, result, bits)
     terms = _terms(instruction, sums, inputs)
@@ -214,7 +214,7 @@ def worst(chains: Iterable[Chain]) -> Chain:
 
 def _terms(instruction: Instruction, sums: Sums, inputs: Sequence[ArrayShape]) -> float:
     """How many terms an element of a sum has; four times the average where places are random."""
-    first = next(leaf for _, leaf in leaf_shapes(instruction.shape) if isinstance(leaf, ArrayShape))
+    first = next(leaf for leaf in flat_shapes(instruction.shape) if isinstance(leaf, ArrayShape))
     if sums is Sums.SCATTERED:
         return 4 * max(1.0, inputs[-1].element_count / max(1, first.element_count))
     if sums is Sums.FOLDED:
@@ -246,5 +246,5 @@ def _inner(leaf: ArrayShape) -> int:
 
 def _widest_unit(shape: Shape) -> float | None:
     """The coarsest unit roundoff among the leaves that have fractions."""
-    types = [leaf.element_type for _, leaf in leaf_shapes(shape) if isinstance(leaf, ArrayShape)]
+    types = [leaf.element_type for leaf in flat_shapes(shape) if isinstance(leaf, ArrayShape)]
     return max((unit_roundoff(entry) for entry in types if entry.is_inexact), default=None)

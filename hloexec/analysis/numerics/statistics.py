@@ -6,14 +6,13 @@ Everything is computed block by block in logical order, so that a value of gigab
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 
 from hloexec.analysis.numerics.leaves import blocks
 from hloexec.core.dtypes import ElementType, Kind, element_type, element_type_of
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, Token, Value
+from hloexec.core.values import Array, Token, Value, leaves
 
 _BLOCK = 1 << 18
 """Number of elements processed at a time: their f64 copies stay in the L2 cache."""
@@ -40,17 +39,6 @@ class LeafStatistics:
     nan_count: int = 0
     infinity_count: int = 0
     hash: str = ""
-
-
-def leaves(value: Value) -> Iterator[tuple[tuple[int, ...], Array | Token]]:
-    """The leaves of a value with their index paths, depth first; an array is its own only leaf, at `()`."""
-    stack: list[tuple[tuple[int, ...], Value]] = [((), value)]
-    while stack:
-        index, current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))
-        else:
-            yield index, current
 
 
 def statistics(value: Value) -> list[LeafStatistics]:

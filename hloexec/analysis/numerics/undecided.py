@@ -23,13 +23,13 @@ from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define
-from hloexec.core.values import Array, Value, flat, label_of
+from hloexec.core.values import Array, Value, arrays_of, flat, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices
 from hloexec.errors import HloError, HloWarning
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.flow import ParameterAttributes
+from hloexec.ops.control.making import make_parameter
 from hloexec.ops.operations import exchanges, is_elementwise, traits_of
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode, role_of
@@ -190,7 +190,7 @@ class _Observer:
         """Called by the run."""
         instruction, computation = event.instruction, event.computation
         place = computation.name, instruction.name
-        role, leaves = role_of(instruction), [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
+        role, leaves = role_of(instruction), arrays_of(event.value)
         if role in (Role.CONSTANT, Role.KERNEL, Role.CUSTOM_CALL, Role.MACHINE):
             is_open = place in self._values or bool(
                 self._within.intersection(computation_names(instruction.attributes))
@@ -348,9 +348,7 @@ def _computations_within(module: Module, values: Mapping[Place, str]) -> set[str
 def _alone(module: Module, computation: Computation, instruction: Instruction) -> Module:
     """A module whose entry is one instruction on parameters."""
     parameters = tuple(
-        Instruction(
-            name=f"operand.{number}", shape=operand.shape, opcode="parameter", attributes=ParameterAttributes(number)
-        )
+        make_parameter(f"operand.{number}", operand.shape, number)
         for number, operand in enumerate(computation.operands_of(instruction))
     )
     root = attrs.evolve(instruction, operands=tuple(each.name for each in parameters), control_predecessors=())

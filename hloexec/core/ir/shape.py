@@ -158,12 +158,12 @@ class TupleShape:
     @property
     def byte_size(self) -> int:
         """Bytes of all leaves."""
-        return sum(part.byte_size for part in _parts(self) if not isinstance(part, str))
+        return sum(leaf.byte_size for leaf in flat_shapes(self))
 
     @cached_property
     def leaf_offsets(self) -> tuple[int, ...]:
         """How many leaves lie before each element, and behind the last how many there are."""
-        counts = (sum(1 for _ in leaf_shapes(element)) for element in self.elements)
+        counts = (len(flat_shapes(element)) for element in self.elements)
         return (0, *accumulate(counts))
 
     def compatible(self, other: Shape) -> bool:
@@ -252,6 +252,13 @@ def map_shape(shape: Shape, leaf: Callable[[ArrayShape | BufferShape], T]) -> Ne
     return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)
 
 
+def change_arrays(shape: Shape, change: Callable[[ArrayShape], ArrayShape]) -> Shape:
+    """The shape with what `change` makes of each of its arrays; buffers stay as they are."""
+    if isinstance(shape, TupleShape):
+        return TupleShape(tuple(change_arrays(part, change) for part in shape.elements))
+    return change(shape) if isinstance(shape, ArrayShape) else shape
+
+
 def leaf_shapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape | BufferShape]]:
     """The leaves of a shape with their index paths, depth first; an array is its own only leaf, at `()`."""
     path: list[int] = []
@@ -264,6 +271,16 @@ def leaf_shapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape | Bu
             path[-1] += 1
         elif not isinstance(part, str):
             yield tuple(path), part
+
+
+def flat_shapes(*shapes: Shape) -> list[ArrayShape | BufferShape]:
+    """The leaves of shapes, depth first."""
+    return [part for shape in shapes for part in _parts(shape) if not isinstance(part, str)]
+
+
+def flat_arrays(*shapes: Shape) -> list[ArrayShape | BufferShape]:
+    """The leaves of shapes that are arrays, depth first."""
+    return [leaf for leaf in flat_shapes(*shapes) if leaf.is_array]
 
 
 def subshapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:

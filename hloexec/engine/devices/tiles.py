@@ -26,7 +26,7 @@ from hloexec.core.ir import (
     TileSharding,
     TupleShape,
     TupleSharding,
-    leaf_shapes,
+    flat_shapes,
     parts_of,
 )
 from hloexec.engine.devices.topology import MOST_DEVICES
@@ -115,7 +115,7 @@ def sharding_of(
     sharding = sharding_of(computation, source, own)
     if not isinstance(sharding, TupleSharding):
         return sharding
-    counts = [sum(1 for _ in leaf_shapes(part)) for part in parts_of(source.shape)]
+    counts = [len(flat_shapes(part)) for part in parts_of(source.shape)]
     if sum(counts) != len(sharding.elements):
         return None
     index = instruction.attributes.index

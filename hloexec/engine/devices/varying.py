@@ -151,7 +151,7 @@ def merged(values: Sequence[object], order: Sequence[tuple[int, int]]) -> Any:
     return of_positions([of_position(values[task], position) for task, position in order])
 
 
-def arrays_of(values: Iterable[object]) -> list[Array]:
+def arrays_among(values: Iterable[object]) -> list[Array]:
     """All arrays among values, those of every class."""
     found: list[Array] = []
     for value in values:

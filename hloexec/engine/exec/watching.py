@@ -301,12 +301,12 @@ class _CountedClasses(EachClass):
 
     def made(self, value: object, devices: Sequence[int]) -> None:
         if self._statistics is not None:
-            for leaf in flat(value) if isinstance(value, tuple) else (value,):
+            for leaf in flat(value):
                 self._statistics.take(leaf, devices)
 
     def freed(self, value: object, devices: Sequence[int]) -> None:
         if self._statistics is not None:
-            for leaf in flat(value) if isinstance(value, tuple) else (value,):
+            for leaf in flat(value):
                 self._statistics.release(leaf, devices)
 
 

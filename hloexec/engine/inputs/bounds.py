@@ -16,7 +16,7 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.core.dtypes import Kind
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.core.precision import largest_number
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
@@ -91,7 +91,7 @@ def leaf_count(shape: Shape) -> int:
 
 def opaque_bounds(shape: Shape) -> LeafBounds:
     """What is known of a value of which only the shape is known."""
-    return tuple(map(_type_bounds, (leaf for _, leaf in leaf_shapes(shape))))
+    return tuple(map(_type_bounds, flat_shapes(shape)))
 
 
 def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafBounds]) -> Scope:

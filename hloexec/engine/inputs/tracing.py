@@ -14,7 +14,7 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.core.dtypes import element_type
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.engine.inputs.bounds import Scope, leaf_count, on_columns
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.intervals import ANYTHING, WHOLE, Bounds, Demand, Demanded, Use
@@ -215,7 +215,7 @@ def _meet_in_a_point(one: Demand, other: Demand) -> bool:
 
 
 def _is_float(shape: Shape, leaf: int) -> bool:
-    found = [part for _, part in leaf_shapes(shape)][leaf]
+    found = flat_shapes(shape)[leaf]
     return isinstance(found, ArrayShape) and found.element_type.is_inexact
 
 

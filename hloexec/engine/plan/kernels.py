@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, BufferShape, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, BufferShape, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Nested, flat, mapped
 from hloexec.ops.common import narrow, widen
@@ -98,7 +98,7 @@ def float_types(shape: Shape) -> tuple[ElementType | None, ...]:
     """The element types of a shape's leaves; None for those that are no floats."""
     if isinstance(shape, ArrayShape):
         return (shape.element_type if shape.element_type.is_floating else None,)
-    found = (leaf.array_shape.element_type for _, leaf in leaf_shapes(shape))
+    found = (leaf.array_shape.element_type for leaf in flat_shapes(shape))
     return tuple(entry if entry.is_floating else None for entry in found)
 
 

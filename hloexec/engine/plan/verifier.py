@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hloexec.core.ir import ArrayShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, flat_shapes
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Buffers, Conditional, Invocation, Plan, Step, While, inner_plans
 from hloexec.errors import HloError
@@ -73,7 +73,7 @@ def _verify_step(plan: Plan, step: Step) -> None:
     """3, 4 and 7."""
     _require((step.kernel is None) != (step.flow is None), plan, step, "a step is a kernel or a flow")
     if isinstance(step.kernel, InstructionKernel):
-        declared = [leaf for _, leaf in leaf_shapes(step.instruction.shape)]
+        declared = flat_shapes(step.instruction.shape)
         _require(len(declared) == len(step.results), plan, step, "the results are not those of the instruction")
         for slot, shape in zip(step.results, declared, strict=True):
             _require(_alike(plan.slot_shapes[slot], shape), plan, step, f"slot {slot} is not {shape}")

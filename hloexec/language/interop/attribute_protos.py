@@ -19,7 +19,7 @@ from hloexec.core.ir import (
     SliceDimension,
     Window,
     WindowDimension,
-    leaf_shapes,
+    flat_shapes,
 )
 from hloexec.errors import InputError
 from hloexec.language.interop.annotation_protos import replica_groups_of, sharding_of
@@ -229,7 +229,7 @@ def _result_accuracy(instruction: Message) -> ResultAccuracy | None:
 
 def _slice_sizes(instruction: Message, operands: Sequence[Shape]) -> tuple[tuple[int, ...], ...] | None:
     """What a collective-permute moves in place: the message has one size after the other."""
-    leaves = [leaf.array_shape for shape in operands[:1] for _, leaf in leaf_shapes(shape)]
+    leaves = [leaf.array_shape for leaf in flat_shapes(*operands[:1])]
     sizes, rank = instruction.integers(20), leaves[0].rank if leaves else 0
     return tuple(sizes[at : at + rank] for at in range(0, len(sizes), rank)) if rank else None
 

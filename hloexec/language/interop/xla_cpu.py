@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Literal, Module, Shape, leaf_shapes
-from hloexec.core.values import TOKEN, Array, Token, Value, flat
+from hloexec.core.ir import ArrayShape, Literal, Module, Shape, flat_shapes
+from hloexec.core.values import TOKEN, Array, Token, Value, arrays_of
 from hloexec.errors import UnsupportedError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
@@ -38,9 +38,9 @@ def run_on_xla_cpu(module: Module, inputs: Sequence[Value]) -> list[Array | Toke
     require_runnable(module)
     # An execution would use up the inputs that the result may alias.
     text = format_module(attrs.evolve(module, input_output_alias=(), buffer_donor=()))
-    arrays = [leaf for value in inputs for leaf in flat(value) if isinstance(leaf, np.ndarray)]
+    arrays = arrays_of(tuple(inputs))
     numbers = iter(_executed_apart(text, arrays, module))
-    leaves = (leaf for _, leaf in leaf_shapes(module.entry.result_shape))
+    leaves = flat_shapes(module.entry.result_shape)
     return [next(numbers) if leaf.is_array else TOKEN for leaf in leaves]
 
 
@@ -114,12 +114,11 @@ def _arrays(data: bytes, shapes: Sequence[Shape]) -> list[Array]:
 
 
 def _array_leaves(shapes: Sequence[Shape]) -> Iterator[ArrayShape]:
-    return (leaf for shape in shapes for leaf in _leaves(shape) if leaf.is_array)
+    return (leaf for leaf in _leaves(*shapes) if leaf.is_array)
 
 
-def _leaves(shape: Shape) -> Iterator[ArrayShape]:
-    for _, leaf in leaf_shapes(shape):
-        yield leaf.array_shape
+def _leaves(*shapes: Shape) -> Iterator[ArrayShape]:
+    return (leaf.array_shape for leaf in flat_shapes(*shapes))
 
 
 def require_runnable(module: Module) -> None:
@@ -129,7 +128,7 @@ def require_runnable(module: Module) -> None:
         reason = "jax is not installed; install hloexec[jax]"
     elif module.replica_count * module.num_partitions > 1:
         reason = "it is for several devices"
-    elif any(leaf.is_token for shape in module.entry.parameter_shapes for leaf in _leaves(shape)):
+    elif any(leaf.is_token for leaf in _leaves(*module.entry.parameter_shapes)):
         reason = "it takes tokens"
     elif any(leaf.is_dynamic for leaf in _array_leaves([*module.entry.parameter_shapes, module.entry.result_shape])):
         reason = "sizes of its arrays are known only at run time"

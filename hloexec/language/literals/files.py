@@ -13,11 +13,11 @@ from hloexec.core.arguments import require_path
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
 from hloexec.core.ir.parameter_names import ParameterNames, Within
-from hloexec.core.values import TOKEN, WHOLE, Array, Token, Value, index_of, label_of
+from hloexec.core.values import TOKEN, WHOLE, Array, Value, index_of, label_of
 from hloexec.core.wording import listing, natural_number
 from hloexec.errors import LiteralError, warn
 from hloexec.language.literals.entries import entries
-from hloexec.language.literals.npz import Entry, Expected, encode, write_npz
+from hloexec.language.literals.npz import Entry, Expected, encode, keyed_leaves, write_npz
 from hloexec.language.literals.pairing import are_numbered, pairings
 
 Path: TypeAlias = tuple[int, ...]
@@ -52,7 +52,7 @@ def save(path: str | os.PathLike[str], value: Value | list[Any]) -> None:
     """
     require_path("path", path)
     suffix = _format_of(os.fspath(path))
-    stored = list(_entries_of(value))
+    stored = [(key, _NOTHING) if ":" in key else encode(key, leaf) for key, leaf in keyed_leaves(value)]
     if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != WHOLE):
         what = "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"
         raise LiteralError(f"a .npy file cannot hold {what}; write a .npz file instead of {os.fspath(path)!r}")
@@ -356,19 +356,3 @@ def _assemble(leaves: Mapping[Path, Value], filename: str) -> Value:
                 )
             above[index] = tuple(children[i] for i in range(len(children)))
     return by_depth.get(0, {}).get((), ())
-
-
-def _entries_of(value: Value | list[Any]) -> Iterator[tuple[str, Array]]:
-    """Keys and stored arrays of a value, depth first."""
-    stack: list[tuple[Path, Any]] = [((), value)]
-    while stack:
-        index, current = stack.pop()
-        key = label_of(index)
-        if isinstance(current, (tuple, list)):
-            if not current:
-                yield f"{key}:tuple", _NOTHING
-            stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))
-        elif isinstance(current, Token):
-            yield f"{key}:token", _NOTHING
-        else:
-            yield encode(key, current)

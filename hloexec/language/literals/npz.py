@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, TypeAlias, cast
+from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hloexec.core.files import opened
 from hloexec.core.ir import ArrayShape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.system_memory import memory_limit_bytes
-from hloexec.core.values import TOKEN, WHOLE, Array, Value
+from hloexec.core.values import TOKEN, WHOLE, Array, Token, Value, label_of
 from hloexec.core.wording import natural_number
 from hloexec.errors import InputError, LiteralError
 from hloexec.language.interop.content import require_unpackable
@@ -317,6 +317,18 @@ def _stored_type(element_type: ElementType) -> DType:
     if element_type.is_integral:
         return element_type.compute
     return np.dtype(f"u{element_type.storage.itemsize}")
+
+
+def keyed_leaves(value: object) -> Iterator[tuple[str, Any]]:
+    """The leaves of a value behind their keys in a file, depth first, tokens and empty tuples among them."""
+    stack: list[tuple[tuple[int, ...], Any]] = [((), value)]
+    while stack:
+        index, part = stack.pop()
+        if isinstance(part, (tuple, list)) and part:
+            stack.extend(((*index, number), part[number]) for number in reversed(range(len(part))))
+        else:
+            kind = ":tuple" if isinstance(part, (tuple, list)) else ":token" if isinstance(part, Token) else ""
+            yield label_of(index) + kind, part
 
 
 def encode(key: str, given: Array) -> tuple[str, Array]:

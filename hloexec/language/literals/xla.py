@@ -16,10 +16,10 @@ import numpy as np
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.files import opened
 from hloexec.core.structs import frozen
-from hloexec.core.values import Token, Value, label_of, rebuilt
+from hloexec.core.values import Value, join_values, rebuilt
 from hloexec.errors import InputError, LiteralError, ParseError
 from hloexec.language.interop.content import decoded, read_limited, unpacked
-from hloexec.language.literals.npz import Entry, Expected
+from hloexec.language.literals.npz import Entry, Expected, keyed_leaves
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Literal, Shape
@@ -80,16 +80,7 @@ def literal_entries(path: str | os.PathLike[str]) -> list[Entry]:
         raise LiteralError(f"{place}: {error.message}, in a literal such as f32[2] {{1, 2}}") from error
     except InputError as error:
         raise LiteralError(f"{filename!r} holds no literal: {error.message}") from error
-    found: list[Entry] = []
-    stack: list[tuple[tuple[int, ...], Any]] = [((), value)]
-    while stack:
-        index, part = stack.pop()
-        if isinstance(part, tuple) and part:
-            stack.extend(((*index, number), part[number]) for number in reversed(range(len(part))))
-            continue
-        kind = ":tuple" if isinstance(part, tuple) else ":token" if isinstance(part, Token) else ""
-        found.append(_Known(filename, f"{label_of(index)}{kind}", None, 0, part))
-    return found
+    return [_Known(filename, key, None, 0, leaf) for key, leaf in keyed_leaves(value)]
 
 
 def _value_of_proto(data: bytes) -> Value:
@@ -142,4 +133,4 @@ def _parsed(text: str, filename: str) -> Value:
         return literal.value if isinstance(literal.value, tuple) else None
 
     values = [rebuilt(literal, parts, lambda leaf: leaf.value) for literal in found]
-    return tuple(values) if len(values) > 1 else values[0]
+    return join_values(values)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.ir import Instruction, Shape, leaf_shapes
+from hloexec.core.ir import Instruction, Shape, flat_shapes
 from hloexec.errors import ShapeError
 from hloexec.language.text.asynchronous import check_channel, check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.attributes.annotations import AnnotationParser
@@ -140,7 +140,7 @@ class InstructionParser:
         common, unknown, end = self._attributes.read(scope, entry, fields, position)
         attributes = self._operands.make_attributes(entry, fields, opcode_start)
         replication = common.get("parameter_replication")
-        if replication is not None and shape is not None and len(replication) != sum(1 for _ in leaf_shapes(shape)):
+        if replication is not None and shape is not None and len(replication) != len(flat_shapes(shape)):
             lexer.fail(f"parameter_replication has {len(replication)} entries, which are not one per leaf", start)
         if shape is None:
             shape = self._operands.inferred_shape(scope, entry, operands, attributes, opcode_start)

@@ -8,7 +8,7 @@ from functools import cache, reduce
 from typing import Any, NamedTuple
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, flat_shapes
 from hloexec.errors import ShapeError
 from hloexec.language.text.asynchronous import check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
@@ -305,7 +305,7 @@ class OperandParser:
             called = tuple(self._called(entry, attributes, start)) if "computations" in entry.infer.needs else ()
             inferred = entry.infer(*shapes, attributes=attributes, shape=shape, computations=called)
             inferred = with_operand_layout(entry, attributes, shapes, inferred)
-            arrays = (leaf for _, leaf in leaf_shapes(inferred) if isinstance(leaf, ArrayShape))
+            arrays = (leaf for leaf in flat_shapes(inferred) if isinstance(leaf, ArrayShape))
             if any(size > MAXIMUM_SIZE for leaf in arrays for size in leaf.dimensions):
                 raise ShapeError("a dimension is larger than 2^63 - 1")
             return inferred

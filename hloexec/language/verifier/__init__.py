@@ -17,7 +17,7 @@ from hloexec.errors import HloError
 from hloexec.language.verifier.shapes import check_shapes
 from hloexec.language.verifier.structure import Note, Report, check_calls, check_computation, check_computation_names
 
-__all__ = ["Note", "explained", "verify"]
+__all__ = ["Note", "explained", "is_well_formed", "verify"]
 
 
 def verify(module: Module, strict: bool = False) -> list[Note]:
@@ -44,6 +44,15 @@ def verify(module: Module, strict: bool = False) -> list[Note]:
             check_entry(report, programs.get(module.entry_name))
         check_shapes(report, programs)
     return report.finish()
+
+
+def is_well_formed(module: Module) -> bool:
+    """Whether `verify` finds nothing wrong with a module."""
+    try:
+        verify(module)
+    except HloError:
+        return False
+    return True
 
 
 @contextmanager

@@ -6,7 +6,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 
-from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, agree_in_arrays, leaf_shapes
+from hloexec.core.ir import (
+    UNBOUNDED,
+    ArrayShape,
+    Computation,
+    Instruction,
+    Shape,
+    agree_in_arrays,
+    flat_shapes,
+)
 from hloexec.core.wording import counted
 from hloexec.errors import ShapeError
 from hloexec.language.verifier.structure import Report, has_attributes
@@ -79,7 +87,7 @@ def _check_computation(
                 continue
             known.shapes.add(id(instruction.shape))
         replication = instruction.parameter_replication
-        if replication is not None and len(replication) != (leaves := sum(1 for _ in leaf_shapes(instruction.shape))):
+        if replication is not None and len(replication) != (leaves := len(flat_shapes(instruction.shape))):
             report.error(
                 f"parameter_replication has {len(replication)} flags, but the shape has {leaves} leaves",
                 computation,
@@ -265,7 +273,7 @@ def _shape_fault(shape: Shape) -> str | None:
     """What is wrong with a shape by itself."""
     if isinstance(shape, ArrayShape):
         return _array_fault(shape)
-    return next(filter(None, (_array_fault(leaf.array_shape) for _, leaf in leaf_shapes(shape))), None)
+    return next(filter(None, (_array_fault(leaf.array_shape) for leaf in flat_shapes(shape))), None)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from hloexec.core.ir import Shape, leaf_shapes
+from hloexec.core.ir import Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
@@ -181,7 +181,7 @@ def _permuted(operands: tuple[Shape, ...], attributes: CollectivePermuteAttribut
 
 def _require_slices(operands: Sequence[Shape], sizes: Sequence[Sequence[int]], opcode_name: str) -> None:
     """Slices must lie within the arrays; one per array is checked against it."""
-    ends = [[leaf for _, leaf in leaf_shapes(operand)] for operand in operands[:2]]
+    ends = list(map(flat_shapes, operands[:2]))
     require(len(ends[0]) == len(ends[1]), f"{opcode_name} must have as many inputs as outputs")
     if len(sizes) != len(ends[0]):
         return
@@ -193,7 +193,7 @@ def _require_slices(operands: Sequence[Shape], sizes: Sequence[Sequence[int]], o
                 f"the slice {list(size)} of {opcode_name} must lie within {array}",
             )
     for indices in operands[2:]:
-        count = len(list(leaf_shapes(indices)))
+        count = len(flat_shapes(indices))
         rank = sum(map(len, sizes))
         require(count == rank, f"{opcode_name} must have {rank} start indices at each end, but has {count}")
 
@@ -206,7 +206,7 @@ def _with_slices(
     Operands are inputs, outputs, start indices in the inputs (the sender's) and in the outputs (the receiver's): per
     array one index for each of its dimensions.
     """
-    count = len(list(leaf_shapes(shapes[0])))
+    count = len(flat_shapes(shapes[0]))
     if len(sizes) != count:
         raise UnsupportedError(
             f"collective-permute takes {len(sizes)} slices of {count} arrays, and it is not public which start indices "

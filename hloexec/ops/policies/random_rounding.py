@@ -40,7 +40,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.core.ir import ArrayShape, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, Shape, change_arrays, parts_of
 from hloexec.core.precision import part_type, unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
@@ -253,9 +253,7 @@ def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], Elemen
     """Keyword arguments of a kernel, with the element types that are declared changed."""
 
     def changed(shape: Shape) -> Shape:
-        if isinstance(shape, TupleShape):
-            return TupleShape(tuple(map(changed, shape.elements)))
-        return shape.with_element_type(change(shape.element_type)) if isinstance(shape, ArrayShape) else shape
+        return change_arrays(shape, lambda leaf: leaf.with_element_type(change(leaf.element_type)))
 
     found = dict(given)
     if "shape" in given:

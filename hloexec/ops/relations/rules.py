@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from hloexec.core.ir import Shape, leaf_shapes
+from hloexec.core.ir import Shape, flat_shapes, leaf_shapes
 from hloexec.core.structs import frozen
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Resizing:
 
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
-    return next((leaf.array_shape.dimensions for _, leaf in leaf_shapes(shape)), ())
+    return next((leaf.array_shape.dimensions for leaf in flat_shapes(shape)), ())
 
 
 RelateRule: TypeAlias = Callable[[Relating], None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from hloexec.core.ir import ArrayShape, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Shape, flat_shapes, leaf_shapes
 from hloexec.core.structs import define, frozen
 from hloexec.ops.relations.rules import Axes, Place
 
@@ -189,7 +189,7 @@ class Value:
     @property
     def array(self) -> ArrayShape:
         """The only array; of a tuple, its first leaf."""
-        return next(leaf for _, leaf in leaf_shapes(self.shape)).array_shape
+        return flat_shapes(self.shape)[0].array_shape
 
     def part(self, *index: int) -> Value:
         """What lies at an index of a nested tuple."""

@@ -7,19 +7,18 @@ what is drawn of their worst run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, arrays_of
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.observers import Event
-from hloexec.ops.common import wide
+from hloexec.ops.common import is_inexact, wide
 from hloexec.report.html.sampling import Sample, difference_sample, error_sample, largest_of, value_sample
 from hloexec.tools.shadowing.observer import ShadowObserver
 from hloexec.tools.shadowing.store import Shadow, energy_of
@@ -124,7 +123,7 @@ class ShadowRecorder(ValueRecorder):
         super().on_instruction(event)
 
     def _look(self, event: Event, key: Key, measure: Measure, leaf: Array, largest: float, infinite: int) -> None:
-        if not element_type_of(leaf.dtype).is_inexact:
+        if not is_inexact(leaf):
             return
         shadow = self._shadows.shadow_of(leaf)
         energy = 0.0 if shadow is None else shadow.energy
@@ -241,10 +240,6 @@ def _has_nan(leaf: Array) -> bool:
     return element_type_of(leaf.dtype).has_nan and bool(np.isnan(leaf).any())
 
 
-def _own_leaves(event: Event) -> Iterator[Array]:
+def _own_leaves(event: Event) -> list[Array]:
     """The arrays that an instruction gives; tuples that it only puts together have been seen before."""
-    if isinstance(event.value, tuple) and not event.operands:
-        return
-    for _, leaf in leaves(event.value):
-        if isinstance(leaf, np.ndarray):
-            yield leaf
+    return [] if isinstance(event.value, tuple) and not event.operands else arrays_of(event.value)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.core.values import Array, Value
+from hloexec.core.values import Array, Value, leaves
 from hloexec.core.wording import braced, on_devices
 from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen

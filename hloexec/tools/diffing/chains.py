@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 import attrs
 
 from hloexec.analysis.numerics.error_budget import LAMBDA, Chain, chains_of, own_chain, summing, worst
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, flat_shapes
 from hloexec.core.precision import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
@@ -72,7 +72,7 @@ def _summing_in_steps(terms: float, unit: float) -> Chain:
 
 def _coarsest(computation: Computation) -> float:
     """The coarsest unit roundoff of what a computation computes."""
-    shapes = [leaf for instruction in computation for _, leaf in leaf_shapes(instruction.shape)]
+    shapes = flat_shapes(*(instruction.shape for instruction in computation))
     types = [leaf.element_type for leaf in shapes if isinstance(leaf, ArrayShape)]
     return max((unit_roundoff(entry) for entry in types if entry.is_floating), default=0.0)
 

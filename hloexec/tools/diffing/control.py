@@ -14,6 +14,7 @@ from typing import Any
 
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
+from hloexec.core.values import arrays_of
 from hloexec.engine.exec.observers import Event
 from hloexec.engine.exec.running import run_devices
 from hloexec.errors import HloError
@@ -23,7 +24,6 @@ from hloexec.tools.diffing.digests import Digest, digest_of
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Graph, Node, iterations_of
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.recording.recorder import arrays_of
 
 Holds = Callable[[str, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Module, Shape, flat_arrays, leaf_shapes, map_shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import TOKEN, Array, Value, flat, rebuilt
+from hloexec.core.values import TOKEN, Array, Value, flat
 from hloexec.core.wording import counted, listing
 from hloexec.engine.devices.manual_regions import is_boundary
 from hloexec.engine.devices.topology import Topology
@@ -84,14 +84,14 @@ def correspondence_of(before: Module, after: Module, topologies: Sequence[Topolo
             f"{topologies[1]}"
         )
     notes = []
-    ours, counterpart = (_leaves(module.entry.parameter_shapes) for module in (after, before))
+    ours, counterpart = (flat_arrays(*module.entry.parameter_shapes) for module in (after, before))
     _require_same(ours, counterpart, after, before, "parameter")
     if _nesting(after.entry.parameter_shapes) != _nesting(before.entry.parameter_shapes):
         notes.append(
             f"the parameters nest otherwise: {len(before.entry.parameters)} of {before.name} are "
             f"{len(after.entry.parameters)} of {after.name}, paired array by array"
         )
-    ours, counterpart = (_leaves([module.entry.result_shape]) for module in (after, before))
+    ours, counterpart = (flat_arrays(module.entry.result_shape) for module in (after, before))
     is_permuted = len(ours) == len(counterpart) and not all(map(_alike, ours, counterpart))
     order = _by_shape(ours, counterpart) if is_permuted else None
     if order is not None:
@@ -102,11 +102,6 @@ def correspondence_of(before: Module, after: Module, topologies: Sequence[Topolo
         if _nesting([after.entry.result_shape]) != _nesting([before.entry.result_shape]):
             notes.append("the results nest otherwise; they are paired array by array")
     return Correspondence(before, after, order, tuple(notes))
-
-
-def _leaves(shapes: Sequence[Shape]) -> list[Shape]:
-    """The leaves that are arrays."""
-    return [leaf for shape in shapes for _, leaf in leaf_shapes(shape) if leaf.is_array]
 
 
 def _nesting(shapes: Sequence[Shape]) -> list[list[tuple[int, ...]]]:
@@ -153,9 +148,4 @@ def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int,
 
 def nested(shape: Shape, leaves: Iterator[Any]) -> Value:
     """The value of a shape whose arrays are the next of `leaves`."""
-    found: Value = rebuilt(
-        shape,
-        lambda node: node.elements if isinstance(node, TupleShape) else None,
-        lambda leaf: next(leaves) if leaf.is_array else TOKEN,
-    )
-    return found
+    return map_shape(shape, lambda leaf: next(leaves) if leaf.is_array else TOKEN)

@@ -22,7 +22,7 @@ from hloexec.core.arguments import byte_count, listed, require_integer, require_
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.system_memory import memory_limit_bytes
-from hloexec.core.values import Array, Inputs, Value
+from hloexec.core.values import Array, Inputs, Value, arrays_of
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Observer, Stages
@@ -47,7 +47,7 @@ from hloexec.tools.diffing.partitioned.pairing import TiledIndex
 from hloexec.tools.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.tools.diffing.recording.arrays import Arrays
 from hloexec.tools.diffing.recording.pairs import Pairs
-from hloexec.tools.diffing.recording.recorder import GraphRecorder, arrays_of
+from hloexec.tools.diffing.recording.recorder import GraphRecorder
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.states import State

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hloexec.core.ir import ArrayShape, Computation, Instruction, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, flat_shapes
 from hloexec.ops.costs import contraction_of
 
 _ELEMENTS = 1 << 14
@@ -25,7 +25,7 @@ _FLOPS = 1 << 19
 def cost_of(instruction: Instruction, computation: Computation) -> float:
     """What a run of an instruction costs, by the elements that it reads and writes and, of a contraction, by FLOPs."""
     operands = [operand.shape for operand in computation.operands_of(instruction)]
-    leaves = (leaf for shape in (*operands, instruction.shape) for _, leaf in leaf_shapes(shape))
+    leaves = flat_shapes(*operands, instruction.shape)
     elements = sum(leaf.element_count for leaf in leaves if isinstance(leaf, ArrayShape))
     contraction = contraction_of(instruction, operands)
     return 1 + elements / _ELEMENTS + (0 if contraction is None else contraction.flops / _FLOPS)

@@ -111,7 +111,7 @@ def _require_fit(instruction: Instruction, array: Array) -> None:
         )
 
 
-def arrays_of(values: object) -> dict[str, Array]:
+def given_arrays(values: object) -> dict[str, Array]:
     """Arrays by names of instructions; InputError where it is something else."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)

@@ -29,7 +29,7 @@ from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation
-from hloexec.tools.explaining.other_side import Frame, arrays_of, frames_of_names, frames_of_trace
+from hloexec.tools.explaining.other_side import Frame, frames_of_names, frames_of_trace, given_arrays
 from hloexec.tools.explaining.per_instruction import explained_instructions
 from hloexec.tools.explaining.searching import Found, search
 from hloexec.tools.explaining.trying import OutOfTimeError, Trials, timeout_until
@@ -163,7 +163,7 @@ def _frames(
         return frames_of_trace(module, values, rows if len(rows) == devices else rows * devices)
     if devices > 1:
         raise InputError("values by names are those of one device, but the module runs on several: give a trace")
-    return frames_of_names(module, arrays_of(values), rows[0])
+    return frames_of_names(module, given_arrays(values), rows[0])
 
 
 def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:

@@ -26,8 +26,8 @@ from hloexec.analysis.numerics.ulps import same_bits
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value
-from hloexec.ops.common import wide
+from hloexec.core.values import Array, Value, join_values
+from hloexec.ops.common import is_inexact, wide
 
 Leaves = dict[str, Array]
 """The arrays of a result, by label."""
@@ -40,14 +40,14 @@ _REWEIGHTINGS = 15
 
 def leaves_from(results: Sequence[Value], which: str) -> Leaves:
     """The leaves of the results of one or several devices."""
-    return dict(leaves_of(results[0] if len(results) == 1 else tuple(results), which))
+    return dict(leaves_of(join_values(results), which))
 
 
 def spreads_of(samples: Sequence[Leaves]) -> dict[str, Spread]:
     """What rounding does to the elements of each leaf of floats, as runs show it that round at random."""
     found = {}
     for label, first in samples[0].items():
-        if not element_type_of(first.dtype).is_inexact:
+        if not is_inexact(first):
             continue
         moments = Samples(first)
         if all(label in sample and moments.fits(sample[label]) for sample in samples):
@@ -69,7 +69,7 @@ class Scale:
     @classmethod
     def of(cls, expected: Leaves, spreads: Mapping[str, Spread]) -> Scale:
         """The units for what is expected: of floats, where there are any; else elements are right or wrong."""
-        floats = {label: array for label, array in expected.items() if element_type_of(array.dtype).is_inexact}
+        floats = {label: array for label, array in expected.items() if is_inexact(array)}
         labels = tuple(floats or expected)
         step = max(1, math.ceil(sum(expected[label].size for label in labels) / _MOST))
         units = {}

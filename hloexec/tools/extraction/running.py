@@ -13,14 +13,13 @@ import numpy as np
 
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import LeafComparison
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.arguments import listed, require_integer, require_module, require_path, require_text, texts
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
-from hloexec.core.values import Described, Inputs, Value
+from hloexec.core.values import Described, Inputs, Value, arrays_of
 from hloexec.core.wording import on_devices
 from hloexec.engine.devices.topology import device_counts, topology_of
 from hloexec.engine.exec.observers import Observer
@@ -201,7 +200,7 @@ def _require_places(in_computation: object, iteration: object, depth: object, de
 
 
 def _bytes(value: Value) -> list[bytes]:
-    return [leaf.tobytes() for _, leaf in leaves(value) if isinstance(leaf, np.ndarray)]
+    return [leaf.tobytes() for leaf in arrays_of(value)]
 
 
 def _shape(instruction: Instruction, value: Value) -> Shape:

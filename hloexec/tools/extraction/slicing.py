@@ -17,7 +17,7 @@ from hloexec.core.wording import quoted
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import InputError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.flow import ParameterAttributes
+from hloexec.ops.control.making import make_parameter
 from hloexec.ops.operations import exchanges, traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 
@@ -125,16 +125,9 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
     for instruction in slice_.computation:
         name = instruction.name
         if name in number:
-            shape, attributes = shapes.get(name, instruction.shape), ParameterAttributes(number=number[name])
+            shape, metadata = shapes.get(name, instruction.shape), instruction.metadata
             instructions.append(
-                Instruction(
-                    name=name,
-                    shape=shape,
-                    opcode="parameter",
-                    attributes=attributes,
-                    metadata=instruction.metadata,
-                    sharding=instruction.sharding,
-                )
+                make_parameter(name, shape, number[name], metadata=metadata, sharding=instruction.sharding)
             )
         elif name in inside:
             is_made_here = instruction.operands and inside.issuperset(instruction.operands)

@@ -18,9 +18,9 @@ from hloexec.analysis.numerics.leaves import leaves_of
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.core.arguments import require_module, require_path
 from hloexec.core.files import opened
-from hloexec.core.ir import Module, leaf_shapes
+from hloexec.core.ir import Module, flat_shapes
 from hloexec.core.structs import frozen
-from hloexec.core.values import Described, Inputs, Value
+from hloexec.core.values import Described, Inputs, Value, labelled_arrays
 from hloexec.engine.exec.arguments import argument_leaves, inputs_by_device
 from hloexec.engine.sharding import shard_inputs, shards_of_result
 from hloexec.errors import HloError, InputError, os_errors_named
@@ -38,7 +38,6 @@ from hloexec.tools.golden.folder import (
 )
 from hloexec.tools.golden.recording import run_golden, write_expected
 from hloexec.tools.golden.spreads import read_spreads
-from hloexec.tools.results import labelled_arrays
 
 if TYPE_CHECKING:
     from hloexec.tools.diffing import Diff
@@ -268,7 +267,7 @@ def _by_device(files: _Files, result: object) -> tuple[Any, Any]:
 def _dimensions(module: Module) -> list[tuple[int, ...]]:
     """Those of the arrays that a module takes and gives."""
     shapes = [*module.entry.parameter_shapes, module.entry.result_shape]
-    return [leaf.array_shape.dimensions for shape in shapes for _, leaf in leaf_shapes(shape)]
+    return [leaf.array_shape.dimensions for leaf in flat_shapes(*shapes)]
 
 
 def _require_unchanged(golden: Golden) -> None:

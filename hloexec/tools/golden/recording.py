@@ -24,11 +24,10 @@ from hloexec.core.arguments import (
     wrong,
 )
 from hloexec.core.arrays import as_value
-from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import open_atomically, require_new_folder, whole_folder
 from hloexec.core.ir import Module
 from hloexec.core.pytrees import is_branch
-from hloexec.core.values import Array, Inputs, Value, index_of
+from hloexec.core.values import Array, Inputs, Value, index_of, join_values, labelled_arrays
 from hloexec.core.version import __version__
 from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
@@ -38,11 +37,10 @@ from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.language import literals
-from hloexec.ops.common import wide
+from hloexec.ops.common import is_inexact, wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.tools.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.tools.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
-from hloexec.tools.results import labelled_arrays
 
 
 def record_golden(
@@ -153,7 +151,7 @@ def _warn_of_untested(golden: Golden, result: Value, spreads: Mapping[str, Sprea
     if not any(leaf.size for leaf in leaves.values()):
         warn(f"{golden.name} has no element in its result: a check of it can hardly fail")
     for label, leaf in leaves.items():
-        if not leaf.size or not element_type_of(leaf.dtype).is_inexact:
+        if not leaf.size or not is_inexact(leaf):
             continue
         values = wide(leaf)
         where = f"{golden.name}: leaf {label} of the result" if len(leaves) > 1 else f"{golden.name}: the result"
@@ -179,8 +177,7 @@ def _may_be_any(sizes: Array, spread: Spread) -> Array:
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any) -> Value:
     """What a module gives when it is run as a golden says; a tuple of the devices' results where there are several."""
-    results = run_devices(module, inputs_per_device, numerics=golden.numerics, **golden.run_options, **limits)
-    return tuple(results) if len(results) > 1 else results[0]
+    return join_values(run_devices(module, inputs_per_device, numerics=golden.numerics, **golden.run_options, **limits))
 
 
 def versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.core.ir.editing import replace_computation, take_name
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
@@ -21,13 +21,12 @@ from hloexec.engine.exec.observers import Event
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import InputError
-from hloexec.ops.control.flow import ParameterAttributes
-from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
+from hloexec.ops.control.making import make_parameter, make_tuple
+from hloexec.ops.registry import Role, find_opcode, role_of
 
 Recorded = Mapping[str, "list[Value]"]
 """What instructions of the entry computation gave, one value per device."""
 
-_TUPLE = next(name for name, entry in OPCODES.items() if entry.role is Role.TUPLE)
 _NO_WORK = frozenset({Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT})
 
 
@@ -152,10 +151,7 @@ def part_of(instructions: Iterable[Instruction], outputs: Sequence[str], *, is_p
 
 def module_of(module: Module, part: Part, parameters: Sequence[tuple[str, Shape]]) -> Module:
     """The module whose entry computation has these parameters, and computes a part."""
-    instructions = [
-        Instruction(name=name, shape=shape, opcode="parameter", attributes=ParameterAttributes(number=number))
-        for number, (name, shape) in enumerate(parameters)
-    ]
+    instructions = [make_parameter(name, shape, number) for number, (name, shape) in enumerate(parameters)]
     entry = Computation(name=module.entry_name, instructions=(*instructions, *part.live), root_name=part.results[0])
     if len(part.results) != 1:
         entry = _with_root_tuple(entry, part.results)
@@ -228,14 +224,14 @@ def _has_effect(instruction: Instruction) -> bool:
     entry = find_opcode(instruction.opcode)
     if entry is None or entry.role is not Role.MACHINE:
         return False
-    return any(isinstance(leaf, ArrayShape) and leaf.is_token for _, leaf in leaf_shapes(instruction.shape))
+    return any(isinstance(leaf, ArrayShape) and leaf.is_token for leaf in flat_shapes(instruction.shape))
 
 
 def _with_root_tuple(entry: Computation, results: Sequence[str]) -> Computation:
     by_name = entry.by_name
     name = take_name("results", {*by_name})
     shape = TupleShape(tuple(by_name[each].shape for each in results))
-    root = Instruction(name=name, shape=shape, opcode=_TUPLE, operands=tuple(results))
+    root = make_tuple(name, shape, results)
     return attrs.evolve(entry, instructions=(*entry.instructions, root), root_name=name)
 
 
@@ -270,5 +266,5 @@ def element_total(case: Case) -> int:
 
 
 def _elements(shape: Shape) -> int:
-    leaves: Iterator[ArrayShape] = (leaf.array_shape for _, leaf in leaf_shapes(shape))
+    leaves: Iterator[ArrayShape] = (leaf.array_shape for leaf in flat_shapes(shape))
     return sum(int(np.prod([max(1, size) for size in leaf.dimensions], dtype=object)) for leaf in leaves)

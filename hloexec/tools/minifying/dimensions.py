@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, BufferShape, Module, leaf_shapes
+from hloexec.core.ir import ArrayShape, BufferShape, Module, flat_shapes
 from hloexec.core.values import Array, Value, mapped
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.inputs import random_inputs
@@ -55,7 +55,7 @@ def _sizes(case: Case) -> set[int]:
     found: set[int] = set()
     for module in (case.module, case.other):
         for instruction in () if module is None else module.entry:
-            for _, leaf in leaf_shapes(instruction.shape):
+            for leaf in flat_shapes(instruction.shape):
                 found.update(leaf.array_shape.dimensions)
     return found
 
@@ -99,7 +99,7 @@ def _with_part(case: Case, resized: Case, part: str) -> Case:
         return attrs.evolve(resized, inputs=[random_inputs(module, number) for number in range(len(case.inputs))])
     rows = [
         [
-            _cut(value, [leaf for _, leaf in leaf_shapes(parameter.shape)], part)
+            _cut(value, flat_shapes(parameter.shape), part)
             for value, parameter in zip(row, module.entry.parameters, strict=True)
         ]
         for row in case.inputs

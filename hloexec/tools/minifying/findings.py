@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hloexec.core.arguments import require_path
 from hloexec.core.files import require_new_folder, whole_folder
-from hloexec.core.ir import Module, leaf_shapes
+from hloexec.core.ir import Module, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Value
 from hloexec.errors import HloError, UnsupportedError
@@ -95,7 +95,7 @@ class Minified(Described):
             size
             for computation in self.module
             for instruction in computation
-            for _, leaf in leaf_shapes(instruction.shape)
+            for leaf in flat_shapes(instruction.shape)
             for size in leaf.array_shape.dimensions
         ]
         return max(sizes, default=1)

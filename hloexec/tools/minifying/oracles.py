@@ -19,7 +19,7 @@ from hloexec.analysis.numerics.leaves import relabelled
 from hloexec.core.arguments import wrong
 from hloexec.core.ir import Module
 from hloexec.core.structs import define
-from hloexec.core.values import Array, Value, flat, mapped
+from hloexec.core.values import Array, Value, flat, join_values, labelled_arrays, mapped
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import value_of
 from hloexec.errors import HloError, HloWarning, InputError
@@ -32,7 +32,6 @@ from hloexec.tools.minifying.blame import Blame, blame_of, found_by_diff
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.nan_search import find_nan
 from hloexec.tools.nan_search.findings import NanSearch
-from hloexec.tools.results import labelled_arrays
 
 XLA = "xla-cpu"
 """XLA:CPU through jaxlib, as `hloexec run --against` calls it."""
@@ -77,10 +76,6 @@ def _run(case: Case, options: Mapping[str, Any], numerics: NumericsPolicy | None
         return run_devices(case.module, case.inputs, **changed)
 
 
-def _one(results: Sequence[Value]) -> Value:
-    return results[0] if len(results) == 1 else tuple(results)
-
-
 @define(eq=False)
 class Nan:
     """From finite inputs to NaN, or to infinities where there were no NaN, by an instruction of the same kind."""
@@ -116,7 +111,7 @@ class Nan:
         return True
 
     def expected(self, case: Case) -> Value | None:
-        return _one(_run(case, self.options))
+        return join_values(_run(case, self.options))
 
     def words(self, case: Case) -> str:
         finding = None if self.search is None else self.search.finding
@@ -193,7 +188,7 @@ class _Difference:
 
     def _compared(self, case: Case) -> Comparison | None:
         """The comparison; None where the bits are the same."""
-        expected, actual = self._reference(case), _one(_run(case, self.options))
+        expected, actual = self._reference(case), join_values(_run(case, self.options))
         ours, theirs = flat(actual), flat(expected)
         if len(ours) != len(theirs) or any(map(_have_other_shapes, ours, theirs)):
             return None
@@ -293,7 +288,7 @@ class DiffersFrom(_Difference):
 
     def _reference(self, case: Case) -> Value:
         assert case.other is not None
-        return _one(_run(attrs.evolve(case, module=case.other), self.options))
+        return join_values(_run(attrs.evolve(case, module=case.other), self.options))
 
     def _judge(self, case: Case) -> dict[str, Any]:
         return {**super()._judge(case), "module": case.other}
@@ -333,7 +328,9 @@ class Against(_Difference):
     def _reference(self, case: Case) -> Value:
         if self._last is None or self._last[0] is not case:
             is_xla = self.policy is None
-            found = on_xla_cpu(case.module, case.row(0)) if is_xla else _one(_run(case, self.options, self.policy))
+            found = (
+                on_xla_cpu(case.module, case.row(0)) if is_xla else join_values(_run(case, self.options, self.policy))
+            )
             self._last = case, found
         return self._last[1]
 

@@ -16,9 +16,7 @@ from functools import partial
 from threading import Event
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
-
-from hloexec.core.values import flat
+from hloexec.core.values import arrays_of
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.exec.running import run_devices
 from hloexec.errors import HloError, ResourceError
@@ -205,9 +203,8 @@ def _key(case: Case) -> bytes:
         digest.update(format_module(case.other).encode())
     for row in case.inputs or ():
         for value in row:
-            for leaf in flat(value):
-                if isinstance(leaf, np.ndarray):
-                    digest.update(leaf.tobytes())
+            for leaf in arrays_of(value):
+                digest.update(leaf.tobytes())
     return digest.digest()
 
 

@@ -12,17 +12,15 @@ import numpy as np
 from hloexec.core.dtypes import ELEMENT_TYPES, Kind, element_type_of
 from hloexec.core.ir import (
     ArrayShape,
-    BufferShape,
     Computation,
     Instruction,
     Literal,
     Module,
-    Shape,
-    TupleShape,
-    leaf_shapes,
+    change_arrays,
+    flat_shapes,
 )
 from hloexec.core.ir.editing import map_instructions
-from hloexec.core.values import Array, Value, flat, mapped
+from hloexec.core.values import Array, Value, arrays_of, mapped
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case
@@ -90,7 +88,7 @@ def _simpler_inputs(case: Case, numbers: Sequence[int]) -> Iterator[Case]:
 
 def flat_rows(case: Case) -> list[Array]:
     """The arrays of all inputs."""
-    return [leaf for row in case.inputs or () for value in row for leaf in flat(value) if isinstance(leaf, np.ndarray)]
+    return arrays_of(tuple(map(tuple, case.inputs or ())))
 
 
 def _are_same(ours: Array, theirs: Array) -> bool:
@@ -161,7 +159,7 @@ def _types_of(case: Case) -> Iterator[tuple[str, str]]:
         if module is not None
         for computation in module
         for instruction in computation
-        for _, leaf in leaf_shapes(instruction.shape)
+        for leaf in flat_shapes(instruction.shape)
     }
     for entry in sorted(found, key=lambda each: each.name):
         if (usual := _COMMON.get(entry.kind)) is not None and usual != entry.name:
@@ -172,16 +170,12 @@ def _with_types(case: Case, types: dict[str, str]) -> Case | None:
     if not types:
         return None
 
-    def shape(before: Shape) -> Shape:
-        if isinstance(before, TupleShape):
-            return TupleShape(tuple(map(shape, before.elements)))
-        if isinstance(before, BufferShape):
-            return before
-        usual = types.get(before.element_type.name)
-        return before if usual is None else before.with_element_type(ELEMENT_TYPES[usual])
+    def usual_shape(leaf: ArrayShape) -> ArrayShape:
+        usual = types.get(leaf.element_type.name)
+        return leaf if usual is None else leaf.with_element_type(ELEMENT_TYPES[usual])
 
     def literal(before: Literal) -> Literal:
-        after = shape(before.shape)
+        after = change_arrays(before.shape, usual_shape)
         if isinstance(before.value, tuple):
             return Literal(after, tuple(map(literal, before.value)))
         if before.value is None or after == before.shape or not isinstance(after, ArrayShape):
@@ -192,7 +186,8 @@ def _with_types(case: Case, types: dict[str, str]) -> Case | None:
         attributes: Any = each.attributes
         if role_of(each) is Role.CONSTANT:
             attributes = attrs.evolve(attributes, literal=literal(attributes.literal))
-        return attrs.evolve(each, shape=shape(each.shape), attributes=attributes, original_value=None, statistics=None)
+        shape = change_arrays(each.shape, usual_shape)
+        return attrs.evolve(each, shape=shape, attributes=attributes, original_value=None, statistics=None)
 
     def array(before: Array) -> Array:
         usual = types.get(element_type_of(before.dtype).name)
@@ -227,7 +222,9 @@ def _plain(case: Case, names: Sequence[str]) -> Case:
             kept = {name: value for name, value in fields.items() if name != "backend_config"}
             return attrs.evolve(each, **kept)
         found = attrs.evolve(each, **fields)
-        return attrs.evolve(found, shape=_without_layout(each.shape)) if "layout" in names else found
+        if "layout" not in names:
+            return found
+        return attrs.evolve(found, shape=change_arrays(each.shape, lambda leaf: attrs.evolve(leaf, layout=None)))
 
     def plain(module: Module) -> Module:
         header: dict[str, Any] = {}
@@ -240,9 +237,3 @@ def _plain(case: Case, names: Sequence[str]) -> Case:
         return map_instructions(module, changed, source=None, **header)
 
     return attrs.evolve(case, module=plain(case.module), other=None if case.other is None else plain(case.other))
-
-
-def _without_layout(shape: Shape) -> Shape:
-    if isinstance(shape, TupleShape):
-        return TupleShape(tuple(map(_without_layout, shape.elements)))
-    return attrs.evolve(shape, layout=None) if isinstance(shape, ArrayShape) else shape

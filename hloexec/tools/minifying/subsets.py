@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
 from hloexec.ops.operations import traits_of
@@ -145,5 +145,5 @@ def _is_small(instruction: Instruction) -> bool:
 def _has_arrays(shape: Shape) -> bool:
     """Whether there is something to see in a result."""
     if isinstance(shape, TupleShape):
-        return all(leaf.is_array for _, leaf in leaf_shapes(shape))
+        return all(leaf.is_array for leaf in flat_shapes(shape))
     return shape.is_array

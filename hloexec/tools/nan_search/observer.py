@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import leaves, statistics
+from hloexec.analysis.numerics.statistics import statistics
 from hloexec.core.ir import Instruction, Module
-from hloexec.core.values import Array
+from hloexec.core.values import Array, leaves
 from hloexec.engine.exec.observers import Event
 from hloexec.language.origins import SourceLine, hlo_line, source_lines
 from hloexec.ops.common import widen

@@ -25,11 +25,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, leaves
 from hloexec.engine.exec.observers import Event
 from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.operations import traits_of

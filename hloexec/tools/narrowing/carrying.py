@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.arguments import described
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
 from hloexec.core.structs import frozen
-from hloexec.core.values import Value, label_of, mapped
+from hloexec.core.values import Value, label_of, leaves, mapped
 from hloexec.core.wording import listing
 from hloexec.errors import InputError
 

@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, Inputs, Value, label_of
+from hloexec.core.values import Array, Inputs, Value, labelled_arrays
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.exec.observers import Event
 from hloexec.engine.exec.running import run_devices
-from hloexec.ops.common import widen
+from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.relations import Place
 from hloexec.tools.narrowing.carrying import Carried, with_leaves
 from hloexec.tools.narrowing.findings import Deviation
@@ -42,7 +41,7 @@ class Expected:
 
     @classmethod
     def of(cls, array: Array) -> Expected:
-        if not element_type_of(array.dtype).is_inexact:
+        if not is_inexact(array):
             return cls(array, None)
         magnitudes = np.abs(_in_double(array))
         numbers = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]
@@ -176,10 +175,7 @@ class Measurer:
         given = list(inputs)
         for step in range(self.steps):
             results = run_devices(module, given, observers=observers, **options)
-            found = [
-                {label_of(index): leaf for index, leaf in leaves(result) if isinstance(leaf, np.ndarray)}
-                for result in results
-            ]
+            found = list(map(labelled_arrays, results))
             yield found
             if self.carried is not None and step + 1 < self.steps:
                 rows = given if len(given) == len(found) else given * len(found)

@@ -21,14 +21,13 @@ from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.ops.attributes import attribute_fields, computation_names
+from hloexec.ops.control.making import make_conversion
 from hloexec.ops.elementwise.convert import Convert, convert
 from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
 from hloexec.ops.rounding import Rounding
 from hloexec.tools.narrowing.candidates import static_array
-
-_CONVERT = next(name for name, entry in OPCODES.items() if entry.evaluate is Convert.evaluate)
 
 
 @frozen(eq=False)
@@ -182,7 +181,7 @@ class _Rewriting:
             self._emit(attrs.evolve(original, name=made, **common), operands)
         else:
             operand = next(iter(forms.values()))
-            self._made.append(Instruction(name=made, opcode=_CONVERT, operands=(operand,), **common))
+            self._made.append(make_conversion(made, operand=operand, **common))
         forms[wanted] = made
         if narrower:
             self.origins[made] = name
@@ -196,7 +195,7 @@ class _Rewriting:
             made = self._widened[form] = self._unused_name(form, wide)
             shape = original.shape.with_element_type(wide)
             common: dict[str, Any] = {"metadata": original.metadata, "sharding": original.sharding}
-            self._made.append(Instruction(name=made, shape=shape, opcode=_CONVERT, operands=(form,), **common))
+            self._made.append(make_conversion(made, shape, form, **common))
         return self._widened[form]
 
     def _unused_name(self, name: str, wanted: ElementType) -> str:
@@ -209,7 +208,7 @@ class _Rewriting:
     def _converted_from(self, instruction: Instruction) -> str | None:
         """The operand of a conversion that its narrow value makes needless."""
         entry = find_opcode(instruction.opcode)
-        if instruction.opcode != _CONVERT or entry is None or not _is_float(instruction):
+        if entry is None or entry.evaluate is not Convert.evaluate or not _is_float(instruction):
             return None
         (operand,) = instruction.operands
         if not _is_float(self._computation.by_name[operand]):

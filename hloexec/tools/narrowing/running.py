@@ -9,14 +9,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from hloexec.core.arguments import listed, require_flags
-from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.values import Array, Inputs
 from hloexec.engine.exec.observers import Observer, Stages, attach
 from hloexec.engine.exec.options import RunOptions
 from hloexec.errors import warn
 from hloexec.language.verifier import verify
-from hloexec.ops.common import widen
+from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.narrowing.accounts import verdicts, work_by_type
 from hloexec.tools.narrowing.candidates import KINDS, Candidate, candidates_of
@@ -143,7 +142,7 @@ def _originals(
 
 def _warn_of_lost(label: str, arrays: Sequence[Array]) -> None:
     """Warn of elements of an output that are no numbers: what makes them so may change, and nothing tells."""
-    values = [widen(array) for array in arrays if element_type_of(array.dtype).is_inexact]
+    values = [widen(array) for array in arrays if is_inexact(array)]
     count = sum(value.size for value in values)
     lost = count - sum(int(np.count_nonzero(np.isfinite(value))) for value in values)
     if lost:

@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 
 from hloexec.analysis.numerics.sampling.runs import at_random
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.arguments import require_integer
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, flat
+from hloexec.core.values import Array, Inputs, arrays_of, leaves
 from hloexec.engine.exec.observers import Event, Stages
 from hloexec.engine.exec.running import run_devices
 from hloexec.errors import InputError
+from hloexec.ops.common import is_inexact
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.shadowing.computing.elements import taken
 from hloexec.tools.shadowing.store import wide
@@ -137,8 +137,8 @@ class _Watcher:
 
     def on_instruction(self, event: Event) -> None:
         if event.devices[0] == 0 and event.operands:
-            found = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray) and leaf.size]
-            arrays = [_some(leaf) for leaf in found if element_type_of(leaf.dtype).is_inexact]
+            found = [leaf for leaf in arrays_of(event.value) if leaf.size]
+            arrays = [_some(leaf) for leaf in found if is_inexact(leaf)]
             if arrays:
                 self.values[event.computation.name, event.instruction.name] = arrays
 
@@ -204,7 +204,7 @@ def _leaves(results: Sequence[Any]) -> list[tuple[tuple[tuple[int, ...], tuple[i
     arrays: dict[tuple[tuple[int, ...], int], Array] = {}
     for device, result in enumerate(results):
         for index, leaf in leaves(result):
-            if isinstance(leaf, np.ndarray) and element_type_of(leaf.dtype).is_inexact:
+            if is_inexact(leaf):
                 found.setdefault((index, id(leaf)), []).append(device)
                 arrays[index, id(leaf)] = leaf
     return [((index, tuple(devices)), arrays[index, key]) for (index, key), devices in found.items()]

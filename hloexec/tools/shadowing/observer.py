@@ -9,7 +9,7 @@ import numpy as np
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
-from hloexec.core.values import Array, flat
+from hloexec.core.values import Array, arrays_of, flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.observers import Event, LoopState
 from hloexec.errors import HloError
@@ -58,7 +58,7 @@ class ShadowObserver:
         self.work.events += 1
         hold_blas()
         instruction = event.instruction
-        leaves = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
+        leaves = arrays_of(event.value)
         self.work.note(event.computation, instruction, sum(leaf.size for leaf in leaves))
         if exchanges(instruction):
             self._exchange(event, leaves)
@@ -173,7 +173,7 @@ class ShadowObserver:
             self.failing.setdefault(number, str(error).partition("\n")[0])
             return
         place.decisions += count
-        place.decided += sum(leaf.size for leaf in flat(event.value) if isinstance(leaf, np.ndarray))
+        place.decided += sum(leaf.size for leaf in arrays_of(event.value))
 
     def _exchange(self, event: Event, leaves: Sequence[Array]) -> None:
         evaluation, number = self.evaluation(event)
@@ -191,7 +191,7 @@ class ShadowObserver:
                 self._keep(event, number, Evaluated(leaf, difference, None, merged(shadows)), shadows)
 
     def _take_outputs(self, event: Event) -> None:
-        from hloexec.analysis.numerics.statistics import leaves
+        from hloexec.core.values import leaves
 
         arrays = [(index, leaf) for index, leaf in leaves(event.value) if isinstance(leaf, np.ndarray)]
         shadows = [self._store.get(leaf) for _, leaf in arrays]

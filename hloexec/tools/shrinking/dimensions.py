@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.trip_counts import constant_number, loop_step
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, change_arrays, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
@@ -79,11 +79,10 @@ def _accepts(instruction: Instruction, called: CustomCall, operands: Sequence[Sh
 
 
 def _with_size(shape: Shape, size: int, other: int) -> Shape:
-    if isinstance(shape, TupleShape):
-        return TupleShape(tuple(_with_size(element, size, other) for element in shape.elements))
-    if not isinstance(shape, ArrayShape):
-        return shape
-    return attrs.evolve(shape, dimensions=tuple(other if each == size else each for each in shape.dimensions))
+    def changed(leaf: ArrayShape) -> ArrayShape:
+        return attrs.evolve(leaf, dimensions=tuple(other if each == size else each for each in leaf.dimensions))
+
+    return change_arrays(shape, changed)
 
 
 @frozen(eq=False)

@@ -26,7 +26,7 @@ import numpy as np
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import smallest_normal
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value, flat
+from hloexec.core.values import Array, Value, arrays_of
 from hloexec.errors import InputError
 from hloexec.ops.common import narrow, wide, widen
 
@@ -54,7 +54,7 @@ class Condition:
     def holds(self, value: Value) -> bool:
         """Whether a value meets it; tokens count for nothing."""
         with np.errstate(all="ignore"):
-            return self._test([leaf for leaf in flat(value) if isinstance(leaf, np.ndarray)])
+            return self._test(arrays_of(value))
 
     def __str__(self) -> str:
         return self.text

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-
-from hloexec.core.values import Value, flat
+from hloexec.core.values import Value, arrays_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.tools.tracing.recording import is_renaming
 
@@ -38,7 +36,7 @@ class Kept:
         name = event.instruction.name
         self._values[activation].setdefault(name, []).append((event.devices, event.value))
         if not is_renaming(event.instruction):
-            size = sum(leaf.nbytes for leaf in flat(event.value) if isinstance(leaf, np.ndarray))
+            size = sum(leaf.nbytes for leaf in arrays_of(event.value))
             self._order.append((activation, name, size))
             self._sizes[activation] += size
             self._bytes += size

@@ -20,11 +20,11 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import attrs
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
 from hloexec.core.files import free_bytes
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, leaves
 from hloexec.engine.exec.observers import Event
 from hloexec.errors import ResourceError, os_errors_named
 from hloexec.language.literals.npz import encode

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.core.values import Array, Value
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.language.origins import hlo_line, source_lines
@@ -105,9 +105,7 @@ def _blamed(
     reason: str = "",
 ) -> Blamed:
     shapes = [instruction.shape, *(operand.shape for operand in home.operands_of(instruction))]
-    types = dict.fromkeys(
-        str(leaf.element_type) for shape in shapes for _, leaf in leaf_shapes(shape) if isinstance(leaf, ArrayShape)
-    )
+    types = dict.fromkeys(str(leaf.element_type) for leaf in flat_shapes(*shapes) if isinstance(leaf, ArrayShape))
     return Blamed(
         opcode=instruction.opcode,
         element_types=tuple(types),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from hloexec.core.ir import Module
-from hloexec.core.values import Array, Inputs, Value
+from hloexec.core.values import Array, Inputs, Value, join_values
 from hloexec.engine.exec.running import run_devices
 from hloexec.errors import HloError
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
@@ -63,8 +63,7 @@ def explained_pair(found: Diff, inputs: list[list[Value]], settings: Settings) -
     policy = numerics_policy(settings.numerics)
     if _take_and_give_the_same(before, after):
         with suppress(HloError):
-            results = run_devices(after, inputs, numerics=policy, **settings.run_options)
-            expected = tuple(results) if len(results) > 1 else results[0]
+            expected = join_values(run_devices(after, inputs, numerics=policy, **settings.run_options))
             whole, _ = explained_module(before, inputs, expected, settings)
             if whole is not None:
                 return whole
@@ -73,8 +72,7 @@ def explained_pair(found: Diff, inputs: list[list[Value]], settings: Settings) -
     with suppress(HloError):
         part = found.extract()
         if part.before is not None and part.is_comparable:
-            results = run_devices(part.after, part.inputs, numerics=policy, **settings.run_options)
-            expected = tuple(results) if len(results) > 1 else results[0]
+            expected = join_values(run_devices(part.after, part.inputs, numerics=policy, **settings.run_options))
             budget = settings.search_seconds
             told = explain(part.before, part.inputs, expected, budget=budget, **settings.run_options)
             return _found(told, is_whole=False)

@@ -13,7 +13,7 @@ import attrs
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.core.ir import Module
-from hloexec.core.values import Value
+from hloexec.core.values import Value, join_values, labelled_arrays
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError
@@ -25,7 +25,7 @@ from hloexec.tools.diffing import Diff, diff
 from hloexec.tools.diffing.dumps import dumped_modules
 from hloexec.tools.diffing.folders import diff_stages
 from hloexec.tools.minifying.oracles import has_numbers, on_xla_cpu
-from hloexec.tools.results import labelled_arrays, read_result, result_shapes
+from hloexec.tools.results import read_result, result_shapes
 from hloexec.tools.triaging.blaming import (
     blamed_between_policies,
     blamed_by_diff,
@@ -154,7 +154,7 @@ def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     inputs = inputs_of(case, module, settings, snapshot)
     policy = numerics_policy(settings.numerics)
     results = run_devices(module, inputs, numerics=policy, **settings.run_options)
-    actual: Value = tuple(results) if len(results) > 1 else results[0]
+    actual = join_values(results)
     expected = _expected(case, snapshot, inputs, settings)
     comparison = compare(
         labelled_arrays(actual) if isinstance(expected, dict) else actual,
@@ -197,8 +197,7 @@ def _expected(case: Case, snapshot: Snapshot, inputs: list[list[Value]], setting
     policy = settings.policy
     if policy is None:
         raise InputError(f"{case.files[0]} has no results to compare with, and against is not given")
-    results = run_devices(module, inputs, numerics=policy, **settings.run_options)
-    return tuple(results) if len(results) > 1 else results[0]
+    return join_values(run_devices(module, inputs, numerics=policy, **settings.run_options))
 
 
 def _with_cause(

@@ -20,7 +20,7 @@ from hloexec.analysis.numerics.selections import ModuleValue, Watcher
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, Value, label_of
+from hloexec.core.values import Array, Value, join_values, label_of
 from hloexec.errors import HloError
 from hloexec.ops.common import wide
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
@@ -157,7 +157,7 @@ class _Decisions:
 
 def _keep(rows: Mapping[str, list[Array]], kept: Mapping[str, Array], results: Sequence[Value]) -> None:
     """Add the elements that are kept of one run."""
-    leaves = dict(leaves_of(results[0] if len(results) == 1 else tuple(results), "sampled")) if kept else {}
+    leaves = dict(leaves_of(join_values(results), "sampled")) if kept else {}
     for label, places in kept.items():
         # A lone leaf may be labelled in either way.
         array = leaves.get(label) if len(leaves) > 1 else next(iter(leaves.values()), None)

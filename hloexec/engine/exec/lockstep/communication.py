@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.ir import TupleShape, leaf_shapes
+from hloexec.core.ir import TupleShape, flat_shapes, leaf_shapes
 from hloexec.core.structs import define
-from hloexec.core.values import TOKEN
+from hloexec.core.values import TOKEN, flat
 from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import Group, Topology
 from hloexec.engine.devices.transfers import FromDevice, ToDevice
@@ -133,7 +133,7 @@ class Communicator:
         key = (numbers, tuple(tuple(map(id, leaves)) for leaves in held.values()))
         if key not in memo:
             results = step.flow.function(held)
-            memo[key] = [_flat(results[number]) for number in group]
+            memo[key] = [tuple(flat(results[number])) for number in group]
         for device, result in zip(group.values(), memo[key], strict=True):
             members[device].results[device] = result
 
@@ -178,7 +178,7 @@ class Communicator:
         shape = step.instruction.shape
         assert isinstance(shape, TupleShape)
         if flow.pairs is not None and not list(self._ends(flow, device, 1)):
-            return tuple(zeros(leaf) for _, leaf in leaf_shapes(shape))
+            return tuple(zeros(leaf) for leaf in flat_shapes(shape))
         mailbox = self._mailboxes.get((flow.channel, None if flow.pairs is None else device))
         if not mailbox:
             return None
@@ -271,10 +271,6 @@ def results_of(waiting: Waiting) -> list[Any]:
     """The leaves of the step's value, for all devices of the task."""
     columns = zip(*(waiting.results[device] for device in waiting.task.devices), strict=True)
     return [of_positions(column) for column in columns]
-
-
-def _flat(result: object) -> Leaves:
-    return tuple(result) if isinstance(result, tuple) else (result,)
 
 
 def _named(devices: Sequence[int]) -> str:

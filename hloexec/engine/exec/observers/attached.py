@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.core.arguments import listed
 from hloexec.core.ir import Instruction
 from hloexec.core.values import Array, Value, flat
-from hloexec.engine.devices.varying import Varying, arrays_of, joined, of_position, of_positions
+from hloexec.engine.devices.varying import Varying, arrays_among, joined, of_position, of_positions
 from hloexec.engine.exec.observers.events import Context, Event, Failure, Progress, Stage
 from hloexec.engine.exec.observers.protocols import (
     Controller,
@@ -67,7 +67,7 @@ class Attached:
     ) -> None:
         """Report a step whose results are in `slots`; `operands` is None if they are no longer available."""
         held = {slot: slots[slot] for slot in step.results}
-        for array in arrays_of(held.values()):
+        for array in arrays_among(held.values()):
             array.flags.writeable = False
         if operands:
             held.update(zip(step.operands, operands, strict=False))

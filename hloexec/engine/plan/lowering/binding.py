@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, leaf_shapes, parts_of
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, flat_shapes, parts_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, flat
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, fits, float_types
@@ -138,7 +138,7 @@ def library_kernel(site: Site, entry: CustomCall) -> InstructionKernel:
     given = site.given(entry.evaluate_needs - {"config"})
     if entry.config is not None and "config" in entry.evaluate_needs:
         given["config"] = entry.config(instruction)
-    results = [shape for _, shape in leaf_shapes(instruction.shape)]
+    results = flat_shapes(instruction.shape)
     function = None
     if entry.bind is not None and _is_decided(site.numerics, (*declared, *results[:1]), (*site.operands, *results[:1])):
         function = entry.bind(

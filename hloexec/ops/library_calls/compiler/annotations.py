@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import (
+    ArrayShape,
+    BufferShape,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    TupleShape,
+    flat_shapes,
+)
 from hloexec.core.values import TOKEN, Array, Token
 from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.common import array_shape, require
@@ -91,7 +100,7 @@ class Nothing:
 
     @staticmethod
     def unspecified(instruction: Instruction, module: Module) -> str | None:
-        has_memory = any(isinstance(leaf, ArrayShape) and leaf.is_array for _, leaf in leaf_shapes(instruction.shape))
+        has_memory = any(isinstance(leaf, ArrayShape) and leaf.is_array for leaf in flat_shapes(instruction.shape))
         return "is memory that nothing has written" if has_memory else None
 
     @staticmethod

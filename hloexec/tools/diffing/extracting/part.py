@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Sequence
 from typing import TypeAlias
 
-from hloexec.core.ir import ArrayShape, TupleShape
+from hloexec.core.ir import ArrayShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.tools.diffing.graph import Instance, Node
@@ -49,7 +49,7 @@ def can_stand_alone(instance: Instance) -> bool:
         is_elided = instance.is_constant and bool(instance.instruction.attributes.literal.is_elided)
         return role_of(instance.instruction) in (Role.CONSTANT, Role.KERNEL) and not is_elided
     given, shape = instance.operands, instance.instruction.shape
-    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    leaves = parts_of(shape)
     is_flat = all(isinstance(leaf, ArrayShape) for leaf in leaves) and all(len(part) == 1 for part in given)
     return is_flat and len(given) == len(instance.instruction.operands)
 

@@ -27,9 +27,8 @@ from hloexec.core.ir import (
 from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.ir.sharding import ReplicaGroups
 from hloexec.core.structs import frozen
-from hloexec.errors import HloError
 from hloexec.language.origins import hlo_line
-from hloexec.language.verifier import verify
+from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields, computation_names
 from hloexec.ops.registry import OPCODES, Role, find_opcode
 from hloexec.tools.diffing.limits import LIMITS
@@ -55,7 +54,7 @@ def edits_of(module: Module) -> Iterator[Edit]:
         for instruction in chain(moved, _other_order(computation), _other_opcodes(computation)):
             changed = replace_instruction(computation, instruction)
             edited = replace_computation(module, changed, entry_computation_layout=None)
-            if _is_well_formed(edited):
+            if is_well_formed(edited):
                 yield Edit(edited, _text(instruction), computation is not entry)
 
 
@@ -65,20 +64,12 @@ def moved_otherwise(module: Module, computation: Computation, name: str) -> Iter
     alone = attrs.evolve(computation, root_name=name)
     for instruction in chain(_other_attributes(alone, _devices(module)), _other_layouts(alone)):
         edited = replace_computation(module, replace_instruction(computation, instruction))
-        if _is_well_formed(edited):
+        if is_well_formed(edited):
             yield Edit(edited, _text(instruction), is_called=False)
 
 
 def _devices(module: Module) -> int:
     return module.replica_count * module.num_partitions
-
-
-def _is_well_formed(module: Module) -> bool:
-    try:
-        verify(module)
-    except HloError:
-        return False
-    return True
 
 
 def _text(instruction: Instruction) -> str:

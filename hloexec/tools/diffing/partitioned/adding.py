@@ -8,9 +8,8 @@ import attrs
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
-from hloexec.errors import HloError
 from hloexec.language.text.parser import parse
-from hloexec.language.verifier import verify
+from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import computation_names
 from hloexec.tools.diffing.graph import Node
 
@@ -61,11 +60,7 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
     changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
     adder = next(each for each in made if each is not made.entry)
     edited = attrs.evolve(module, computations=(adder, *replace_computation(module, changed)))
-    try:
-        verify(edited)
-    except HloError:
-        return None
-    return edited
+    return edited if is_well_formed(edited) else None
 
 
 def _place(module: Module, node: Node) -> tuple[Computation, Instruction] | None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Module, NamedSharding, Shape, TileSharding, leaf_shapes
+from hloexec.core.ir import (
+    ArrayShape,
+    Module,
+    NamedSharding,
+    Shape,
+    TileSharding,
+    flat_arrays,
+    flat_shapes,
+)
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value, flat
 from hloexec.engine.devices.topology import Topology
@@ -155,9 +163,7 @@ class _Finding:
 
 def _pairs(wholes: Sequence[Shape], shards: Sequence[Shape]) -> list[tuple[ArrayShape, ArrayShape]] | None:
     """The arrays of both sides; None where one cannot be divided into the other."""
-    first, second = (
-        [leaf for shape in shapes for _, leaf in leaf_shapes(shape) if leaf.is_array] for shapes in (wholes, shards)
-    )
+    first, second = (flat_arrays(*shapes) for shapes in (wholes, shards))
     found = []
     for whole, shard in zip_longest(first, second):
         if not isinstance(whole, ArrayShape) or not isinstance(shard, ArrayShape):
@@ -178,12 +184,12 @@ def _shardings_of(module: Module) -> list[_Sharding]:
     for parameter in module.entry.parameters:
         sharding = parameter_sharding(module, parameter)
         shardings = leaf_shardings(sharding, parameter.shape, parameter.name)
-        leaves = [leaf for _, leaf in leaf_shapes(parameter.shape)]
+        leaves = flat_shapes(parameter.shape)
         found += [entry for entry, leaf in zip(shardings, leaves, strict=True) if leaf.is_array]
     return found
 
 
 def _of_results(module: Module) -> list[_Sharding]:
     """The shardings of the arrays of the result."""
-    leaves = [leaf for _, leaf in leaf_shapes(module.entry.result_shape)]
+    leaves = flat_shapes(module.entry.result_shape)
     return [entry for entry, leaf in zip(result_shardings(module), leaves, strict=True) if leaf.is_array]

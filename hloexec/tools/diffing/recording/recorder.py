@@ -9,9 +9,9 @@ from itertools import accumulate, zip_longest
 import attrs
 import numpy as np
 
-from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes, parts_of
+from hloexec.core.ir import Computation, Instruction, Module, flat_arrays, parts_of
 from hloexec.core.structs import define
-from hloexec.core.values import Array, Value, flat
+from hloexec.core.values import Array, Value, arrays_of
 from hloexec.core.wording import byte_text
 from hloexec.engine.exec.observers import Event
 from hloexec.errors import ResourceError
@@ -157,7 +157,7 @@ class GraphRecorder:
         starts = self._starts.get((computation.name, tuple_name))
         if starts is None:
             elements = parts_of(computation.by_name[tuple_name].shape)
-            counts = (sum(leaf.is_array for _, leaf in leaf_shapes(part)) for part in elements)
+            counts = (len(flat_arrays(part)) for part in elements)
             starts = self._starts[computation.name, tuple_name] = list(accumulate(counts, initial=0))
         place: int = element.attributes.index
         return starts[place]
@@ -281,8 +281,3 @@ def _hands_over(event: Event) -> bool:
 def _caller(path: str) -> str:
     """The name of the instruction that opened a scope."""
     return path.rpartition("/")[2].partition(":")[0].partition("[")[0]
-
-
-def arrays_of(value: object) -> list[Array]:
-    """The leaves of a value that are arrays, depth first."""
-    return [leaf for leaf in flat(value) if isinstance(leaf, np.ndarray)]

@@ -10,10 +10,10 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Module, change_arrays, flat_arrays
 from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, Value, flat
+from hloexec.core.values import Array, Inputs, Value, arrays_of, flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import repeated_run
@@ -31,7 +31,6 @@ from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.recording.arrays import Window
 from hloexec.tools.diffing.recording.held import Holding
-from hloexec.tools.diffing.recording.recorder import arrays_of
 from hloexec.tools.diffing.work import Work, cost_of
 from hloexec.tools.extraction.slicing import Slice, slice_module
 
@@ -109,7 +108,7 @@ class Evaluator:
                 found = kernel(*given)
         except Exception:  # What it is, a run of the instruction alone says.
             return None
-        arrays = [np.asarray(leaf) for leaf in (flat(found) if isinstance(found, tuple) else (found,))]
+        arrays = list(map(np.asarray, flat(found)))
         return [row_major(one) if any(np.may_share_memory(one, each) for each in given) else one for one in arrays]
 
     @cached_property
@@ -186,7 +185,7 @@ class Evaluator:
         shapes = {}
         for name, nodes in zip(names, operands, strict=True):
             declared = computation.by_name[name].shape
-            if len(nodes) != sum(leaf.is_array for _, leaf in leaf_shapes(declared)):
+            if len(nodes) != len(flat_arrays(declared)):
                 return None
             if isinstance(declared, ArrayShape) and nodes:
                 shapes[name] = declared.with_element_type(element_type_of(values[nodes[0].number].dtype))
@@ -225,14 +224,12 @@ def _moving(module: Module, types: Sequence[Any]) -> Module:
         return module
     widest = max(map(element_type_of, types), key=lambda entry: entry.bits)
 
-    def widened(shape: Shape) -> Shape:
-        if isinstance(shape, TupleShape):
-            return TupleShape(tuple(map(widened, shape.elements)))
-        if not isinstance(shape, ArrayShape) or not (shape.element_type.is_floating and widest.is_floating):
-            return shape
-        return shape.with_element_type(max(shape.element_type, widest, key=lambda entry: entry.bits))
+    def widened(leaf: ArrayShape) -> ArrayShape:
+        if not (leaf.element_type.is_floating and widest.is_floating):
+            return leaf
+        return leaf.with_element_type(max(leaf.element_type, widest, key=lambda entry: entry.bits))
 
-    shape = widened(root.shape)
+    shape = change_arrays(root.shape, widened)
     if shape == root.shape:
         return module
     changed = replace_instruction(module.entry, attrs.evolve(root, shape=shape))

@@ -20,9 +20,9 @@ import numpy as np
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison
 from hloexec.analysis.numerics.comparison import Verdict as Outcome
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_arrays
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value
+from hloexec.core.values import Array, Value, arrays_of
 from hloexec.engine.exec.observers import Event, Failure
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import wide
@@ -31,7 +31,6 @@ from hloexec.tools.diffing.agreement import is_same
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.recording.recorder import arrays_of
 from hloexec.tools.diffing.replaying.evaluation import Overlay
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.states import State
@@ -174,19 +173,15 @@ def _jumping(graph: Graph) -> Iterator[Instance]:
 def _jumps(module: Module, computation: Computation, instruction: Instruction) -> bool:
     """Whether an instruction, or one of a computation that it calls, decides something about floats."""
     if any(_is_inexact(operand.shape) for operand in computation.operands_of(instruction)) and (
-        traits_of(instruction).jumps or not all(map(_is_inexact, _leaves(instruction.shape)))
+        traits_of(instruction).jumps or not all(map(_is_inexact, flat_arrays(instruction.shape)))
     ):
         return True
     called = (module.by_name[name] for name in computation_names(instruction.attributes))
     return any(_jumps(module, each, inner) for each in called for inner in each)
 
 
-def _leaves(shape: Shape) -> list[Shape]:
-    return [leaf for _, leaf in leaf_shapes(shape) if leaf.is_array]
-
-
 def _is_inexact(shape: Shape) -> bool:
-    return any(isinstance(leaf, ArrayShape) and leaf.element_type.is_inexact for leaf in _leaves(shape))
+    return any(isinstance(leaf, ArrayShape) and leaf.element_type.is_inexact for leaf in flat_arrays(shape))
 
 
 def _tie(node: Node, values: Array) -> Tie | None:

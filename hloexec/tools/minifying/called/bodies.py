@@ -17,8 +17,8 @@ from hloexec.core.ir.editing import rename_operands, replace_computation, take_n
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.flow import ConstantAttributes, GetTupleElementAttributes
-from hloexec.ops.registry import OPCODES, Role, role_of
+from hloexec.ops.control.making import make_constant, make_element, make_tuple
+from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, assembled, is_glue, outputs_of, part_of, without_uncalled
 from hloexec.tools.minifying.opening import copied, renamed
 from hloexec.tools.minifying.searching import Search, reduced
@@ -27,9 +27,6 @@ _CALLS = frozenset({Role.WHILE, Role.CONDITIONAL, Role.CALL, Role.ASYNC_START})
 """What calls computations once for whole values; what calls one for elements needs it as it is."""
 _MOST_ZEROS = 64
 """Elements of a constant that stands for an instruction, at most."""
-_ELEMENT = next(name for name, entry in OPCODES.items() if entry.role is Role.GET_TUPLE_ELEMENT)
-_CONSTANT = next(name for name, entry in OPCODES.items() if entry.role is Role.CONSTANT)
-_TUPLE = next(name for name, entry in OPCODES.items() if entry.role is Role.TUPLE)
 
 
 def fewer_in_bodies(search: Search) -> None:
@@ -102,38 +99,23 @@ def _parameter_or_zeros(
         elements = parameter.shape.elements if isinstance(parameter.shape, TupleShape) else ()
         for index, element in enumerate(elements):
             if element.compatible(shape):
-                yield element_of(parameter.name, parameter.shape, index, name)
+                yield make_element(name, parameter.shape, parameter.name, index)
                 return
     if isinstance(shape, TupleShape):
         parts = []
         for index, element in enumerate(shape.elements):
             parts.append(zeros(take_name(f"{name}.{index}", taken), element))
         yield from parts
-        yield tuple_of(name, shape, [part.name for part in parts])
+        yield make_tuple(name, shape, [part.name for part in parts])
         return
     yield zeros(name, shape)
-
-
-def element_of(source: str, shape: Shape, index: int, name: str) -> Instruction:
-    """An element of a tuple of this shape."""
-    assert isinstance(shape, TupleShape)
-    attributes = GetTupleElementAttributes(index=index)
-    return Instruction(
-        name=name, shape=shape.elements[index], opcode=_ELEMENT, operands=(source,), attributes=attributes
-    )
-
-
-def tuple_of(name: str, shape: Shape, operands: Sequence[str]) -> Instruction:
-    """A tuple of values."""
-    return Instruction(name=name, shape=shape, opcode=_TUPLE, operands=tuple(operands))
 
 
 def zeros(name: str, shape: Shape) -> Instruction:
     """A constant of zeros; HloError where it would be large, or is none."""
     if not isinstance(shape, ArrayShape) or not shape.is_array or shape.element_count > _MOST_ZEROS:
         raise HloError("no constant stands for that")
-    literal = Literal.from_array(np.zeros(shape.dimensions, shape.element_type.storage), shape)
-    return Instruction(name=name, shape=shape, opcode=_CONSTANT, attributes=ConstantAttributes(literal))
+    return make_constant(name, Literal.from_array(np.zeros(shape.dimensions, shape.element_type.storage), shape))
 
 
 def with_instructions(
@@ -169,7 +151,7 @@ def rebuilt(
     shapes = {each.name: each.shape for each in (*parameters, *part.live)}
     live, root = [*parameters, *part.live], part.results[0]
     if packed is not None:
-        live.append(tuple_of(packed, TupleShape(tuple(shapes[name] for name in part.results)), part.results))
+        live.append(make_tuple(packed, TupleShape(tuple(shapes[name] for name in part.results)), part.results))
         root = packed
     found = attrs.evolve(computation, instructions=tuple(live), root_name=root, span=None)
     ordered = [*parameters, *(each for each in after_dependencies(found, live) if role_of(each) is not Role.PARAMETER)]

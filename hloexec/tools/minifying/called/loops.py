@@ -11,9 +11,9 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleSh
 from hloexec.core.ir.editing import replace_instruction, take_name
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import HloError
-from hloexec.ops.control.flow import ParameterAttributes
+from hloexec.ops.control.making import make_element, make_parameter, make_tuple
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.minifying.called.bodies import element_of, rebuilt, tuple_of, with_instructions, zeros
+from hloexec.tools.minifying.called.bodies import rebuilt, with_instructions, zeros
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.searching import Search
 
@@ -80,12 +80,12 @@ def _with_state(
         changed = _still(callee, state, role) if is_still else _on_state(callee, state, shape, kept, role, is_alone)
         callees.append(attrs.evolve(changed, name=new))
     named = partial(take_name, taken={*computation.by_name})
-    before = [element_of(loop.operands[0], shape, index, named("given")) for index in range(len(shape.elements))]
+    before = [make_element(named("given"), shape, loop.operands[0], index) for index in range(len(shape.elements))]
     start = before[kept[0]].name
     made: list[Instruction] = []
     if not is_alone:
         start = named("start")
-        made.append(tuple_of(start, state, [before[index].name for index in kept]))
+        made.append(make_tuple(start, state, [before[index].name for index in kept]))
     attributes = attrs.evolve(loop.attributes, body=callees[0].name, condition=callees[1].name)
     is_result = computation.name == case.module.entry_name and computation.root_name == loop.name
     name = loop.name if is_result else named(loop.name)
@@ -102,9 +102,9 @@ def _with_state(
     if not is_result:
         after = {index: name if is_alone else named("left") for index in kept}
         if not is_alone:
-            made += [element_of(name, state, place, after[index]) for place, index in enumerate(kept)]
+            made += [make_element(after[index], state, name, place) for place, index in enumerate(kept)]
         operands = [after.get(index, before[index].name) for index in range(len(before))]
-        made.append(tuple_of(loop.name, shape, operands))
+        made.append(make_tuple(loop.name, shape, operands))
     elif any(loop.name in each.operands for each in computation):
         raise HloError("the whole state is used")
     instructions = [*before, *made, *(each for each in computation if each.name != loop.name)]
@@ -113,15 +113,11 @@ def _with_state(
 
 def _still(callee: Computation, state: Shape, role: str) -> Computation:
     """A body that changes nothing, or a condition that never holds."""
-    parameter = _parameter("state", state)
+    parameter = make_parameter("state", state)
     if role == "body":
         return attrs.evolve(callee, instructions=(parameter,), root_name=parameter.name, span=None)
     root = zeros("goes_on", callee.root.shape)
     return attrs.evolve(callee, instructions=(parameter, root), root_name=root.name, span=None)
-
-
-def _parameter(name: str, shape: Shape) -> Instruction:
-    return Instruction(name=name, shape=shape, opcode="parameter", attributes=ParameterAttributes(number=0))
 
 
 def _on_state(
@@ -130,7 +126,7 @@ def _on_state(
     """A body or a condition on some elements of a state, the others being zeros."""
     named = partial(take_name, taken={*callee.by_name})
     old = callee.parameters[0]
-    parameter = _parameter(named(old.name), state)
+    parameter = make_parameter(named(old.name), state)
     elements: list[str] = []
     made: list[Instruction] = []
     for index, shape in enumerate(whole.elements):
@@ -139,13 +135,13 @@ def _on_state(
             continue
         name = named(f"{old.name}.{index}")
         is_kept = index in kept
-        made.append(element_of(parameter.name, state, kept.index(index), name) if is_kept else zeros(name, shape))
+        made.append(make_element(name, state, parameter.name, kept.index(index)) if is_kept else zeros(name, shape))
         elements.append(name)
-    made.append(tuple_of(old.name, whole, elements))
+    made.append(make_tuple(old.name, whole, elements))
     rest = [each for each in callee if each.name != old.name]
     if role == "condition":
         return rebuilt(callee, [parameter], [*made, *rest], [callee.root_name])
-    ends = [element_of(callee.root_name, whole, index, named("end")) for index in kept]
+    ends = [make_element(named("end"), whole, callee.root_name, index) for index in kept]
     packed = None if is_alone else named("results")
     return rebuilt(callee, [parameter], [*made, *rest, *ends], [each.name for each in ends], packed=packed)
 

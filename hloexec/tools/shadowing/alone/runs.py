@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import leaves
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, Value
+from hloexec.core.values import Array, Inputs, Value, leaves
 from hloexec.engine.exec.plans import plan_of, plan_options
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.inputs import random_inputs

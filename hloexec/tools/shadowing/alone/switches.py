@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import Computation, Instruction, Module, Shape, leaf_shapes
+from hloexec.core.ir import Computation, Instruction, Module, Shape, flat_shapes
 from hloexec.core.values import Array, mapped
 from hloexec.engine.plan.steps import Exchange, Plan, Step, inner_plans
 from hloexec.ops.common import narrow
@@ -129,7 +129,7 @@ def _narrowed(leaf: Any, entry: ElementType | None) -> Any:
 
 
 def _narrow_types(shape: Shape) -> Types:
-    entries = [leaf.array_shape.element_type for _, leaf in leaf_shapes(shape)]
+    entries = [leaf.array_shape.element_type for leaf in flat_shapes(shape)]
     return tuple(entry if WIDE.of(entry) is not entry else None for entry in entries)
 
 

@@ -6,28 +6,21 @@ bits, library calls without a routine in 64 bits) runs as it is, on operands con
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.core.ir.editing import take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.ops.attributes import Grammar, attribute_fields, computation_names
-from hloexec.ops.control.flow import GetTupleElementAttributes
-from hloexec.ops.elementwise.convert import Convert
+from hloexec.ops.control.making import make_conversion, make_element, make_tuple
 from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import OPCODES, Role, find_opcode
+from hloexec.ops.registry import Role, find_opcode
 from hloexec.tools.shadowing.computing.widening import WIDE, library_entry, retyped, widened_instruction
 
-
-def _opcode_of(role: Role) -> str:
-    return next(name for name, entry in OPCODES.items() if entry.role is role)
-
-
-_CONVERT = next(name for name, entry in OPCODES.items() if entry.evaluate is Convert.evaluate)
-_TUPLE, _PART = _opcode_of(Role.TUPLE), _opcode_of(Role.GET_TUPLE_ELEMENT)
 _SUFFIX = ".f64"
 
 
@@ -131,12 +124,12 @@ class _Widening:
         if shape == wanted:
             return name
         leaves = [
-            leaf if before == after else self._make(_CONVERT, after, (leaf,))
+            leaf if before == after else self._make(leaf, make_conversion, after, leaf)
             for leaf, before, after in zip(
-                self._leaves(name, shape), _leaf_types(shape), _leaf_types(wanted), strict=True
+                self._leaves(name, shape), flat_shapes(shape), flat_shapes(wanted), strict=True
             )
         ]
-        return self._tupled(leaves, wanted)
+        return self._tupled(name, leaves, wanted)
 
     def _leaves(self, name: str, shape: Shape) -> list[str]:
         """The leaves of a value, depth first, taken out of its tuples."""
@@ -144,26 +137,20 @@ class _Widening:
             return [name]
         found = []
         for number, part in enumerate(shape.elements):
-            its = self._make(_PART, part, (name,), GetTupleElementAttributes(index=number))
+            its = self._make(name, make_element, shape, name, number)
             found += self._leaves(its, part)
         return found
 
-    def _tupled(self, leaves: list[str], shape: Shape) -> str:
+    def _tupled(self, name: str, leaves: list[str], shape: Shape) -> str:
         """Leaves, depth first, in tuples again; those used are taken from the list."""
         if not isinstance(shape, TupleShape):
             return leaves.pop(0)
-        return self._make(_TUPLE, shape, tuple(self._tupled(leaves, part) for part in shape.elements))
+        return self._make(name, make_tuple, shape, [self._tupled(name, leaves, part) for part in shape.elements])
 
-    def _make(self, opcode: str, shape: Shape, operands: tuple[str, ...], attributes: Any = None) -> str:
-        name = take_name((operands[0] if operands else opcode).partition(_SUFFIX)[0] + _SUFFIX, self._names)
-        kind = OPCODES[opcode].attributes
-        given = attributes if attributes is not None or kind is None else kind()
-        self._made.append(Instruction(name=name, shape=shape, opcode=opcode, operands=operands, attributes=given))
+    def _make(self, source: str, make: Callable[..., Instruction], *arguments: Any) -> str:
+        name = take_name(source.partition(_SUFFIX)[0] + _SUFFIX, self._names)
+        self._made.append(make(name, *arguments))
         return name
-
-
-def _leaf_types(shape: Shape) -> list[Any]:
-    return [leaf for _, leaf in leaf_shapes(shape)]
 
 
 def _renamed(attributes: Any, suffix: str) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import element_type_of
 from hloexec.core.values import Array, flat
+from hloexec.ops.common import is_inexact
 from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.policies.exact.doubled import two_product, two_sum
 from hloexec.ops.registry import Opcode
@@ -74,7 +74,7 @@ def _leaves(
     added: Sequence[Any],
 ) -> Iterator[tuple[Array, Difference | None, Sample | None]]:
     for number, leaf in enumerate(leaves):
-        if not isinstance(leaf, np.ndarray) or not element_type_of(leaf.dtype).is_inexact:
+        if not is_inexact(leaf):
             continue
         numbers = wide(leaf)
         data = np.asarray(np.subtract(np.broadcast_to(inherited[number], leaf.shape), added[number]), numbers.dtype)

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, change_arrays
 from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
@@ -53,9 +53,7 @@ SAME = Floats(None, None)
 
 def retyped(shape: Shape, floats: Floats) -> Shape:
     """A shape with other floats."""
-    if isinstance(shape, TupleShape):
-        return TupleShape(tuple(retyped(part, floats) for part in shape.elements))
-    return shape.with_element_type(floats.of(shape.element_type)) if isinstance(shape, ArrayShape) else shape
+    return change_arrays(shape, lambda leaf: leaf.with_element_type(floats.of(leaf.element_type)))
 
 
 def library_entry(instruction: Instruction) -> CustomCall | None:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Instruction, Module, NamedSharding, TileSharding, leaf_shapes
+from hloexec.core.ir import ArrayShape, Instruction, Module, NamedSharding, TileSharding, flat_shapes
 from hloexec.core.structs import define
 from hloexec.engine.devices.tiles import tiles_of
 from hloexec.engine.devices.topology import Topology, groups_of
@@ -77,7 +77,7 @@ def _value_runs(values: DeviceValues) -> Iterator[tuple[str, list[Run]]]:
 
 def _sharding_runs(module: Module, topology: Topology) -> Iterator[tuple[str, list[Run]]]:
     for instruction in module.entry:
-        leaves = [leaf for _, leaf in leaf_shapes(instruction.shape)]
+        leaves = flat_shapes(instruction.shape)
         elements: Sequence[Any] = getattr(instruction.sharding, "elements", (instruction.sharding,))
         for leaf, sharding in zip(leaves, elements, strict=False):
             if isinstance(leaf, ArrayShape) and isinstance(sharding, (TileSharding, NamedSharding)):
