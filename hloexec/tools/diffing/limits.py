@@ -117,6 +117,8 @@ class Limits:
     up: what is wrong stays wrong then. Those that repair the faults of `python -m evaluation diff` need 24 at most."""
     patience_in_loops: int = 400
     """The same for their runs on each device; loops may run millions."""
+    patience_with_moved: int = 15
+    """As many where elements are only moved otherwise: they lie as they should a few steps behind, or never."""
     edits: int = 500
     """So many changes of one instruction are tried."""
     more_edits: int = 100
@@ -133,6 +135,8 @@ class Limits:
     """This part of the work is kept for that."""
     rewired_steps: int = 64
     """They are looked for on the ways to the operands of so many instructions that differ, the first ones."""
+    movements: int = 48
+    """So many ways to move elements otherwise are tried around what takes them by their places."""
     twins: int = 4
     """So many other values with the numbers of a suspect are tried: they may be meant as well."""
     steps_between: int = 1000

@@ -221,10 +221,12 @@ class Blame:
         region = known[0].region if len(known) == 1 and known[0].is_proven else ()
         # What the time, or a limit, left untried might do as well.
         are_all = len(nodes) >= len(steps) and not self.is_over()
-        if region and not (are_all and found.is_alone and place in {node.instance.static for node in region}):
+        is_one = are_all and found.is_alone and not found.region
+        if region and not (is_one and place in {node.instance.static for node in region}):
             return []
         raw, is_certain = state.raw[found.node.number], (are_all and found.is_only_one) or is_known
-        return [Blamed(found.node, None, None, raw, None, between, reason, found.place, is_certain, is_certain)]
+        blamed = Blamed(found.node, None, None, raw, None, between, reason, found.place, is_certain, is_certain)
+        return [attrs.evolve(blamed, region=found.region)]
 
     def nearest(self, state: State) -> list[Blamed]:
         """The value that is closest to its rounding bound, if none exceeds it; or nothing."""

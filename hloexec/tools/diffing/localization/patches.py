@@ -13,7 +13,7 @@ from hloexec.tools.diffing.agreement import aligned, arranged, is_near, is_same
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.relations import NodePair
-from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.replaying.replay import Given, Replay
 from hloexec.tools.diffing.replaying.states import State
 
 
@@ -39,10 +39,10 @@ def patched(
     for value in replacements(state, pair):
         for others in ([], again) if again else ([],):
             repair = _Repair(replay, pair.ours, pair.theirs, value, others)
-            after = _tried(replay, state, repair, wrong, is_over)
+            after = tried(replay, state, repair.first, repair.given, wrong, is_over)
             if after is None and repair.used:
                 repair.guesses = False
-                after = _tried(replay, state, repair, wrong, is_over)
+                after = tried(replay, state, repair.first, repair.given, wrong, is_over)
             if after is not None:
                 return Patch(pair, value, after)
     return None
@@ -55,7 +55,7 @@ def corrects_alone(
     for value in replacements(state, pair):
         repair = _Repair(replay, pair.ours, pair.theirs, value)
         repair.guesses = False
-        if _tried(replay, state, repair, wrong, is_over) is not None:
+        if tried(replay, state, repair.first, repair.given, wrong, is_over) is not None:
             return True
     return False
 
@@ -74,9 +74,16 @@ def replaced(replay: Replay, state: State, pair: NodePair, value: Array, is_over
     return replay.override(state, repair.first, repair.given, lambda *_: not is_over())
 
 
-def _tried(
-    replay: Replay, state: State, repair: _Repair, wrong: Sequence[NodePair], is_over: Callable[[], bool]
+def tried(
+    replay: Replay,
+    state: State,
+    first: Instance,
+    given: Given,
+    wrong: Sequence[NodePair],
+    is_over: Callable[[], bool],
+    patience: int = LIMITS.patience,
 ) -> State | None:
+    """The state in which an instance and later ones hold what is given, if that corrects the results."""
     matches = 0
     devices = len(replay.graph.outputs)
     reached_instructions: set[tuple[str, str]] = set()
@@ -86,10 +93,11 @@ def _tried(
         for entry in instance.results:
             matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
         reached_instructions.add(instance.static)
-        is_patient = count < LIMITS.patience_in_loops * devices * (1 + matches)
-        return is_patient and len(reached_instructions) < LIMITS.patience * (1 + matches) and not is_over()
+        in_loops = LIMITS.patience_in_loops * patience // LIMITS.patience
+        is_patient = count < in_loops * devices * (1 + matches)
+        return is_patient and len(reached_instructions) < patience * (1 + matches) and not is_over()
 
-    after = replay.override(state, repair.first, repair.given, keep_going)
+    after = replay.override(state, first, given, keep_going)
     if after is None:
         return None
     reached = [pair for pair in wrong if after.changed[pair.ours.number]]

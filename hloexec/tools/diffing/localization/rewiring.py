@@ -54,6 +54,8 @@ class Rewiring:
     """Whether that is so, and several instructions take what is handed on: else it may be the one that does."""
     node: Node
     """The first value that is computed from what it hands on."""
+    region: tuple[Node, ...]
+    """It, and what moves elements further back, if that would do as well."""
 
 
 @frozen(eq=False)
@@ -83,12 +85,13 @@ def rewired(
         for handle, scope in _ways_of_result(module, number):
             uses[handle].append(_Use(node, ("", str(number)), scope))
     near = [entry for node in nodes for entry in (node, *node.instance.inputs)]
-    for mover in filter(_is_mover, near):
-        instance = mover.instance
-        handle = _Handle(*instance.static, _MOVER)
-        if handle not in uses:
-            uses[handle].append(_Use(mover, instance.static, instance.scope))
+    uses |= {handle: use for handle, use in _moving(near).items() if handle not in uses}
+    behind = {handle: use for handle, use in _moving(_behind(near)).items() if handle not in uses}
     found, are_all = _right_ones(module, uses, is_right)
+    uses |= behind
+    if not found:
+        found, are_all = _right_ones(module, behind, is_right)
+        behind = {}
     if not found:
         return None
     # If what computes could as well have its operands exchanged, that is nearer to what is wrong.
@@ -106,12 +109,14 @@ def rewired(
     place = InstructionRun(handle.computation, handle.instruction, path, first.node.device)
     is_shared = len(users) > 1 or (handle.operand == _MOVER and first.node in nodes)
     is_alone = are_all and are_all_nearer and len({each.place for each, _ in found}) == 1
-    is_only_one = is_shared and is_alone
-    if is_only_one:
-        behind = {_Handle(*mover.instance.static, _MOVER) for mover in _behind(near) if _is_mover(mover)}
-        others, are_all = _right_ones(module, sorted(behind - uses.keys(), key=str), is_right)
-        is_only_one = are_all and not others
-    return Rewiring(place, text, is_alone, is_only_one, first.node)
+    is_only_one, others = is_shared and is_alone, dict[_Handle, str]()
+    if is_alone and (is_shared or handle.operand == _MOVER):
+        right, are_all = _right_ones(module, behind, is_right)
+        others = dict(right)
+        is_only_one &= are_all and not others
+    region = [uses[each][0].node for each in others]
+    region = sorted([first.node, *region], key=lambda node: node.number) if region else []
+    return Rewiring(place, text, is_alone, is_only_one, first.node, tuple(region[: LIMITS.largest_region]))
 
 
 def _right_ones(
@@ -130,6 +135,15 @@ def _right_ones(
             if is_right(edited):
                 found.append((handle, text))
     return found, True
+
+
+def _moving(nodes: Sequence[Node]) -> dict[_Handle, list[_Use]]:
+    """What moves elements among some nodes."""
+    found: dict[_Handle, list[_Use]] = {}
+    for node in filter(_is_mover, nodes):
+        instance = node.instance
+        found.setdefault(_Handle(*instance.static, _MOVER), [_Use(node, instance.static, instance.scope)])
+    return found
 
 
 # The way of an operand

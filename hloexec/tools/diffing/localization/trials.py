@@ -20,6 +20,7 @@ from hloexec.tools.diffing.localization.compensations import Compensations
 from hloexec.tools.diffing.localization.guilt import Guilt
 from hloexec.tools.diffing.localization.handings import Handings
 from hloexec.tools.diffing.localization.misuses import Misuses
+from hloexec.tools.diffing.localization.movements import only_moved
 from hloexec.tools.diffing.localization.patches import Patch, corrects_alone, patched, replaced, replacements
 from hloexec.tools.diffing.localization.precision import is_narrower, reason_of_narrowing, where_narrowed
 from hloexec.tools.diffing.localization.regions import Regions
@@ -103,7 +104,10 @@ class Trials:
             return None, None
         wrong = self._wrong if suspect.decision is None else [suspect.decision]
         corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
-        return _named(self._guilt.judged(suspect, patch, corrects)), patch
+        found = self._guilt.judged(suspect, patch, corrects)
+        if patch is not None and patch.is_proof:
+            found = only_moved(found, patch.pair, self._replay, self._state, wrong, self._is_over)
+        return _named(found), patch
 
     def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
