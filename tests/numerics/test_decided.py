@@ -138,3 +138,25 @@ def test_numbers_are_held_to_the_group_that_they_are_nearest_to(x: float, y: flo
         # Beside a pole, the group's tail is part of it.
         steep = membership(x, y, groups, 1e-6, 1e-4, is_steep=True)
         assert steep is (Membership.OTHER if x in (0.98, 1.01) else expected)
+
+
+def test_what_rounding_turns_once_in_hundreds_of_runs_is_not_decided() -> None:
+    """Of runs that round as far as rounding does, one in two hundred is below the tie."""
+    found = tie(-1, 0, share=0.005)
+    assert found.verdict is Verdict.NOT_DECIDED, str(found)
+    (leaf,) = found.leaves
+    assert leaf.undecided is not None
+    assert "20 of them 3 times as far" in leaf.undecided.reason
+    assert tie(-1, 500, share=0.005).verdict is Verdict.DIFFERENT
+    assert tie(-2, 0, share=0.005).verdict is Verdict.DIFFERENT
+
+
+def test_farther_samples_count_for_what_rounding_makes_of_them() -> None:
+    draw = np.random.default_rng(3)
+    errors = draw.normal(0, 1e-3, 64)
+    reaches = np.where(np.arange(64) % 3 == 0, 3.0, 1.0)
+    signs = np.where(np.arange(64) % 2, 1.0, -1.0)
+    groups = groups_of(signs + errors * reaches, 1e-6, reaches)
+    assert [group.count for group in groups] == [32, 32]
+    assert all(0.7e-3 < group.scale < 1.4e-3 for group in groups)
+    assert all(group.scale > 1.4e-3 for group in groups_of(signs + errors * reaches, 1e-6))

@@ -495,3 +495,28 @@ def test_narrow_prefix_sums_are_rounded_on_their_way():
         total = (total + partial).astype(ml_dtypes.bfloat16)
     errors = total.astype(np.float64) - values.astype(np.float64).sum(axis=1)
     assert 0.2 < np.sqrt(np.mean(errors**2)) / np.sqrt(np.mean(spread**2)) < 2
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16"])
+def test_far_seeds_round_three_times_as_far_and_hold_what_a_type_holds(kind):
+    text = binary("multiply", kind, 400)
+    lhs, rhs = (values.astype(STORAGE[kind]) for values in random(2, 400))
+    rhs[:100] = 2.0
+    rhs[100:110] = 2.0**-100 if kind != "f16" else 2.0**-14
+    module = hloexec.parse(text)
+    near, far = (
+        np.stack(
+            [
+                np.asarray(hloexec.run(module, lhs, rhs, numerics=f"random-rounding:{start + seed}")).astype(np.float64)
+                for seed in range(SEEDS)
+            ]
+        )
+        for start in (0, 1 << 32)
+    )
+    exact = lhs.astype(np.float64) * rhs.astype(np.float64)
+    assert (far[:, :100] == exact[:100]).all()
+    assert np.isfinite(far).all()
+    squares = [np.mean((found - exact)[:, 110:] ** 2 / exact[110:] ** 2) for found in (near, far)]
+    assert 2.8 < np.sqrt(squares[1] / squares[0]) < 3.2
+    bias = np.mean((far - exact)[:, 110:] / exact[110:])
+    assert abs(bias) < 4 * np.sqrt(squares[1] / (290 * SEEDS))

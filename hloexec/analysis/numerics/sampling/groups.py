@@ -55,36 +55,42 @@ class Membership(enum.Enum):
     NONE = "one of them beyond all groups"
 
 
-def groups_of(samples: Array, last: float) -> tuple[Group, ...]:
+def groups_of(samples: Array, last: float, reaches: Array | None = None) -> tuple[Group, ...]:
     """The groups that samples of an element fall into; empty where they are not separate, or not all finite. `last` is
-    what its last roundings take."""
-    found = np.sort(np.asarray(samples, np.float64))
+    what its last roundings take. Errors of samples are `reaches` times as large as those of rounding."""
+    order = np.argsort(samples, kind="stable")
+    found = np.asarray(samples, np.float64)[order]
+    reaches = np.ones(found.size) if reaches is None else reaches[order]
+    last *= reaches.max(initial=1.0)
     if not np.isfinite(found).all():
         return ()
     gaps = np.diff(found)
-    order = np.argsort(-gaps, kind="stable")
+    by_gap = np.argsort(-gaps, kind="stable")
     for count in range(1, min(_MOST_GROUPS, gaps.size + 1)):
-        cuts = np.sort(order[:count])
+        cuts = np.sort(by_gap[:count])
         smallest = float(gaps[cuts].min())
         within = float(found[-1] - found[0] - gaps[cuts].sum())
         if smallest > _ROUNDINGS * last and smallest > _GAP * within:
             edges = [0, *(cuts + 1).tolist(), found.size]
-            return _groups([found[i:j] for i, j in pairwise(edges)])
+            return _groups([(found[i:j], 1 / reaches[i:j] ** 2) for i, j in pairwise(edges)])
     return ()
 
 
-def _groups(parts: Sequence[Array]) -> tuple[Group, ...]:
-    squares = [float(np.sum((part - part.mean()) ** 2)) for part in parts]
-    degrees = sum(part.size - 1 for part in parts)
+def _groups(parts: Sequence[tuple[Array, Array]]) -> tuple[Group, ...]:
+    centres = [float(np.average(part, weights=weights)) for part, weights in parts]
+    squares = [
+        float(np.sum(weights * (part - centre) ** 2)) for (part, weights), centre in zip(parts, centres, strict=True)
+    ]
+    degrees = sum(part.size - 1 for part, _ in parts)
     common = sum(squares) / degrees if degrees else 0.0
     return tuple(
         Group(
-            float(part.mean()),
+            centre,
             part.size,
             math.sqrt((own + _PRIOR * common) / (part.size - 1 + _PRIOR)),
             part.size - 1 + _PRIOR,
         )
-        for part, own in zip(parts, squares, strict=True)
+        for (part, _), centre, own in zip(parts, centres, squares, strict=True)
     )
 
 

@@ -23,6 +23,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, join_values, label_of
 from hloexec.errors import HloError
 from hloexec.ops.common import wide
+from hloexec.ops.policies.chance import FAR_SEEDS
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 
 
@@ -77,12 +78,13 @@ def sampled_in_stages(
     has_means: bool = True,
     first_only: bool = False,
     kept: Mapping[str, Array] = MappingProxyType({}),
+    round_far: bool = False,
     **options: Any,
 ) -> Iterator[Sampled]:
     """The same, also of values at `places` in the module, after as many runs in all as each of `stages` says.
 
     With `first_only`, only the result of the first device is looked at. Of leaves in `kept`, the samples of elements at
-    these flat places are kept.
+    these flat places are kept. With `round_far`, `is_far` says which runs round farther.
 
     Runs take place when what they show is asked for. Each stage goes on from the one before, whose means change with
     it: what is found is to be used before the next is asked for. It ends early where a later run fails.
@@ -99,9 +101,8 @@ def sampled_in_stages(
             for seed in range(before, count):
                 watcher = Watcher(places)
                 observers = [watcher] if places else []
-                results = run_devices(
-                    module, inputs, numerics=at_random(numerics, seed), observers=observers, **options
-                )
+                policy = at_random(numerics, seed + FAR_SEEDS * (round_far and is_far(seed)))
+                results = run_devices(module, inputs, numerics=policy, observers=observers, **options)
                 looked_at = results[:1] if first_only else results
                 _take_leaves(leaves, looked_at, seed, decisions)
                 _keep(rows, kept, looked_at)
@@ -122,6 +123,11 @@ def sampled_in_stages(
         spreads = {label: entry.spread(has_means=has_means) for label, entry in leaves.items()}
         whole_rows = {label: np.stack(found) for label, found in rows.items() if len(found) == count}
         yield Sampled(spreads, found_keys, kept=whole_rows)
+
+
+def is_far(number: int) -> bool:
+    """Whether a run rounds farther: half of those behind the second stage, with even and odd seeds."""
+    return number >= STAGES[1] and number % 4 >= 2
 
 
 def at_random(numerics: str | NumericsPolicy, seed: int) -> NumericsPolicy:
