@@ -124,6 +124,7 @@ def test_samples_are_groups_only_where_gaps_are_wide() -> None:
         (-1.0, 1.5, Membership.NONE),
         (1.01, 1.0, Membership.NONE),
         (0.5, 1.0, Membership.BETWEEN),
+        (0.0, 1.0, Membership.BETWEEN),
         (0.98, 1.0, Membership.BETWEEN),
         (np.nan, 1.0, Membership.BETWEEN),
     ],
@@ -135,9 +136,9 @@ def test_numbers_are_held_to_the_group_that_they_are_nearest_to(x: float, y: flo
         assert membership(x, y, groups, 1e-6, 1e-4, is_steep=False) not in (Membership.SAME, Membership.OTHER)
     else:
         assert membership(x, y, groups, 1e-6, 1e-4, is_steep=False) is expected
-        # Beside a pole, the group's tail is part of it.
+        # Beside a pole, the group's tail is part of it, and 0 is between either sign.
         steep = membership(x, y, groups, 1e-6, 1e-4, is_steep=True)
-        assert steep is (Membership.OTHER if x in (0.98, 1.01) else expected)
+        assert steep is (Membership.OTHER if x in (0.98, 0.0, 1.01) else expected)
 
 
 def test_what_rounding_turns_once_in_hundreds_of_runs_is_not_decided() -> None:

@@ -100,17 +100,20 @@ def membership(
     """Where the two sides of an element lie; rounding alone is farther from a centre with the given chance.
 
     Near a pole, groups have long tails towards each other: a side may be a small share of the way to the next group
-    away from its own.
+    away from its own. Where a numerator cancels to 0, as x / |x| has either sign beside it, a side is midway.
     """
     first, second = (min(groups, key=lambda group: abs(side - group.centre)) for side in (x, y))
     is_far = False
     for side, group in ((x, first), (y, second)):
         distance = abs(side - group.centre)
-        if not distance <= reach_of(group.scale, group.degrees, last, chance):
+        reach = reach_of(group.scale, group.degrees, last, chance)
+        if not distance <= reach:
             is_far = True
             gap = min(abs(group.centre - other.centre) for other in groups if other is not group)
-            if not (is_steep and distance <= _TAIL * gap):
-                return Membership.NONE if _is_outside(side, groups) else Membership.BETWEEN
+            is_outside = _is_outside(side, groups)
+            is_midway = not is_outside and abs(distance - gap / 2) <= reach
+            if not (is_steep and (distance <= _TAIL * gap or is_midway)):
+                return Membership.NONE if is_outside else Membership.BETWEEN
     return Membership.SAME if first is second and not is_far else Membership.OTHER
 
 
