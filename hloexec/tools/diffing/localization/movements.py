@@ -17,13 +17,14 @@ import numpy as np
 
 from hloexec.core.ir import Module
 from hloexec.core.values import Array
-from hloexec.ops.operations import is_elementwise, traits_of
+from hloexec.ops.operations import is_elementwise
 from hloexec.tools.diffing.agreement import arranged, is_near, is_same
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.edits import edits_of
 from hloexec.tools.diffing.localization.patches import tried
 from hloexec.tools.diffing.localization.relations import NodePair, Suspect
+from hloexec.tools.diffing.localization.rewiring import is_mover, keeps_places
 from hloexec.tools.diffing.replaying.evaluation import Evaluator, Values
 from hloexec.tools.diffing.replaying.replay import Given, Replay
 from hloexec.tools.diffing.replaying.rerun import Rerun
@@ -73,7 +74,7 @@ def only_moved(
 
 
 def _around(node: Node, replay: Replay) -> Iterator[Node]:
-    """What moves elements before, behind and beside a node, with only elementwise steps between; the nearest first."""
+    """What moves elements before, behind and beside a node, with steps between that keep their places; the nearest first."""
     pending, seen = [node], {node.instance.static}
 
     def add(nodes: Sequence[Node]) -> None:
@@ -83,19 +84,13 @@ def _around(node: Node, replay: Replay) -> Iterator[Node]:
                 pending.append(entry)
 
     for current in pending:
-        is_passed = current is node or _moves(current) or is_elementwise(current.instance.instruction)
-        if current is not node and _moves(current):
+        is_passed = current is node or keeps_places(current)
+        if current is not node and is_mover(current):
             yield current
         add(current.instance.inputs if is_passed else ())
         for user in replay.users[current.number] if is_passed else ():
             add(user.results)
             add(user.inputs)
-
-
-def _moves(node: Node) -> bool:
-    """Whether it moves elements of one value on one device."""
-    instance = node.instance
-    return len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,)
 
 
 def _is_in_before(node: Node, replay: Replay) -> bool:

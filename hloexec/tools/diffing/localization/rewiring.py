@@ -140,7 +140,7 @@ def _right_ones(
 def _moving(nodes: Sequence[Node]) -> dict[_Handle, list[_Use]]:
     """What moves elements among some nodes."""
     found: dict[_Handle, list[_Use]] = {}
-    for node in filter(_is_mover, nodes):
+    for node in filter(is_mover, nodes):
         instance = node.instance
         found.setdefault(_Handle(*instance.static, _MOVER), [_Use(node, instance.static, instance.scope)])
     return found
@@ -247,20 +247,28 @@ def repeats(instruction: Instruction) -> bool:
     return len(instruction.operands) == 1 and (traits.converts or traits.moves == (0,))
 
 
-def _is_mover(node: Node) -> bool:
+def keeps_places(node: Node) -> bool:
+    """Whether an order of elements may show in what is computed from them: in what computes element by element, moves
+    elements, or adds up some of three dimensions or more."""
+    instruction = node.instance.instruction
+    traits = traits_of(instruction)
+    has_others = any(len(entry.shape) > 2 for entry in node.instance.inputs)
+    return is_elementwise(instruction) or traits.moves is not None or (traits.sums is not None and has_others)
+
+
+def is_mover(node: Node) -> bool:
     """Whether it moves elements of one value on one device."""
     instance = node.instance
     return len(instance.inputs) == 1 and not instance.others and traits_of(instance.instruction).moves == (0,)
 
 
 def _behind(nodes: Sequence[Node]) -> list[Node]:
-    """Some nodes, and what they are computed from element by element: there, elements may have been moved just as
-    well."""
+    """Some nodes, and what they are computed from so that elements may have been moved there just as well."""
     found = list(dict.fromkeys(nodes))
     most = len(found) + LIMITS.rewired_steps
     seen = set(found)
     for each in found:
-        if len(found) < most and (_is_mover(each) or is_elementwise(each.instance.instruction)):
+        if len(found) < most and keeps_places(each):
             new = [entry for entry in each.instance.inputs if entry not in seen]
             seen.update(new)
             found += new
