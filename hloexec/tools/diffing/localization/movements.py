@@ -74,7 +74,7 @@ def only_moved(
 
 
 def _around(node: Node, replay: Replay) -> Iterator[Node]:
-    """What moves elements before, behind and beside a node, with steps between that keep their places; the nearest first."""
+    """What moves elements around a node, with steps between that keep their places; the nearest first."""
     pending, seen = [node], {node.instance.static}
 
     def add(nodes: Sequence[Node]) -> None:
