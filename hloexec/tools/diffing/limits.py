@@ -117,8 +117,9 @@ class Limits:
     up: what is wrong stays wrong then. Those that repair the faults of `python -m evaluation diff` need 24 at most."""
     patience_in_loops: int = 400
     """The same for their runs on each device; loops may run millions."""
-    patience_with_moved: int = 15
-    """As many where elements are only moved otherwise: they lie as they should a few steps behind, or never."""
+    haste_with_moved: int = 4
+    """So many times fewer where elements are only moved otherwise: they lie as they should a few steps behind, or
+    never."""
     edits: int = 500
     """So many changes of one instruction are tried."""
     more_edits: int = 100

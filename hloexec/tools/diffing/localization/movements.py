@@ -63,7 +63,7 @@ def only_moved(
                 # What follows from it is not right.
                 continue
             first = replay.graph.runs[other.instance.static][0]
-            if tried(replay, state, first, given, wrong, is_over, LIMITS.patience_with_moved) is not None:
+            if tried(replay, state, first, given, wrong, is_over, LIMITS.haste_with_moved) is not None:
                 found.append(other)
                 break
     if len(found) == 1:

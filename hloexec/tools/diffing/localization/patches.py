@@ -81,9 +81,10 @@ def tried(
     given: Given,
     wrong: Sequence[NodePair],
     is_over: Callable[[], bool],
-    patience: int = LIMITS.patience,
+    haste: int = 1,
 ) -> State | None:
-    """The state in which an instance and later ones hold what is given, if that corrects the results."""
+    """The state in which an instance and later ones hold what is given, if that corrects the results; it is given up
+    so many times earlier."""
     matches = 0
     devices = len(replay.graph.outputs)
     reached_instructions: set[tuple[str, str]] = set()
@@ -93,9 +94,8 @@ def tried(
         for entry in instance.results:
             matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
         reached_instructions.add(instance.static)
-        in_loops = LIMITS.patience_in_loops * patience // LIMITS.patience
-        is_patient = count < in_loops * devices * (1 + matches)
-        return is_patient and len(reached_instructions) < patience * (1 + matches) and not is_over()
+        is_patient = haste * count < LIMITS.patience_in_loops * devices * (1 + matches)
+        return is_patient and haste * len(reached_instructions) < LIMITS.patience * (1 + matches) and not is_over()
 
     after = replay.override(state, first, given, keep_going)
     if after is None:
