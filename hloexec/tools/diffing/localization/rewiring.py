@@ -249,10 +249,10 @@ def repeats(instruction: Instruction) -> bool:
 
 def keeps_places(node: Node) -> bool:
     """Whether an order of elements may show in what is computed from them: in what computes element by element, moves
-    elements, or adds up some of three dimensions or more."""
+    elements, or adds up those of one value along some of three dimensions or more."""
     instruction = node.instance.instruction
     traits = traits_of(instruction)
-    has_others = any(len(entry.shape) > 2 for entry in node.instance.inputs)
+    has_others = traits.contraction is None and any(len(entry.shape) > 2 for entry in node.instance.inputs)
     return is_elementwise(instruction) or traits.moves is not None or (traits.sums is not None and has_others)
 
 
