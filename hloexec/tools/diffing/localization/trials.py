@@ -16,11 +16,10 @@ from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.causes import Causes
-from hloexec.tools.diffing.localization.compensations import Compensations
+from hloexec.tools.diffing.localization.compensations import Compensations, only_moved
 from hloexec.tools.diffing.localization.guilt import Guilt
 from hloexec.tools.diffing.localization.handings import Handings
 from hloexec.tools.diffing.localization.misuses import Misuses
-from hloexec.tools.diffing.localization.movements import only_moved
 from hloexec.tools.diffing.localization.patches import Patch, corrects_alone, patched, replaced, replacements
 from hloexec.tools.diffing.localization.precision import is_narrower, reason_of_narrowing, where_narrowed
 from hloexec.tools.diffing.localization.regions import Regions
