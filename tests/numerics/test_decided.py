@@ -161,3 +161,17 @@ def test_farther_samples_count_for_what_rounding_makes_of_them() -> None:
     assert [group.count for group in groups] == [32, 32]
     assert all(0.7e-3 < group.scale < 1.4e-3 for group in groups)
     assert all(group.scale > 1.4e-3 for group in groups_of(signs + errors * reaches, 1e-6))
+
+
+@pytest.mark.parametrize("given", [89.0, -np.inf, np.nan])
+def test_a_number_in_place_of_an_infinity_of_all_runs_is_different(given: float) -> None:
+    parsed = hloexec.parse(
+        module("""x = f32[3] parameter(0)
+        e = f32[3] exponential(x)
+        ROOT l = f32[3] log(e)""")
+    )
+    x = np.array([1, 89, 3], np.float32)
+    ours = np.array(hloexec.run(parsed, x))
+    theirs = np.where(np.isinf(ours), np.float32(given), ours)
+    for pair in ((ours, theirs), (theirs, ours)):
+        assert hloexec.compare(*pair, module=parsed, inputs=[x]).verdict is Verdict.DIFFERENT

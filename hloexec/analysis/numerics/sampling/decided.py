@@ -211,9 +211,9 @@ class _Look:
                         chosen[place] = _IN_TAIL, f"between {own.min():.6g} and {own.max():.6g}"
                     else:
                         failing += 1
-                elif leaf.tolerance.factor:
+                elif leaf.tolerance.factor and place in grown:
                     # So many runs of its own say more than the first few.
-                    scales[place] = max(grown.get(place, 0.0), abs(float(x - y)) / leaf.tolerance.factor)
+                    scales[place] = max(grown[place], abs(float(x - y)) / leaf.tolerance.factor)
                 continue
             where = membership(float(x), float(y), groups, last, chance, is_steep=is_steep)
             if where is Membership.OTHER:
