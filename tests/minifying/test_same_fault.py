@@ -14,6 +14,7 @@ import hloexec
 from hloexec.cli import main
 from hloexec.core.ir import Module
 from hloexec.engine.exec.observers import Stages
+from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.blame import blame_of, found_by_diff
 from hloexec.tools.minifying.case import Case
@@ -280,7 +281,7 @@ ENTRY main {
 @pytest.mark.parametrize(
     ("against", "given", "opcode"),
     [
-        # XLA takes log(exp(x)) for x, where exp(x) is infinite.
+        # XLA before jaxlib 0.12 takes log(exp(x)) for x, where exp(x) is infinite.
         ("xla-cpu", "size = f32[8] exponential(x)\n  given = f32[8] log(size)", "log"),
         (
             "bf16+ftz",
@@ -298,6 +299,8 @@ def test_a_difference_beside_flushed_denormals_is_kept(against: str, given: str,
     x = np.array([1, 89, 2, 200, -1, 0.3, 3, 4], np.float32)
     y = np.array([0, 1e-40, 1e-39, 0, -1e-39, 0, 0, 0], np.float32)
     with xla_here() if against == "xla-cpu" else nullcontext():
+        if against == "xla-cpu" and not np.isfinite(np.asarray(run_on_xla_cpu(module, [x, y])[0])).all():
+            pytest.skip("this XLA does not take log(exp(x)) for x")
         found = hloexec.minify(module, [x, y], against=against)
     assert opcode in _computing(found.module)
     assert found.inputs is not None and found.is_confirmed
