@@ -163,6 +163,7 @@ def test_farther_samples_count_for_what_rounding_makes_of_them() -> None:
     assert all(group.scale > 1.4e-3 for group in groups_of(signs + errors * reaches, 1e-6))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("given", [89.0, -np.inf, np.nan])
 def test_a_number_in_place_of_an_infinity_of_all_runs_is_different(given: float) -> None:
     parsed = hloexec.parse(

@@ -207,7 +207,7 @@ class _Look:
                 if np.isfinite(own).all():
                     grown[place] = float(np.std(own, ddof=1))
                 if not abs(x - y) <= reach_of(grown.get(place, 0.0), len(own) - 1, last, chance):
-                    if is_steep and are_in_tails(x, y, own):
+                    if is_steep and place in grown and are_in_tails(x, y, own):
                         chosen[place] = _IN_TAIL, f"between {own.min():.6g} and {own.max():.6g}"
                     else:
                         failing += 1
