@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.costs import trip_count_of
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
@@ -26,8 +26,7 @@ def loop_trips(module: Module, computation: Computation, loop: Instruction) -> i
     stated = trip_count_of(loop)
     if stated is not None:
         return stated
-    condition = module.by_name[loop.attributes.condition]
-    body = module.by_name[loop.attributes.body]
+    condition, body = (module.by_name[call.computation] for call in calls_of(loop))
     root = _behind_copies(condition, condition.root)
     if root.opcode != "compare" or root.attributes.direction not in ("LT", "GT"):
         return None
@@ -83,7 +82,7 @@ def loop_step(body: Computation, index: int, module: Module | None = None) -> in
     if module is not None:
         call = body.operands_of(grown)[0] if role_of(grown) is Role.GET_TUPLE_ELEMENT else grown
         if role_of(call) is Role.CALL:
-            computation = module.by_name[computation_names(call.attributes)[0]]
+            computation = module.by_name[calls_of(call)[0].computation]
             is_tuple = role_of(computation.root) is Role.TUPLE and call is not grown
             grown = computation.operands_of(computation.root)[grown.attributes.index] if is_tuple else computation.root
     if grown.opcode != "add":

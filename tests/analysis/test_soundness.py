@@ -6,10 +6,13 @@ settled by the definitions of opcodes, which are tested against XLA and exact ar
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +20,18 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec import testing
+from hloexec.analysis.buffers.dataflow import Position, analyse
+from hloexec.analysis.buffers.flattening import flatten
+from hloexec.analysis.buffers.live_ranges import lifetimes
 from hloexec.analysis.dataflow.open_values import depending_leaves
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.dtypes import ElementType
-from hloexec.core.values import label_of
+from hloexec.core.ir import ArrayShape
+from hloexec.core.values import label_of, leaves
 from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.ops.registry import Role, role_of
+from hloexec.tools.graphing.flow import Flow
+from hloexec.tools.shrinking.devices.numbers import DeviceValues
 from tests.drawing import examples
 
 Check: TypeAlias = Callable[[hloexec.Module, Sequence[Any], st.DataObject], None]
@@ -110,13 +119,10 @@ def _computes(module: hloexec.Module, loop: str) -> bool:
 @registered
 def results_that_depend_on_a_value(module: hloexec.Module, inputs: Sequence[Any], data: st.DataObject) -> None:
     """What depends on the users of a parameter is all that another value of it changes."""
-    parameters = module.entry.parameters
-    if not parameters:
+    others, number = _with_another(module, inputs, data)
+    if number is None:
         return
-    number = data.draw(st.integers(0, len(parameters) - 1))
-    others = [*inputs]
-    others[number] = data.draw(testing.inputs(module))[number]
-    users = module.entry.users[parameters[number].name]
+    users = module.entry.users[module.entry.parameters[number].name]
     if any(role_of(user) is not Role.KERNEL for user in users):
         return
     depending = set(map(label_of, depending_leaves(module, {(module.entry.name, user.name) for user in users})))
@@ -130,6 +136,163 @@ def _labelled(result: Any) -> Any:
     from hloexec.core.values import labelled_arrays
 
     return labelled_arrays(result).items()
+
+
+@registered
+def buffers(module: hloexec.Module, inputs: Sequence[Any], _: st.DataObject) -> None:
+    """What is read is what was written last into the buffer of the value that is said to be there, which is live."""
+    flat = flatten(module)
+    dataflow = analyse(module, flat)
+    lives = lifetimes(module, flat, dataflow)
+    owner = {number: group[0] for group in lives.groups for number in group}
+    memory: dict[int, bytes] = {}
+    values: dict[tuple[str, str], Any] = {}
+
+    def buffer(value: Any) -> int:
+        return owner.get(value.number, value.number)
+
+    def read(place: tuple[str, str], time: int) -> None:
+        for index, array in leaves(values[place]):
+            value, *others = dataflow.at[place][index]
+            if not others and isinstance(array, np.ndarray):
+                start, end = lives.spans[value.number]
+                assert start <= time <= end
+                assert memory[buffer(value)] == array.tobytes()
+
+    class Memory:
+        def on_instruction(self, event: Any) -> None:
+            place = event.computation.name, event.instruction.name
+            if place not in flat.times:
+                return
+            values[place] = event.value
+            if role_of(event.instruction) in (Role.KERNEL, Role.CUSTOM_CALL):
+                for name in event.instruction.operands:
+                    read((place[0], name), flat.times[place])
+            for index, array in leaves(event.value):
+                value, *others = dataflow.at[place][index]
+                if not others and value.place == Position(*place, index) and isinstance(array, np.ndarray):
+                    memory[buffer(value)] = array.tobytes()
+
+    hloexec.run(module, *inputs, observers=[Memory()])
+    read((module.entry.name, module.entry.root_name), len(flat.sequence))
+
+
+@registered
+def data_flow(module: hloexec.Module, inputs: Sequence[Any], data: st.DataObject) -> None:
+    """Another value of a parameter changes nothing but what is said to be computed from it."""
+    others, number = _with_another(module, inputs, data)
+    if number is None:
+        return
+    start = module.entry_name, module.entry.parameters[number].name
+    flow = Flow(module, module.entry_name)
+    reached = {start}
+    before = 0
+    while before != len(reached):
+        before = len(reached)
+        reached |= {edge.target for edge in flow.edges if edge.source in reached}
+    seen: list[dict[tuple[str, str], list[bytes]]] = []
+    for values in (inputs, others):
+        given: dict[tuple[str, str], list[bytes]] = defaultdict(list)
+
+        class Recorder:
+            def on_instruction(self, event: Any, given: Any = given) -> None:
+                place = event.computation.name, event.instruction.name
+                given[place] += [np.asarray(array).tobytes() for _, array in leaves(event.value)]
+
+        hloexec.run(module, *values, observers=[Recorder()])
+        seen.append(given)
+    there = {*flow.places}
+    changed = {place for place in there if seen[0].get(place) != seen[1].get(place)}
+    # How often a computation runs, a loop's condition and a conditional's index decide.
+    assert changed <= reached or _decides_a_run(module, reached)
+
+
+def _decides_a_run(module: hloexec.Module, reached: Collection[tuple[str, str]]) -> bool:
+    conditions = {
+        each.attributes.condition for computation in module for each in computation if role_of(each) is Role.WHILE
+    }
+    chosen = {
+        (computation.name, each.operands[0])
+        for computation in module
+        for each in computation
+        if role_of(each) is Role.CONDITIONAL
+    }
+    return not chosen.isdisjoint(reached) or any(
+        (name, module.by_name[name].root_name) in reached for name in conditions
+    )
+
+
+@registered
+def dimensions(module: hloexec.Module, inputs: Sequence[Any], data: st.DataObject) -> None:
+    """A module with smaller dimensions is well-formed, and runs."""
+    size = sum(shape.byte_size for shape in module.entry.parameter_shapes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hloexec.HloWarning)
+        try:
+            smaller = hloexec.shrink(module, max_bytes=data.draw(st.integers(1, 2 * size + 1))).module
+        except hloexec.ResourceError:
+            return
+        hloexec.verify(smaller)
+        with suppress(hloexec.ResourceError):  # of a loop that does not end
+            hloexec.run(smaller, *hloexec.random_inputs(smaller, 0), max_iterations=10)
+
+
+@registered
+def numbers_of_devices(module: hloexec.Module, inputs: Sequence[Any], _: st.DataObject) -> None:
+    """What each of four devices is said to compute from its number is what it computes."""
+    several = _with_device_numbers(module)
+    if several is None:
+        return
+    known = DeviceValues.of(several, 2, 2).known
+    seen: dict[tuple[str, str], dict[int, set[Any]]] = defaultdict(lambda: defaultdict(set))
+
+    class Recorder:
+        def on_instruction(self, event: Any) -> None:
+            if isinstance(event.value, np.ndarray) and event.value.size == 1:
+                for device in event.devices:
+                    seen[event.computation.name, event.instruction.name][device].add(event.value.reshape(-1)[0].item())
+
+    others = [
+        value for value, shape in zip(inputs, module.entry.parameter_shapes, strict=True) if not _is_number(shape)
+    ]
+    hloexec.run_devices(several, [others], replicas=2, partitions=2, observers=[Recorder()])
+    for place, fact in known.items():
+        if fact.numbers is not None and place in seen:
+            for device, values in seen[place].items():
+                assert values == {fact.numbers[device].item()}, (place, device)
+
+
+def _is_number(shape: Any) -> bool:
+    return isinstance(shape, ArrayShape) and not shape.dimensions and str(shape.element_type) in ("s32", "u32")
+
+
+def _with_device_numbers(module: hloexec.Module) -> hloexec.Module | None:
+    """The module with numbers of devices for its parameters that are integers; None where it has none."""
+    lines, names, count = [], [], 0
+    for number, shape in enumerate(module.entry.parameter_shapes):
+        if _is_number(shape):
+            lines += [f"i{number} = u32[] {('partition-id', 'replica-id')[number % 2]}()"]
+            lines += [f"a{number} = {shape} convert(i{number})"]
+        else:
+            lines += [f"a{number} = {shape} parameter({count})"]
+            count += 1
+        names.append(f"a{number}")
+    if count == len(names):
+        return None
+    text = hloexec.format(attrs.evolve(module, entry_computation_layout=None)).replace("ENTRY ", "")
+    called = module.entry
+    call = f"ROOT r = {called.result_shape} call({', '.join(names)}), to_apply={called.name}"
+    return hloexec.parse("\n".join([text, "ENTRY devices {", *lines, call, "}"]))
+
+
+def _with_another(module: hloexec.Module, inputs: Sequence[Any], data: st.DataObject) -> tuple[list[Any], int | None]:
+    """The inputs with another value of one parameter, and its number; None where there is no parameter."""
+    others = [*inputs]
+    if not inputs:
+        return others, None
+    number = data.draw(st.integers(0, len(inputs) - 1))
+    others[number] = data.draw(testing.inputs(module))[number]
+    return others, number
 
 
 MODULES = {
@@ -149,6 +312,9 @@ def test_what_is_known_before_a_run_holds_in_it(kind: str, name: str) -> None:
 
     holds()
 
+
+ANOTHER_VALUE = ("results_that_depend_on_a_value", "data_flow")
+"""What also runs a module on another value, with which a loop may not end."""
 
 LOOP = """HloModule loops
 is_going_on {{ {carried}
@@ -184,7 +350,7 @@ def test_what_is_known_of_a_loop_whose_condition_looks_like_its_body_holds(
     @settings(max_examples=2, deadline=None)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
-        if name != "results_that_depend_on_a_value":
+        if name not in ANOTHER_VALUE:
             ANALYSES[name](module, [np.array(value)], data)
 
     holds()

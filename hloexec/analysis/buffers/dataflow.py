@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from hloexec.analysis.buffers.flattening import FlatSchedule
+from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, subshapes
 from hloexec.core.structs import define, frozen
 from hloexec.ops.operations import traits_of
@@ -130,7 +131,7 @@ class _Analysis:
             case Role.CONDITIONAL:
                 self._conditional(computation, instruction)
             case Role.CALL if not traits_of(instruction).fuses:
-                callee = self._module.by_name[instruction.attributes.to_apply]
+                callee = self._callees(instruction)[0]
                 self._pass(computation, instruction.operands, callee)
                 self._show(computation, instruction, {(): self._root(callee)})
             case _:
@@ -173,10 +174,13 @@ class _Analysis:
         )
         found: dict[Index, _Shown] = {(0, i) if is_nested else (0,): operand for i, operand in enumerate(operands)}
         if is_call:
-            callee = self._module.by_name[instruction.attributes.calls]
+            callee = self._callees(instruction)[0]
             self._pass(computation, instruction.operands, callee)
             found[(1,)] = self._root(callee)
         return found
+
+    def _callees(self, instruction: Instruction) -> list[Computation]:
+        return [self._module.by_name[call.computation] for call in calls_of(instruction)]
 
     def _root(self, computation: Computation) -> _Shown:
         return self._shown[computation.name, computation.root_name]
@@ -194,8 +198,7 @@ class _Analysis:
 
     def _while(self, computation: Computation, instruction: Instruction) -> None:
         initial = self._shown[computation.name, instruction.operands[0]]
-        body = self._module.by_name[instruction.attributes.body]
-        condition = self._module.by_name[instruction.attributes.condition]
+        condition, body = self._callees(instruction)
         self._merge(computation, instruction)
         joining = [(computation.name, instruction.name)]
         joining += [(callee.name, callee.parameters[0].name) for callee in (condition, body) if callee.parameters]
@@ -205,8 +208,7 @@ class _Analysis:
 
     def _conditional(self, computation: Computation, instruction: Instruction) -> None:
         self._merge(computation, instruction)
-        branches = [self._module.by_name[name] for name in instruction.attributes.branches]
-        for branch, operand in zip(branches, instruction.operands[1:], strict=False):
+        for branch, operand in zip(self._callees(instruction), instruction.operands[1:], strict=False):
             source = self._shown[computation.name, operand]
             if branch.parameters:
                 self._link((branch.name, branch.parameters[0].name), source, is_phi=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from hloexec.analysis.calls import CallKind, calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import callees_first, computation_named, effectful_computations, schedule
-from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 
 
@@ -37,13 +36,7 @@ class FlatSchedule:
 
 def listed_callees(instruction: Instruction) -> tuple[str, ...]:
     """The computations whose instructions are in the schedule beside those of their caller, in its order."""
-    attributes = instruction.attributes
-    match role_of(instruction):
-        case Role.WHILE:
-            return (attributes.condition, attributes.body)
-        case Role.CALL | Role.CONDITIONAL | Role.ASYNC_START if not traits_of(instruction).fuses:
-            return tuple(computation_names(attributes))
-    return ()
+    return tuple(call.computation for call in calls_of(instruction) if call.kind is not CallKind.FUSED)
 
 
 def flatten(module: Module) -> FlatSchedule:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from hloexec.analysis.buffers.dataflow import Dataflow, Position
 from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.buffers.sharing import shared_buffers
+from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.ops.operations import traits_of
@@ -117,12 +118,12 @@ def _last_uses(
         role = role_of(user)
         read = flat.times[place.computation, user.name]
         if role is Role.WHILE:
-            body = module.by_name[user.attributes.body]
+            condition, body = (module.by_name[call.computation] for call in calls_of(user))
             read = flat.times[body.name, body.parameters[0].name]
-            needs.append((place.computation, flat.spans[user.attributes.condition][0]))
+            needs.append((place.computation, flat.spans[condition.name][0]))
         elif role is Role.CONDITIONAL and place.instruction != user.operands[0]:
-            branches = zip(user.attributes.branches, user.operands[1:], strict=False)
-            needs += [(branch, flat.spans[branch][0]) for branch, operand in branches if operand == place.instruction]
+            branches = [call.computation for call in calls_of(user) if place.instruction in call.operands]
+            needs += [(branch, flat.spans[branch][0]) for branch in branches]
         else:
             needs.append((place.computation, read))
         last = max(last, read)

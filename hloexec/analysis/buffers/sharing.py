@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hloexec.analysis.buffers.dataflow import Dataflow, Position
 from hloexec.analysis.buffers.flattening import FlatSchedule
+from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, subshapes
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
@@ -48,15 +49,14 @@ def shared_buffers(
 
 def _joined(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
     """Pairs of places that hand one buffer from one to the other."""
-    attributes = instruction.attributes
     others: list[tuple[str, str]] = []
-    role = role_of(instruction)
-    if role is Role.WHILE:
-        body, condition = module.by_name[attributes.body], module.by_name[attributes.condition]
+    if role_of(instruction) is Role.WHILE:
+        condition, body = (module.by_name[call.computation] for call in calls_of(instruction))
         others = [(computation.name, instruction.operands[0]), (body.name, body.root_name)]
         others += [(callee.name, callee.parameters[0].name) for callee in (body, condition) if callee.parameters]
-    elif role is Role.CONDITIONAL:
-        others = [(name, module.by_name[name].root_name) for name in attributes.branches]
+    elif role_of(instruction) is Role.CONDITIONAL:
+        names = [call.computation for call in calls_of(instruction)]
+        others = [(name, module.by_name[name].root_name) for name in names]
     if others:
         for index, _ in subshapes(instruction.shape):
             for name, other in others:
@@ -80,7 +80,7 @@ def in_place_pairs(module: Module, instruction: Instruction) -> Iterator[tuple[i
 
 def _fusion_pairs(module: Module, fusion: Instruction) -> Iterator[tuple[int, Index, Index]]:
     """Outputs of a fusion that one of its instructions makes by updating a parameter in place."""
-    fused = module.by_name.get(fusion.attributes.calls)
+    fused = module.by_name.get(call_of(fusion, CallKind.FUSED))
     if fused is None:
         return
     for index, shape in subshapes(fusion.shape):

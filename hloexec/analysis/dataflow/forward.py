@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
@@ -112,10 +112,9 @@ class ForwardAnalysis(ABC, Generic[F]):
         if role is Role.PART:
             return self._part(operands[0], traits_of(instruction).part)
         if role is Role.WHILE:
-            attributes = instruction.attributes
-            condition, body = (self.module.by_name[name] for name in (attributes.condition, attributes.body))
+            condition, body = (self.module.by_name[call.computation] for call in calls_of(instruction))
             return self._loop(condition, body, operands[0], is_final)
-        called = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
+        called = [self.module.by_name[call.computation] for call in calls_of(instruction)]
         if role is Role.CONDITIONAL:
             pairs = zip(called, operands[1:], strict=True)
             first, *others = [self.run(branch, [operand], is_final=is_final) for branch, operand in pairs]

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.engine.exec import run
 from hloexec.engine.exec.observers import Event
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import operation_name, traits_of
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.reducers import chooses_by_order
@@ -115,8 +115,7 @@ def _shown(module: Module, place: ModuleValue) -> ModuleValue | None:
         case Role.FORWARD:
             return place.operand(0, place.element)
         case Role.CALL:
-            (name,) = computation_names(instruction.attributes)
-            inner = module.by_name[name]
+            inner = module.by_name[calls_of(instruction)[0].computation]
             return ModuleValue(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
         case Role.PARAMETER if place.callers:
             computation, caller = place.callers[-1]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import CallKind, call_of
 from hloexec.analysis.dataflow.open_values import open_leaves, open_values
 from hloexec.analysis.numerics.comparison import LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
@@ -216,7 +217,7 @@ class _Observer:
         path = event.path
         if path and name == computation.root_name and role_of(path[-1].instruction) is Role.WHILE:
             caller = path[-1].instruction
-            if caller.attributes.condition == computation.name:
+            if call_of(caller, CallKind.CONDITION) == computation.name:
                 self._choices.add((event.activations()[-2], caller.name))
 
     def _made(self, event: Event, leaves: Sequence[Array], *, is_open: bool) -> Sequence[Array | None]:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hloexec.analysis.calls import CallKind, call_of, calls_in, calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import arrays_of
@@ -114,20 +115,14 @@ class ControlRecorder:
 
 def _condition_roots(module: Module) -> Iterator[tuple[str, str]]:
     """The roots of the conditions of loops, with their computations."""
-    for computation in module:
-        for instruction in computation:
-            if role_of(instruction) is Role.WHILE:
-                condition = module.by_name[instruction.attributes.condition]
-                yield condition.name, condition.root_name
+    for *_, condition in calls_in(module, CallKind.CONDITION):
+        yield condition.name, condition.root_name
 
 
 def _bodies(module: Module) -> Iterator[tuple[tuple[str, str], str]]:
     """The roots of the bodies of loops, with their computations, and the names of the bodies' parameters."""
-    for computation in module:
-        for instruction in computation:
-            if role_of(instruction) is Role.WHILE:
-                body = module.by_name[instruction.attributes.body]
-                yield (body.name, body.root_name), body.parameters[0].name
+    for *_, body in calls_in(module, CallKind.BODY):
+        yield (body.name, body.root_name), body.parameters[0].name
 
 
 class Decisions:
@@ -219,12 +214,12 @@ class Decisions:
 
     def _from_other_branches(self, control: Control) -> Iterator[list[Digest]]:
         """The digests of the arrays that each branch of a conditional gives that it has not taken."""
-        attributes, names = control.instruction.attributes, control.instruction.operands
         own = self._results(control)
-        for branch, name, operand in zip(attributes.branches, names[1:], control.operands[1:], strict=True):
+        for branch, operand in zip(calls_of(control.instruction), control.operands[1:], strict=True):
+            (name,) = branch.operands
             value = nested(control.computation.by_name[name].shape, iter([node.value for node in operand]))
             try:
-                options = {"computation": branch, "replicas": 1, "partitions": 1, **self._options}
+                options = {"computation": branch.computation, "replicas": 1, "partitions": 1, **self._options}
                 output = run_devices(self._module, [[value]], **options)[0]
             except HloError:
                 # It needs the other devices, or what comes from a host.
@@ -238,7 +233,7 @@ class Decisions:
         control = self._controls.get((name, device))
         if control is None or not control.is_loop:
             return None
-        body = self._module.by_name[control.instruction.attributes.body]
+        body = self._module.by_name[call_of(control.instruction, CallKind.BODY)]
         return InstructionRun(body.name, body.root_name, f"{name}[{iteration}]:{body.name}/{body.root_name}", device)
 
     def passed_on(self, name: str, device: int) -> InstructionRun | None:

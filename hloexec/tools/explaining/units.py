@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from hloexec.core.ir import Computation, Module
+from hloexec.analysis.calls import entered_computations
+from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.concerns import concerns
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
-from hloexec.ops.registry import Role, role_of
 from hloexec.tools.summary import summarize_computations
 
 _WORK = 10**11
@@ -39,7 +36,7 @@ def single_units(module: Module, policy: NumericsPolicy, base: NumericsPolicy = 
     under another one, which it comes on top of, contradicts it."""
     return [
         f"{computation.name}/{instruction.name}"
-        for computation in _running(module)
+        for computation in entered_computations(module)
         for instruction in computation
         if concerns(policy, computation, instruction)
         and all(combined(part, policy) for part in base.of(computation.name, instruction.name).plain_parts)
@@ -67,21 +64,6 @@ def spelled(module: Module, policy: NumericsPolicy) -> NumericsPolicy:
         spelled = mixed(bare, part, having)
         found = spelled if spelled is not None else found
     return found
-
-
-def _running(module: Module) -> Iterator[Computation]:
-    """The computations whose instructions run by themselves; reducers and the like belong to who calls them."""
-    pending, seen = [module.entry], {module.entry.name}
-    while pending:
-        computation = pending.pop(0)
-        yield computation
-        for instruction in computation:
-            if role_of(instruction) is Role.KERNEL:
-                continue
-            for name in computation_names(instruction.attributes):
-                if name not in seen and name in module.by_name:
-                    seen.add(name)
-                    pending.append(module.by_name[name])
 
 
 def most_runs(module: Module) -> int:

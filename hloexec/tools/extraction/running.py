@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import applied_computations
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import LeafComparison
 from hloexec.core.arguments import listed, require_integer, require_module, require_path, require_text, texts
@@ -29,8 +30,6 @@ from hloexec.engine.exec.running import run_devices
 from hloexec.errors import InputError
 from hloexec.language import literals
 from hloexec.language.verifier import explained
-from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, role_of
 from hloexec.tools.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.tools.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.tools.extraction.slicing import Slice, needs_devices, slice_module, slice_of
@@ -215,8 +214,7 @@ def _not_met(module: Module, occurrence: Occurrence, recorder: Recorder) -> str:
     """Why an instruction did not run, as a sentence."""
     name, path, iteration = occurrence.instruction, occurrence.path, occurrence.iteration
     for instruction in (instruction for caller in module for instruction in caller):
-        is_kernel = role_of(instruction) is Role.KERNEL
-        if is_kernel and occurrence.computation in computation_names(instruction.attributes):
+        if occurrence.computation in applied_computations(instruction):
             return (
                 f"%{name} runs within %{instruction.name}, on many elements at a time, where nothing "
                 f"can be recorded; extract %{instruction.name} instead"

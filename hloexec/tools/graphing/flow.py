@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 
 Place: TypeAlias = tuple[str, str]
@@ -21,9 +21,6 @@ Place: TypeAlias = tuple[str, str]
 
 Kind: TypeAlias = Literal["data", "carried", "condition", "control"]
 """What an edge means: a value; a value that the next iteration of a loop gets; whether a loop goes on; an order."""
-
-_OPENED = (Role.CALL, Role.ASYNC_START)
-_CALLING = (*_OPENED, Role.WHILE, Role.CONDITIONAL)
 
 
 @frozen
@@ -35,12 +32,6 @@ class Edge:
     operand: int = 0
     """Which operand of the target it is."""
     kind: Kind = "data"
-
-
-def called_computations(instruction: Instruction) -> tuple[str, ...]:
-    """The computations whose instructions are a part of the data flow; not those of reductions, sorts and the like,
-    which are computed element by element."""
-    return tuple(computation_names(instruction.attributes)) if role_of(instruction) in _CALLING else ()
 
 
 class Flow:
@@ -63,7 +54,7 @@ class Flow:
 
     def callees(self, instruction: Instruction) -> tuple[str, ...]:
         """The computations of the instruction whose instructions are there, too."""
-        return () if self._is_closed else called_computations(instruction)
+        return () if self._is_closed else tuple(call.computation for call in calls_of(instruction))
 
     def computations(self) -> Iterator[Computation]:
         return (self.module.by_name[name] for name in self.callers)
@@ -80,7 +71,7 @@ class Flow:
         """The computation that stands for an instruction; None where it is there itself."""
         instruction = self.instruction(place)
         callees = self.callees(instruction)
-        is_call = role_of(instruction) in _OPENED and len(callees) == 1
+        is_call = role_of(instruction) in (Role.CALL, Role.ASYNC_START) and len(callees) == 1
         return callees[0] if is_call and self.only_caller(callees[0]) == place else None
 
     def giver(self, place: Place) -> Place:
@@ -133,7 +124,7 @@ class Flow:
                     yield Edge(self._result(callees[0]), place)
 
     def _loop(self, place: Place, instruction: Instruction, sources: list[Place]) -> Iterator[Edge]:
-        body, condition = instruction.attributes.body, instruction.attributes.condition
+        body, condition = (call_of(instruction, kind) for kind in (CallKind.BODY, CallKind.CONDITION))
         for callee in (body, condition):
             yield from self._arguments(callee, sources)
             yield from self._arguments(callee, [self._result(body)], "carried")

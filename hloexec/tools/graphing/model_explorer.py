@@ -13,13 +13,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Instruction
 from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import operation_name
 from hloexec.tools.graphing.colours import ink
-from hloexec.tools.graphing.flow import Flow, Place, called_computations
+from hloexec.tools.graphing.flow import Flow, Place
 from hloexec.tools.graphing.graphs import Cluster, Graph, Node, whole
 
 _LARGEST = sys.float_info.max
@@ -79,7 +80,7 @@ def _component(name: str) -> str:
 def _applied(found: Graph, instruction: Instruction) -> list[str]:
     """The computations of an instruction that are not in the graph as a part of the data flow."""
     names = dict.fromkeys(computation_names(instruction.attributes))
-    called = found.opened.intersection(called_computations(instruction)) if names else ()
+    called = found.opened.intersection(call.computation for call in calls_of(instruction)) if names else ()
     return [name for name in names if name not in called]
 
 

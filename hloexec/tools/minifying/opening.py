@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 
+from hloexec.analysis.calls import CallKind, calls_of, passed_operands
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.ir.editing import rename_operands, take_name
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, assembled, outputs_of, take_the_same
@@ -41,8 +41,8 @@ def without_calls(case: Case, side: str = "module") -> Case | None:
         if not names:
             break
         for name in names:
-            callee = computation_names(getattr(found, side).entry.by_name[name].attributes)[0]
-            found = opened(found, name, [callee], side)
+            (call,) = calls_of(getattr(found, side).entry.by_name[name])
+            found = opened(found, name, [call.computation], side)
     return None if found is case else found
 
 
@@ -63,15 +63,15 @@ def _choices(case: Case, options: Mapping[str, Any], side: str, *, keeps_meaning
     if keeps_meaning or side == "other" or case.other is not None:
         keeps_meaning, chosen = True, _branches_taken(case, options, side)
     for instruction in module.entry:
-        role, names = role_of(instruction), list(computation_names(instruction.attributes))
-        if role in (Role.CALL, Role.ASYNC_START) and names:
-            yield partial(opened, case, instruction.name, names[:1], side)
+        role, names = role_of(instruction), [call.computation for call in calls_of(instruction)]
+        if role in (Role.CALL, Role.ASYNC_START):
+            yield partial(opened, case, instruction.name, names, side)
         elif role is Role.CONDITIONAL:
             for number, name in enumerate(names):
                 if not keeps_meaning or chosen.get(instruction.name) == number:
                     yield partial(opened, case, instruction.name, [name], side)
         elif role is Role.WHILE:
-            condition, body = instruction.attributes.condition, instruction.attributes.body
+            condition, body = names
             trips = loop_trips(module, module.entry, instruction)
             if keeps_meaning:
                 if trips is not None and trips <= _MOST_TRIPS:
@@ -92,7 +92,7 @@ def _branches_taken(case: Case, options: Mapping[str, Any], side: str) -> dict[s
     found = {}
     for each in conditionals:
         selectors = {int(value) for value in values.get(each.operands[0], ())}  # type: ignore[arg-type]
-        count = len(each.attributes.branches)
+        count = len(calls_of(each))
         if len(selectors) == 1:
             (selector,) = selectors
             if each.attributes.branch_computations is None:
@@ -111,16 +111,15 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
     entry = module.entry
     instruction = entry.by_name[name]
     target, operands = _end(entry, instruction), list(instruction.operands)
-    if role_of(instruction) is Role.CONDITIONAL:
-        number = list(computation_names(instruction.attributes)).index(called[0])
-        operands = [operands[1 + number]]
+    if called:
+        operands = list(passed_operands(instruction, called[0]))
     made: list[Instruction] = []
     taken = set(entry.by_name)
     for computation in called:
         root = copied(module.by_name[computation], operands, taken, made)
         operands = [root]
     (root,) = operands
-    is_condition = bool(called) and role_of(instruction) is Role.WHILE and called[0] == instruction.attributes.condition
+    is_condition = called[:1] == [call.computation for call in calls_of(instruction) if call.kind is CallKind.CONDITION]
     outputs = outputs_of(module)
     if is_condition:
         instructions = [*entry.instructions, *made]

@@ -7,10 +7,10 @@ operands as sources.
 
 from __future__ import annotations
 
+from hloexec.analysis.calls import CallKind, call_of, calls_of, passed_operands
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.language.origins import hlo_line, source_text
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.nan_search.findings import Link
@@ -65,7 +65,7 @@ class Sources:
                 return [ResultLeaf(here, instruction.operands[index[1]], index[2:])] if len(index) > 1 else []
             return self._roots(place, index[1:]) if index[:1] == (1,) else []
         if role is Role.WHILE:
-            body = instruction.attributes.body
+            body = call_of(instruction, CallKind.BODY)
             root = self.module.by_name[body].root_name
             last = self.history.last_iteration(here, instruction.name, root, body)
             if last is None:
@@ -84,9 +84,9 @@ class Sources:
         """The roots of the computations that an instruction calls, as far as they have run."""
         instruction = self.instruction(place)
         found = []
-        for name in computation_names(instruction.attributes):
-            path = (*place.path, (instruction.name, name, None))
-            root = self.module.by_name[name].root_name
+        for call in calls_of(instruction):
+            path = (*place.path, (instruction.name, call.computation, None))
+            root = self.module.by_name[call.computation].root_name
             if self.history.has_run(path, root):
                 found.append(ResultLeaf(path, root, index))
         return found
@@ -97,17 +97,13 @@ class Sources:
         *above, (caller_name, computation, iteration) = place.path
         path = tuple(above)
         caller = self.computation(path).by_name[caller_name]
-        role = role_of(caller)
         number = instruction.attributes.number
-        if role is Role.WHILE and iteration:
-            body = caller.attributes.body
+        if iteration:
+            body = call_of(caller, CallKind.BODY)
             root = self.module.by_name[body].root_name
             return [ResultLeaf((*path, (caller_name, body, iteration - 1)), root, place.index)]
-        if role is Role.WHILE:
-            number = 0
-        if role is Role.CONDITIONAL:
-            number = 1 + list(computation_names(caller.attributes)).index(computation)
-        return [ResultLeaf(path, caller.operands[number], place.index)] if number < len(caller.operands) else []
+        given = passed_operands(caller, computation)
+        return [ResultLeaf(path, given[number], place.index)] if number < len(given) else []
 
 
 def chain_to(place: ResultLeaf, symptom: Symptom, device: int, sources: Sources) -> tuple[Link, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import CallKind, call_of
 from hloexec.analysis.numerics.statistics import statistics
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.values import Array, leaves
@@ -131,7 +132,7 @@ class NanObserver:
         if not event.path:
             return event.computation.name == self._entry
         caller = event.path[-1].instruction
-        return role_of(caller) is Role.WHILE and event.path[-1].computation == caller.attributes.body
+        return role_of(caller) is Role.WHILE and event.path[-1].computation == call_of(caller, CallKind.BODY)
 
     def _birth(self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
         """The number of a new finding, if this instruction produced nonfinite numbers."""

@@ -10,12 +10,13 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from hloexec.analysis.calls import applied_computations, entered_computations
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.costs import contraction_of
-from hloexec.ops.registry import Opcode, Role, find_opcode, role_of
+from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.ops.relations import Place
 from hloexec.ops.rounding import Rounding
 
@@ -23,8 +24,6 @@ CONTRACTION = "contraction"
 ELEMENTWISE = "elementwise"
 KINDS = (CONTRACTION, ELEMENTWISE)
 
-_FOLLOWED = (Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.ASYNC_START)
-"""Whose computations are parts of the program; those of a reduction or a sort are parts of an instruction."""
 _ROUNDS_PLAINLY = (Rounding.NONE, Rounding.ONCE, Rounding.FUNCTION)
 _NUMBER = re.compile(r"\d+")
 
@@ -84,19 +83,11 @@ def _is_float(shape: ArrayShape) -> bool:
 
 
 def _program(module: Module) -> list[Computation]:
-    """The computations that are the program, not parts of an instruction such as a reduction."""
-    followed: dict[str, None] = {module.entry_name: None}
-    inner: set[str] = set()
-    pending = [module.entry_name]
-    while pending:
-        for instruction in module.by_name[pending.pop()]:
-            names = tuple(computation_names(instruction.attributes))
-            if role_of(instruction) in _FOLLOWED:
-                pending += [name for name in names if name not in followed]
-                followed |= dict.fromkeys(names)
-            else:
-                inner.update(names)
-    return [computation for computation in module if computation.name in followed.keys() - inner]
+    """The computations that are the program, and no part of an instruction such as a reduction as well."""
+    entered = entered_computations(module)
+    inner = {name for computation in entered for each in computation for name in applied_computations(each)}
+    names = {computation.name for computation in entered} - inner
+    return [computation for computation in module if computation.name in names]
 
 
 def _candidate(computation: Computation, instruction: Instruction) -> Candidate | None:

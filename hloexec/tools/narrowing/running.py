@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from hloexec.analysis.calls import CallKind, calls_in
 from hloexec.core.arguments import listed, require_flags
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.values import Array, Inputs
@@ -16,7 +17,6 @@ from hloexec.engine.exec.options import RunOptions
 from hloexec.errors import warn
 from hloexec.language.verifier import verify
 from hloexec.ops.common import is_inexact, widen
-from hloexec.ops.registry import Role, role_of
 from hloexec.tools.narrowing.accounts import verdicts, work_by_type
 from hloexec.tools.narrowing.candidates import KINDS, Candidate, candidates_of
 from hloexec.tools.narrowing.carrying import carried_by
@@ -152,12 +152,7 @@ def _warn_of_lost(label: str, arrays: Sequence[Array]) -> None:
 
 def _limits(module: Module, ranges: Sequence[Ranges], options: RunOptions) -> dict[str, int]:
     """A limit of the iterations of loops, where rounding may keep one from ending."""
-    conditions = [
-        module.by_name[instruction.attributes.condition]
-        for computation in module
-        for instruction in computation
-        if role_of(instruction) is Role.WHILE
-    ]
+    conditions = [condition for *_, condition in calls_in(module, CallKind.CONDITION)]
     if not any(_is_float(each) for condition in conditions for each in condition):
         return {}
     most = _SLACK * max(each.longest_loop for each in ranges)

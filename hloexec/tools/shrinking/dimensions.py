@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import CallKind, call_of
 from hloexec.analysis.trip_counts import constant_number, loop_step
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, change_arrays, leaf_shapes
 from hloexec.core.structs import frozen
@@ -243,7 +244,7 @@ def _relate_loop(use: Relating, instruction: Instruction) -> None:
 
 def _relate_counters(module: Module, computation: Computation, loop: Instruction, use: Relating) -> None:
     """Counters that begin with the same constant and grow by the same constant count the same."""
-    initial, body = computation.by_name[loop.operands[0]], module.by_name[loop.attributes.body]
+    initial, body = computation.by_name[loop.operands[0]], module.by_name[call_of(loop, CallKind.BODY)]
     if role_of(initial) is not Role.TUPLE or role_of(body.root) is not Role.TUPLE:
         return
     seen: dict[object, int] = {}

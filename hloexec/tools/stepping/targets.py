@@ -10,18 +10,15 @@ import re
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 
+from hloexec.analysis.calls import applied_computations, entered_computations
 from hloexec.core.ir import Computation, Module
 from hloexec.engine.plan.program import Program
 from hloexec.errors import InputError
 from hloexec.language.origins import source_lines
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import operation_name
-from hloexec.ops.registry import Role, role_of
 from hloexec.tools.tracing.selection import Selection
 
 _LINE = re.compile(r"(?!(?:name|opcode|op_name|path):)(.+):(\d+)")
-_ENTERED = frozenset({Role.CALL, Role.ASYNC_START, Role.WHILE, Role.CONDITIONAL})
-"""The roles of instructions whose computations run instruction by instruction."""
 _LISTED = 8
 
 
@@ -32,20 +29,9 @@ class Targets:
         self.module = module
         self.device_count = device_count
         self.program = Program(module, entry)
-        self.computations = self._computations(entry)
+        self.computations = entered_computations(module, entry, self.program.schedule)
         """Those whose instructions are shown, the entry first."""
         self.instructions = [(computation, each) for computation in self.computations for each in computation]
-
-    def _computations(self, entry: Computation) -> list[Computation]:
-        found = {entry.name: entry}
-        pending = [entry]
-        for computation in pending:
-            for instruction in self.program.schedule(computation):
-                for name in computation_names(instruction.attributes) if role_of(instruction) in _ENTERED else ():
-                    if name not in found:
-                        found[name] = self.module.by_name[name]
-                        pending.append(found[name])
-        return list(found.values())
 
     def selected(self, where: str) -> tuple[frozenset[int], Selection | None]:
         """The instructions that a text selects, and how; InputError where there are none."""
@@ -69,7 +55,7 @@ class Targets:
         }
         name, instruction = next(iter(homes.items()))
         for computation, caller in self.instructions:
-            if role_of(caller) not in _ENTERED and name in computation_names(caller.attributes):
+            if name in applied_computations(caller):
                 raise InputError(
                     f"%{instruction.name} is in computation {name}, which %{caller.name} in {computation.name} applies "
                     f"to many elements at once ({operation_name(caller)}); its instructions are not shown one by one, "

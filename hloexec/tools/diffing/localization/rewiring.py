@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from hloexec.analysis.calls import calls_of, passed_operands
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_shapes
 from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
@@ -213,7 +214,7 @@ def _way(module: Module, frames: list[_Frame], name: str, path: list[int]) -> It
         elif role is Role.FORWARD:
             name = instruction.operands[0]
         elif role is Role.CALL:
-            (callee,) = computation_names(instruction.attributes)[:1]
+            callee = calls_of(instruction)[0].computation
             scope = f"{frame.scope}/{name}" if frame.scope else name
             frames.append(_Frame(module.by_name[callee], scope, instruction))
             name = module.by_name[callee].root_name
@@ -228,13 +229,12 @@ def _way(module: Module, frames: list[_Frame], name: str, path: list[int]) -> It
                 name = body.root_name
                 continue
             number = instruction.attributes.number
-            if role_of(caller) is Role.CONDITIONAL:
-                number = 1 + computation_names(caller.attributes).index(frame.computation.name)
-            elif role_of(caller) is Role.CALL:
+            if role_of(caller) is Role.CALL:
                 yield _Handle(frames[-1].computation.name, caller.name, number), frames[-1].scope
-            if number >= len(caller.operands):
+            given = passed_operands(caller, frame.computation.name)
+            if number >= len(given):
                 return
-            name = caller.operands[number]
+            name = given[number]
         elif role is Role.KERNEL and repeats(instruction):
             name = instruction.operands[0]
         else:

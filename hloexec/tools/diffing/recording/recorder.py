@@ -9,6 +9,7 @@ from itertools import accumulate, zip_longest
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import CallKind, call_of
 from hloexec.core.ir import Computation, Instruction, Module, flat_arrays, parts_of
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, arrays_of
@@ -137,8 +138,8 @@ class GraphRecorder:
         role = role_of(instruction)
         if role is Role.PARAMETER:
             return _given(instruction.attributes.number, event.path[-1].instruction, scope.parent)
-        if role is Role.WHILE and (instruction.name, instruction.attributes.body) in scope.handed_on:
-            return scope.handed_on.pop((instruction.name, instruction.attributes.body))
+        if role is Role.WHILE and (loop := (instruction.name, call_of(instruction, CallKind.BODY))) in scope.handed_on:
+            return scope.handed_on.pop(loop)
         if role in (Role.CALL, Role.CONDITIONAL, Role.ASYNC_START):
             return ()
         if role is Role.CUSTOM_CALL:
@@ -266,8 +267,8 @@ def _given(number: int, caller: Instruction, outer: _Scope | None) -> Sequence[i
     if outer is None:
         return ()
     role = role_of(caller)
-    if role is Role.WHILE and (caller.name, caller.attributes.body) in outer.handed_on:
-        return outer.handed_on[caller.name, caller.attributes.body]
+    if role is Role.WHILE and (loop := (caller.name, call_of(caller, CallKind.BODY))) in outer.handed_on:
+        return outer.handed_on[loop]
     return outer.nodes.get(caller.operands[number], ()) if role in (Role.WHILE, Role.CALL) else ()
 
 

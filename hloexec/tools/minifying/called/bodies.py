@@ -12,19 +12,17 @@ from functools import partial
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import CallKind, calls_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
 from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import HloError
-from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.making import make_constant, make_element, make_tuple
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, assembled, is_glue, outputs_of, part_of, without_uncalled
 from hloexec.tools.minifying.opening import copied, renamed
 from hloexec.tools.minifying.searching import Search, reduced
 
-_CALLS = frozenset({Role.WHILE, Role.CONDITIONAL, Role.CALL, Role.ASYNC_START})
-"""What calls computations once for whole values; what calls one for elements needs it as it is."""
 _MOST_ZEROS = 64
 """Elements of a constant that stands for an instruction, at most."""
 
@@ -56,8 +54,7 @@ def _called(module: Module) -> list[str]:
         if computation.name != module.entry_name and computation.name not in found:
             continue
         for each in computation:
-            if role_of(each) in _CALLS:
-                found |= dict.fromkeys(computation_names(each.attributes))
+            found |= dict.fromkeys(call.computation for call in calls_of(each))
     return list(found)
 
 
@@ -171,15 +168,11 @@ def _openings(case: Case) -> Iterator[Callable[[], Case | None]]:
     for name in _called(module):
         computation = module.by_name[name]
         for each in computation:
-            role, names = role_of(each), list(computation_names(each.attributes))
-            if role is Role.CALL:
-                yield partial(_opened, case, computation, each, names[0], each.operands)
-            elif role is Role.CONDITIONAL:
-                for number, branch in enumerate(names):
-                    yield partial(_opened, case, computation, each, branch, each.operands[1 + number :][:1])
-            elif role is Role.WHILE:
+            if role_of(each) is Role.WHILE:
                 yield partial(_opened, case, computation, each, None, each.operands)
-                yield partial(_opened, case, computation, each, each.attributes.body, each.operands)
+            for call in calls_of(each):
+                if call.kind not in (CallKind.STARTED, CallKind.CONDITION):
+                    yield partial(_opened, case, computation, each, call.computation, call.operands)
 
 
 def _opened(

@@ -7,6 +7,7 @@ from functools import partial
 
 import attrs
 
+from hloexec.analysis.calls import CallKind, call_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape
 from hloexec.core.ir.editing import replace_instruction, take_name
 from hloexec.engine.plan.schedule import callees_first
@@ -75,7 +76,8 @@ def _with_state(
     state: Shape = shape.elements[kept[0]] if is_alone else TupleShape(tuple(shape.elements[index] for index in kept))
     taken = {each.name for each in case.module}
     callees = []
-    for role, name in (("body", loop.attributes.body), ("condition", loop.attributes.condition)):
+    for role, kind in (("body", CallKind.BODY), ("condition", CallKind.CONDITION)):
+        name = call_of(loop, kind)
         callee, new = case.module.by_name[name], take_name(name, taken)
         changed = _still(callee, state, role) if is_still else _on_state(callee, state, shape, kept, role, is_alone)
         callees.append(attrs.evolve(changed, name=new))
