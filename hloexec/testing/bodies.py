@@ -14,7 +14,7 @@ from math import prod
 import attrs
 from hypothesis import strategies as st
 
-from hloexec.core.dtypes import ElementType, element_type
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type
 from hloexec.core.ir import ArrayShape, Literal
 from hloexec.core.structs import define, frozen
 from hloexec.language.element_types import accepted_element_types
@@ -72,7 +72,8 @@ class Program:
     def fresh(self, stem: str) -> str:
         """A name that nothing has."""
         self._count += 1
-        return f"{stem}{self._count}"
+        name = f"{stem}{self._count}"
+        return self.fresh(stem) if name in ELEMENT_TYPES else name
 
     def combiner(self, kind: ElementType) -> str:
         """A computation that combines two numbers of a type into one, whatever their order."""

@@ -139,42 +139,31 @@ def _labelled(result: Any) -> Any:
 
 
 @registered
-def buffers(module: hloexec.Module, inputs: Sequence[Any], _: st.DataObject) -> None:
-    """What is read is what was written last into the buffer of the value that is said to be there, which is live."""
+def values_at_positions(module: hloexec.Module, inputs: Sequence[Any], _: st.DataObject) -> None:
+    """The value that is said to be at a position is there, and lives whenever it is read."""
     flat = flatten(module)
     dataflow = analyse(module, flat)
-    lives = lifetimes(module, flat, dataflow)
-    owner = {number: group[0] for group in lives.groups for number in group}
-    memory: dict[int, bytes] = {}
-    values: dict[tuple[str, str], Any] = {}
+    spans = lifetimes(module, flat, dataflow).spans
+    made: dict[int, bytes] = {}
 
-    def buffer(value: Any) -> int:
-        return owner.get(value.number, value.number)
-
-    def read(place: tuple[str, str], time: int) -> None:
-        for index, array in leaves(values[place]):
-            value, *others = dataflow.at[place][index]
-            if not others and isinstance(array, np.ndarray):
-                start, end = lives.spans[value.number]
-                assert start <= time <= end
-                assert memory[buffer(value)] == array.tobytes()
-
-    class Memory:
+    class Positions:
         def on_instruction(self, event: Any) -> None:
-            place = event.computation.name, event.instruction.name
-            if place not in flat.times:
+            home, name = event.computation.name, event.instruction.name
+            if (home, name) not in flat.times:
                 return
-            values[place] = event.value
-            if role_of(event.instruction) in (Role.KERNEL, Role.CUSTOM_CALL):
-                for name in event.instruction.operands:
-                    read((place[0], name), flat.times[place])
             for index, array in leaves(event.value):
-                value, *others = dataflow.at[place][index]
-                if not others and value.place == Position(*place, index) and isinstance(array, np.ndarray):
-                    memory[buffer(value)] = array.tobytes()
+                value, *others = dataflow.at[home, name][index]
+                if not others and not value.is_phi and isinstance(array, np.ndarray):
+                    if value.place == Position(home, name, index):
+                        made[value.number] = array.tobytes()
+                    assert made[value.number] == array.tobytes()
+            if role_of(event.instruction) in (Role.KERNEL, Role.CUSTOM_CALL):
+                read = (value for operand in event.instruction.operands for value in dataflow.at[home, operand][()])
+                assert all(
+                    start <= flat.times[home, name] <= end for start, end in (spans[each.number] for each in read)
+                )
 
-    hloexec.run(module, *inputs, observers=[Memory()])
-    read((module.entry.name, module.entry.root_name), len(flat.sequence))
+    hloexec.run(module, *inputs, observers=[Positions()])
 
 
 @registered

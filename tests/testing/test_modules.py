@@ -136,3 +136,14 @@ def test_what_cannot_be_drawn_is_refused(arguments: tuple[Any, ...], message: st
 def test_bounds_that_are_wrong_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         testing.modules(**options)
+
+
+def test_long_modules_have_no_names_that_are_element_types() -> None:
+    def has_names_beyond(module: hloexec.Module) -> bool:
+        """Instructions are numbered, so that a module of so many has come by c64."""
+        return len([each for computation in module for each in computation]) > 66
+
+    module = find(
+        testing.modules(["while"], ["s32"], min_instructions=14, max_instructions=16), has_names_beyond, settings=ANY
+    )
+    assert not {each.name for computation in module for each in computation}.intersection(ELEMENT_TYPES)
