@@ -14,6 +14,7 @@ from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import leaf_shapes
 from hloexec.errors import InputError
+from hloexec.testing.bodies import Program
 from hloexec.testing.modules import _steps
 from tests.drawing import examples
 from tests.families import of_each_family
@@ -138,12 +139,8 @@ def test_bounds_that_are_wrong_are_refused(options: dict[str, Any]) -> None:
         testing.modules(**options)
 
 
-def test_long_modules_have_no_names_that_are_element_types() -> None:
-    def has_names_beyond(module: hloexec.Module) -> bool:
-        """Instructions are numbered, so that a module of so many has come by c64."""
-        return len([each for computation in module for each in computation]) > 66
-
-    module = find(
-        testing.modules(["while"], ["s32"], min_instructions=14, max_instructions=16), has_names_beyond, settings=ANY
+def test_no_name_of_a_long_module_is_an_element_type() -> None:
+    program = Program(
+        pytest.fail, (), {}, {}, max_depth=1, keeps_all=True, max_rank=1, min_size=1, max_size=1, max_elements=1
     )
-    assert not {each.name for computation in module for each in computation}.intersection(ELEMENT_TYPES)
+    assert {program.fresh("c") for _ in range(130)}.isdisjoint(ELEMENT_TYPES)
