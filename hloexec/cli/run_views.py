@@ -75,7 +75,6 @@ class TerminalView:
         from rich.text import Text
 
         from hloexec.core.wording import byte_text
-        from hloexec.report.judging.comparison import comparison_view
         from hloexec.report.layout import show
         from hloexec.report.tables import values_table
         from hloexec.report.units import seconds_text
@@ -86,6 +85,8 @@ class TerminalView:
         for label, literal in ran.printed(outcome.printed):
             click.echo(f"{label} = {literal}")
         if against is not None and comparison is not None:
+            from hloexec.report.judging.comparison import comparison_view
+
             shown = comparison_view(comparison, devices=len(ran.results))
             show(Group(Text(f"\ncompared with {against}"), shown))
         elif comparison is not None:
