@@ -24,8 +24,18 @@ from typing import Any, NamedTuple
 import click
 
 from hloexec.cli.help import HelpContext, HelpGroup
-from hloexec.cli.problems import Warnings, as_options, discard_output, echo_error, kind_of, show_problem, wants_json
+from hloexec.cli.problems import (
+    Warnings,
+    advice_for,
+    discard_output,
+    echo_error,
+    kind_of,
+    option,
+    show_problem,
+    wants_json,
+)
 from hloexec.core.version import __version__
+from hloexec.core.wording import arguments_spelled
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]
@@ -185,7 +195,7 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     is_compared = any(word.partition("=")[0] == "--against" for word in arguments)
     said.has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
     try:
-        with _unwrapped_signals():
+        with _unwrapped_signals(), arguments_spelled(option):
             result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -195,7 +205,7 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         error.show()
         kind, message, code = "usage", error.format_message(), error.exit_code
     except HloError as error:
-        kind, message = kind_of(error), as_options(str(error), _commands_of(arguments))
+        kind, message = kind_of(error), advice_for(str(error), _commands_of(arguments))
         code = 2 if said.has_verdict or isinstance(error, _FAULTS) else 1
         show_problem("error", message, "red")
     except MemoryError:

@@ -14,51 +14,29 @@ import click
 from hloexec.cli.options import echo_json
 from hloexec.errors import HloError, HloWarning, printable
 
-_ARGUMENTS = (
-    "atol check_error computation contraction_length depth elided iteration max_iterations memory_limit numerics "
-    "partitions replicas rtol seed timeout ulp unknown"
-).split()
-"""Arguments of functions that are options of the same names."""
-_ARGUMENT = re.compile(rf"\b({'|'.join(_ARGUMENTS)})(?:=(?=[\w…])|(?= must (?:be|not)\b))")
-_NEXT_VALUE = r"\[…\](\}?), values or a function that gives the next one"
-_OTHERS = {
-    r"(?:a function )?with hloexec\.register_custom_call(?:\(target, function\))?": (
-        "with --custom-call TARGET=MODULE:FUNCTION"
+_OPTIONS = {
+    **dict.fromkeys(
+        "atol carry check_error command computation contraction_length depth devices elided iteration keep margin "
+        "max_iterations memory_limit nan numerics partitions replicas rtol says seed steps timeout tolerance "
+        "ulp unknown against before around outcome select selects".split()
     ),
-    r"\(run_devices\)": "(--replicas, --partitions)",
-    r"\breplace=True\b": "--force",
-    r"\bgive its sharding\b": "give --result-sharding",
-    r"\bas before (?=(?:a|the) module\b)": "as --before ",
-    r"\bstatistics_only=True\b": "--stats-only",
-    r"\bselect=(?=PATTERN)": "--select ",
-    r"; give against(?= to compare)": "; give --against",
-    r"\baround=(?=NAME)": "--around ",
-    rf"\binfeed={_NEXT_VALUE}": "--infeed FILE.npz",
-    rf"\bhost_transfers=\{{(\d+): {_NEXT_VALUE}": r"--recv \1=FILE.npz",
-    r"\boutfeed=\[\]": "--outfeed FILE.npz",
-    r"\bhost_transfers=\{(\d+): \[\]\}": r"--send \1=FILE.npz",
-    r"\bhost_transfers names\b": "--recv or --send names",
-    r"^selects(?= names)": "--selects",
-    r"\bdims and keep ask\b": "--dim and --keep ask",
-    r"^dims makes (\d+) larger, (\d+);": r"--dim \1=\2 makes a size larger;",
-    r"^(a size in|what) dims\b": r"\1 --dim",
-    r"^a size in keep\b": "a size in --keep",
-    r"\(keep, --keep\)": "(--keep)",
-    r"^devices (?=is \d)": "--devices ",
-    r"^(the size of an axis in )?devices(?= must be)": r"\1--devices",
-    r"^selects\['([^']*)'\]": r"--selects \1",
-    r"^(carry|margin|samples|tolerance)(?= (?:names|hands|must|says)\b)": r"--\1",
-    r"^output_tolerances(?= (?:names|has)\b)": "--output-tolerance",
-    r"\bonly_outputs(?= names\b)": "--only-output",
-    r"^each of types(?= must\b)": "--type",
-    r"^command(?= (?:is empty|names|'|\\\"))": "--check",
-    r"; outcome says what": "; --outcome says what",
-    r"^says is\b": "--says is",
-    r", but nan is about\b": ", but --nan is about",
-    r"; give steps, too$": "; give --steps, too",
-    r"; carry says which": "; --carry says which",
+    "command": "--check",
+    "dims": "--dim",
+    "host_transfers": "--recv or --send",
+    "hloexec.register_custom_call": "--custom-call TARGET=MODULE:FUNCTION",
+    "infeed": "--infeed FILE.npz",
+    "only_outputs": "--only-output",
+    "outfeed": "--outfeed FILE.npz",
+    "output_tolerances": "--output-tolerance",
+    "recv": "--recv {}=FILE.npz",
+    "replace": "--force",
+    "run_devices": "--replicas, --partitions",
+    "send": "--send {}=FILE.npz",
+    "sharding": "--result-sharding",
+    "statistics_only": "--stats-only",
+    "types": "--type",
 }
-"""What messages say of other arguments and functions, as patterns, and what options say instead."""
+"""The options that stand for arguments of functions; None for those of the same name."""
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?!\w)")
 _COMMAND = re.compile(r"\bhloexec [a-z]")
 _CLAUSE = re.compile(
@@ -68,13 +46,13 @@ _CLAUSE = re.compile(
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): ", re.MULTILINE)
 
 
-def as_options(message: str, at_hand: Sequence[click.Command] = ()) -> str:
-    """What errors say about arguments of functions, as options of the command line. Of options that the command `at
-    hand` lacks, which comes last, after the groups that it is in, advice does not speak."""
-    for pattern, text in _OTHERS.items():
-        message = re.sub(pattern, text, message)
-    message = _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')}{' ' * found[0].endswith('=')}", message)
-    return _of_command(message, at_hand) if at_hand else message
+def option(name: str, value: object, text: str | None) -> str:
+    """An argument of a function as an option: `--seed`, `--seed 3`; what is no argument with an option, as it is."""
+    if name not in _OPTIONS:
+        return text or name
+    known = _OPTIONS[name] or f"--{name.replace('_', '-')}"
+    takes_none = value is None or value is True or " " in known
+    return known.format(value) if takes_none else f"{known} {value}"
 
 
 def commands_at_hand() -> list[click.Command]:
@@ -87,8 +65,10 @@ def commands_at_hand() -> list[click.Command]:
     return found
 
 
-def _of_command(message: str, at_hand: Sequence[click.Command]) -> str:
-    """A message without advice that the last of these commands cannot follow."""
+def advice_for(message: str, at_hand: Sequence[click.Command]) -> str:
+    """A message without advice that the command at hand cannot follow, which comes last, after its groups."""
+    if not at_hand:
+        return message
     root, command = at_hand[0], at_hand[-1]
     own = _options_of(command)
 
@@ -137,7 +117,7 @@ class Warnings(list[str]):
 
     def show(self, message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         """Takes the place of `warnings.showwarning`; what several runs warn of is said once."""
-        text = as_options(str(message), commands_at_hand())
+        text = advice_for(str(message), commands_at_hand())
         if issubclass(category, HloWarning) and text not in self:
             self.append(text)
             show_problem("warning", text, "yellow")

@@ -18,7 +18,7 @@ import numpy as np
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Module
 from hloexec.core.ir.parameter_names import ParameterNames
-from hloexec.core.wording import listing, natural_number, quoted, suggestion
+from hloexec.core.wording import argument, listing, natural_number, quoted, suggestion
 from hloexec.errors import InputError
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -49,7 +49,7 @@ def described(value: object) -> str:
 
 def wrong(name: str, expected: str, value: object, advice: str = "") -> InputError:
     """The error for an argument that is not what it must be."""
-    return InputError(f"{name} must be {expected}, but {described(value)} was given{advice and '; '}{advice}")
+    return InputError(f"{argument(name)} must be {expected}, but {described(value)} was given{advice and '; '}{advice}")
 
 
 def require_module(value: object, name: str = "module") -> None:
@@ -113,13 +113,13 @@ def require_integer(name: str, value: object, least: int) -> None:
         raise wrong(name, "an integer", value)
     if value < least:
         bound = f"be at least {least}" if least else "not be negative"
-        raise InputError(f"{name} must {bound}, but is {value}")
+        raise InputError(f"{argument(name)} must {bound}, but is {value}")
 
 
 def require_seed(value: object) -> None:
     """InputError unless it is a seed of random numbers."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {quoted(value)}")
+        raise InputError(f"{argument('seed')} must be an integer from 0 to 2**64 - 1, but is {quoted(value)}")
 
 
 def require_number(name: str, value: object, most: float = math.inf) -> None:
@@ -128,7 +128,7 @@ def require_number(name: str, value: object, most: float = math.inf) -> None:
         raise wrong(name, "a number", value)
     if not 0 <= value <= most:
         bound = "not be negative or NaN" if most == math.inf else f"lie between 0 and {most:g}"
-        raise InputError(f"{name} must {bound}, but is {value}")
+        raise InputError(f"{argument(name)} must {bound}, but is {value}")
 
 
 def require_flags(**flags: object) -> None:
@@ -148,7 +148,7 @@ def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """InputError unless it is one of some words."""
     if not isinstance(value, str) or value not in choices:
         given = quoted(value, 200) if isinstance(value, str) else described(value)
-        raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given}")
+        raise InputError(f"{argument(name)} must be one of {', '.join(choices)}, but is {given}")
 
 
 def require_path(name: str, value: object) -> None:
@@ -176,7 +176,7 @@ def byte_count(name: str, value: object) -> int:
     """A number of bytes: an integer, or a text such as `1500000`, `500M` or `8GiB` (K, M, G, T: powers of 1024)."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         if value < 0:
-            raise InputError(f"{name} must not be negative, but is {value}")
+            raise InputError(f"{argument(name)} must not be negative, but is {value}")
         return int(value)
     match = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 _MOST_DIGITS = 19
 """Those of every number below 2**63."""
+
+
+def _of_python(name: str, value: object, text: str | None) -> str:
+    return text or (name if value is None else f"{name}={value}")
+
+
+Spelling = Callable[[str, object, str | None], str]
+_spelling: Spelling = _of_python
+
+
+def argument(name: str, value: object = None, text: str | None = None) -> str:
+    """An argument, perhaps with a value, as whoever gave it or may give it spells it: `seed` and `seed=3` in Python
+    (or else `text`), `--seed` and `--seed 3` on the command line. Errors and warnings speak of arguments so."""
+    return _spelling(name, value, text)
+
+
+@contextmanager
+def arguments_spelled(spelling: Spelling) -> Iterator[None]:
+    """A context in which messages spell arguments otherwise."""
+    global _spelling
+    before, _spelling = _spelling, spelling
+    try:
+        yield
+    finally:
+        _spelling = before
 
 
 def braced(items: Iterable[object]) -> str:

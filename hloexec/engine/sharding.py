@@ -32,6 +32,7 @@ from hloexec.core.ir import (
     leaf_shapes,
 )
 from hloexec.core.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
+from hloexec.core.wording import argument
 from hloexec.engine.devices.tiles import Tiles, sharding_of, tiles_of
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import inputs_by_device, require_inputs
@@ -47,10 +48,13 @@ _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape
 T = TypeVar("T")
 
-_REMEDY = (
-    "give its sharding, or as before a module before partitioning whose result has one, such as the last dump before "
-    "spmd-partitioning"
-)
+
+def _remedy() -> str:
+    sharding, before = argument("sharding", text="its sharding"), argument("before")
+    return (
+        f"give {sharding}, or as {before} a module before partitioning whose result has one, such as the last dump before "
+        "spmd-partitioning"
+    )
 
 
 def shard_inputs(
@@ -109,7 +113,8 @@ def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) 
         if sharding is None and topology.partitions > 1:
             raise InputError(
                 f"{what} is {shape} on each device, and nothing says how the array {list(value.shape)} that was given "
-                "is divided; give as before the module before partitioning, with a sharding of it"
+                f"is divided; give as {argument('before')} the module before partitioning, with a "
+                "sharding of it"
             )
         return [value] if sharding is None else _shards(value, shape, sharding, what, topology)
 
@@ -249,12 +254,12 @@ def _whole(
         if shape is not None:
             raise InputError(
                 f"{what} is {list(first.shape)} on each device and {list(shape)} as a whole, but nothing says how it "
-                f"is divided; {_REMEDY}"
+                f"is divided; {_remedy()}"
             )
         return _agreed(
             values,
             everyone,
-            f"nothing says how {what} is divided ({_REMEDY})",
+            f"nothing says how {what} is divided ({_remedy()})",
         )
     if isinstance(sharding, TileSharding) and sharding.type is ShardingType.MAXIMAL:
         holder = sharding.devices[0] if sharding.device is None else sharding.device

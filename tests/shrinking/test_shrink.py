@@ -161,7 +161,7 @@ def test_a_module_that_cannot_shrink_says_why() -> None:
 
 
 def test_sizes_larger_than_they_were_are_refused() -> None:
-    with pytest.raises(hloexec.InputError, match="dims makes 64 larger, 128"):
+    with pytest.raises(hloexec.InputError, match=r"dims=\{64: 128\} makes a size larger"):
         shrink(LOOP, dims={64: 128})
 
 

@@ -28,6 +28,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, index_of
+from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import topology_of
 from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -76,7 +77,9 @@ class IndexLeaves:
         arrays = {label: (actual, expected) for label, actual, expected in pairs}
         for label in self._selects:
             if label not in arrays:
-                raise InputError(f"selects names leaf {label!r}, but there are {', '.join(arrays) or 'none'}")
+                raise InputError(
+                    f"{argument('selects')} names leaf {label!r}, but there are {', '.join(arrays) or 'none'}"
+                )
         for leaf in leaves:
             actual, expected = arrays[leaf.label]
             if leaf.unequal and actual is not None and expected is not None and actual.dtype.kind in "iu":
@@ -128,15 +131,15 @@ class IndexLeaves:
         return _Source(values, selection.dimension, self._tolerance(values, selection.sources[0], spread), scales)
 
     def _given_source(self, label: str, leaf: Array) -> _Source:
-        chosen = self._selects[label]
+        chosen, name = self._selects[label], argument("selects", label, f"selects[{label!r}]")
         values, dimension = chosen if isinstance(chosen, tuple) else (chosen, -1)
         values = as_array(values)
         if not -values.ndim <= dimension < values.ndim:
-            raise InputError(f"selects[{label!r}]: there is no dimension {dimension} in {list(values.shape)}")
+            raise InputError(f"{name}: there is no dimension {dimension} in {list(values.shape)}")
         source = _Source(values, dimension % values.ndim, self._tolerance(values, None))
         if not _fits(leaf, source, leaf.ndim < values.ndim):
             raise InputError(
-                f"selects[{label!r}] has dimensions {list(values.shape)}, among which the indices {list(leaf.shape)} "
+                f"{name} has dimensions {list(values.shape)}, among which the indices {list(leaf.shape)} "
                 f"cannot select along dimension {source.dimension}"
             )
         return source

@@ -24,6 +24,7 @@ from hloexec.core.arguments import require_choice, require_number
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.precision import smallest_normal, unit_roundoff
 from hloexec.core.structs import frozen
+from hloexec.core.wording import argument
 from hloexec.errors import InputError
 
 CHECK_ERRORS: Mapping[str, str] = {
@@ -70,7 +71,9 @@ def given_tolerance(
         require_number(name, number)
     if not given:
         if check_error != "max":
-            raise InputError(f"check_error={check_error} needs a tolerance to hold the errors to: atol, rtol or ulp")
+            raise InputError(
+                f"{argument('check_error', check_error)} needs a tolerance to hold the errors to: atol, rtol or ulp"
+            )
         return None
     text = ", ".join(f"{name} {number:g}" for name, number in given.items())
     alone = "" if check_error == "max" else f", for {CHECK_ERRORS[check_error]} alone"

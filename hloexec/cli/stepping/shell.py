@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 import numpy as np
 
-from hloexec.cli.problems import as_options, commands_at_hand
+from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.values import Value
 from hloexec.core.wording import braced, counted, natural_number, quoted, suggestion
@@ -421,7 +421,7 @@ class Shell(cmd.Cmd):
 
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.echo(printable(as_options(line, commands_at_hand())))
+            self.echo(printable(advice_for(line, commands_at_hand())))
 
 
 def _documentation(method: object) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.core.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.core.structs import frozen
-from hloexec.core.wording import counted, natural_number
+from hloexec.core.wording import argument, counted, natural_number
 from hloexec.errors import InputError, ParseError
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.operations import traits_of
@@ -94,7 +94,9 @@ def _spaces(instruction: Instruction, topology: Topology) -> list[dict[int, list
 def _listed(instruction: Instruction, topology: Topology, numbers: Collection[int]) -> list[list[int]]:
     """The groups of `numbers`, each of which is in one; InputError where the attributes do not fit them."""
     attributes, kind = instruction.attributes, _kind_named(instruction)
-    there_are = f"but there are {len(numbers)} ({topology}); give replicas=… and partitions=…"
+    there_are = (
+        f"but there are {len(numbers)} ({topology}); give {argument('replicas', '…')} and {argument('partitions', '…')}"
+    )
     pairs = getattr(attributes, "source_target_pairs", None)
     groups = attributes.replica_groups if pairs is None else ReplicaGroups()
     if not groups.groups and groups.device_count > len(numbers):  # far more, perhaps, than can be listed

@@ -11,6 +11,7 @@ from hloexec.core.arguments import wrong
 from hloexec.core.ir import Shape, TupleShape
 from hloexec.core.structs import define
 from hloexec.core.values import TOKEN
+from hloexec.core.wording import argument
 from hloexec.engine.devices.transfers import FromHost, ToHost
 from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.arguments import value_leaves
@@ -88,7 +89,7 @@ def connect(
             if party is None:
                 raise InputError(
                     f"{where} takes values of shape {data_shape(step)} from {_name(transfer)}; give them with "
-                    f"{_option(transfer, '[…]')}, values or a function that gives the next one"
+                    f"{_option(transfer, '[…]', ', values or a function that gives the next one')}"
                 )
             sources[transfer] = _draw(party, transfer)
         else:
@@ -114,8 +115,8 @@ def _refuse_surplus(plan: Plan, infeed: Source | None, parties: Mapping[int, Any
         if channel not in known or isinstance(channel, bool):
             there = f"the channels are {', '.join(map(str, known))}" if known else "it has no such transfers"
             raise InputError(
-                f"host_transfers names channel {channel!r}, through which {plan.computation.name} exchanges nothing "
-                f"with its host; {there}"
+                f"{argument('host_transfers')} names channel {channel!r}, through which {plan.computation.name} "
+                f"exchanges nothing with its host; {there}"
             )
     if infeed is not None and FromHost(None) not in plan.host_transfers:
         raise InputError(f"values for the infeed were given, but {plan.computation.name} takes none")
@@ -156,10 +157,13 @@ def _name(transfer: FromHost | ToHost) -> str:
     return "the infeed" if isinstance(transfer, FromHost) else "the outfeed"
 
 
-def _option(transfer: FromHost | ToHost, value: str) -> str:
-    if transfer.channel is not None:
-        return f"host_transfers={{{transfer.channel}: {value}}}"
-    return f"{'infeed' if isinstance(transfer, FromHost) else 'outfeed'}={value}"
+def _option(transfer: FromHost | ToHost, value: str, more: str = "") -> str:
+    is_source, channel = isinstance(transfer, FromHost), transfer.channel
+    if channel is not None:
+        text = f"host_transfers={{{channel}: {value}}}{more}"
+        return argument("recv" if is_source else "send", channel, text)
+    name = "infeed" if is_source else "outfeed"
+    return argument(name, value, f"{name}={value}{more}")
 
 
 def _type(value: object) -> str:

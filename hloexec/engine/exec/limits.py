@@ -12,7 +12,7 @@ import numpy as np
 
 from hloexec.core.ir import leaf_shapes
 from hloexec.core.structs import define
-from hloexec.core.wording import braced
+from hloexec.core.wording import argument, braced
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.exec.tasks import Frame, Loop
 from hloexec.engine.plan.steps import Plan, Scope, While
@@ -42,7 +42,9 @@ class Limits:
         """ResourceError where a loop, whose condition gave true, may not have another iteration."""
         self.note(loop)
         if self.max_iterations is not None and loop.iteration >= self.max_iterations:
-            raise ResourceError(f"max_iterations={self.max_iterations} ends the loop, which {_progress(loop)}")
+            raise ResourceError(
+                f"{argument('max_iterations', self.max_iterations)} ends the loop, which {_progress(loop)}"
+            )
 
     def require_unrolled(self, plan: Plan) -> None:
         """ResourceError where the plan holds a loop, unrolled, of more iterations than there may be."""
@@ -53,8 +55,8 @@ class Limits:
             while scope is not None:
                 if scope.iteration is not None and scope.iteration >= self.max_iterations and scope.caller is not None:
                     raise ResourceError(
-                        f"max_iterations={self.max_iterations} ends the loop %{scope.caller.name}, which has more "
-                        f"(its body is computation {scope.computation.name})"
+                        f"{argument('max_iterations', self.max_iterations)} ends the loop %{scope.caller.name}, which "
+                        f"has more (its body is computation {scope.computation.name})"
                     )
                 scope = scope.parent
 
@@ -62,7 +64,7 @@ class Limits:
         """ResourceError where the run, which is in these frames and perhaps at a loop, has taken too long."""
         if time.monotonic() < self._deadline:
             return
-        lines = [f"timeout={self.timeout:g} ends the run, which has taken longer"]
+        lines = [f"{argument('timeout', format(self.timeout, 'g'))} ends the run, which has taken longer"]
         for frame in frames:
             if frame.loop is not None and frame.context is not None:
                 lines.append(f"  the loop %{frame.context.step.instruction.name} {_progress(frame.loop)}")

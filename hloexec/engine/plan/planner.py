@@ -17,7 +17,7 @@ from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.lifetimes import collection_paused
 from hloexec.core.system_memory import memory_limit_bytes
-from hloexec.core.wording import byte_text
+from hloexec.core.wording import argument, byte_text
 from hloexec.engine.devices.transfers import HostTransfer
 from hloexec.engine.plan.callee import PlanCallee
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf, needs_conversion
@@ -163,7 +163,8 @@ class _Planner:
         self.elided_names[instruction.name] = None
         if choice == "error":
             raise UnsupportedError(
-                f"the value of constant %{instruction.name} is elided in the text; choose elided=zeros or random, or "
+                f"the value of constant %{instruction.name} is elided in the text; choose "
+                f"{argument('elided', 'zeros')} or random, or "
                 f"supply it by name"
             )
         if isinstance(choice, str):

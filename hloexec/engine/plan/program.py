@@ -9,6 +9,7 @@ import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
+from hloexec.core.wording import argument
 from hloexec.engine.devices.transfers import TRANSFERS, reason_against
 from hloexec.engine.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 from hloexec.errors import UnsupportedError
@@ -17,10 +18,6 @@ from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode, role_of
 
-UNKNOWN_CALL_HINT = (
-    "A custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
-    "unknown=zeros or unknown=random."
-)
 _LISTED = 50
 
 
@@ -132,6 +129,15 @@ class Program:
         )
 
 
+def unknown_call_hint() -> str:
+    """What can be done about a library call that hloexec does not know."""
+    zeros, random = argument("unknown", "zeros"), argument("unknown", "random")
+    return (
+        f"A custom call can be implemented with {argument('hloexec.register_custom_call')}, or be given a made-up "
+        f"result with {zeros} or {random}."
+    )
+
+
 def unsupported(module: Module, computation: Computation | None = None) -> list[Requirement]:
     """Every opcode and every custom-call target that keeps a module (or one computation of it) from running."""
     return _missing(Program(module, computation or module.entry))
@@ -161,7 +167,7 @@ def require_supported(program: Program, *, unknown: str, numerics: NumericsPolic
 
 def remedy_for(missing: Sequence[Requirement]) -> str | None:
     """What can be done about library calls that do not run; None where there are none."""
-    return UNKNOWN_CALL_HINT if any(entry.kind == "custom-call" for entry in missing) else None
+    return unknown_call_hint() if any(entry.kind == "custom-call" for entry in missing) else None
 
 
 def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:

@@ -23,6 +23,7 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array, Inputs, Value, arrays_of
+from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Observer, Stages
@@ -320,7 +321,9 @@ def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
     """Those of both sides."""
     policies = numerics if isinstance(numerics, (tuple, list)) else (numerics, numerics)
     if len(policies) != 2:
-        raise InputError(f"numerics must be one policy or two, for before and after, but there are {len(policies)}")
+        raise InputError(
+            f"{argument('numerics')} must be one policy or two, for before and after, but there are {len(policies)}"
+        )
     return numerics_policy(policies[0]), numerics_policy(policies[1])
 
 

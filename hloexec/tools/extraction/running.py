@@ -21,7 +21,7 @@ from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value, arrays_of
-from hloexec.core.wording import on_devices
+from hloexec.core.wording import argument, on_devices
 from hloexec.engine.devices.topology import device_counts, topology_of
 from hloexec.engine.exec.observers import Observer
 from hloexec.engine.exec.options import RunOptions, require_run_options
@@ -138,7 +138,7 @@ def extract(
     given: dict[str, Any] = {**options}
     path, name = run_path(instruction), instruction_name(instruction)
     if path and iteration is not None:
-        raise InputError("the path says in which iteration; iteration must not be given, too")
+        raise InputError(f"the path says in which iteration; {argument('iteration')} must not be given, too")
     computation = holding_computation(module, instruction, in_computation, options.get("computation"))
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     if device is not None and not 0 <= device < topology.count:

@@ -13,7 +13,7 @@ import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape
 from hloexec.core.structs import frozen
-from hloexec.core.wording import quoted
+from hloexec.core.wording import argument, quoted
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import InputError
 from hloexec.ops.attributes import computation_names
@@ -102,7 +102,7 @@ def _require_target(computation: Computation, target: str, given: Collection[str
         if name not in by_name:
             raise InputError(f"computation {computation.name} has no instruction {quoted(name)}")
     if depth is not None and depth < 1:
-        raise InputError(f"depth must be at least 1, but is {depth}")
+        raise InputError(f"{argument('depth')} must be at least 1, but is {depth}")
     root = by_name[target]
     if role_of(root) is Role.PARAMETER:
         raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")

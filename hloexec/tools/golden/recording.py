@@ -29,7 +29,7 @@ from hloexec.core.ir import Module
 from hloexec.core.pytrees import is_branch
 from hloexec.core.values import Array, Inputs, Value, index_of, join_values, labelled_arrays
 from hloexec.core.version import __version__
-from hloexec.core.wording import listing
+from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec import run_devices
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
@@ -252,7 +252,7 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
         raise InputError(f"cannot write {str(target)!r}: {str(target.parent)!r} is not a folder")
     if target.exists():
         if not replace:
-            raise InputError(f"{str(target)!r} is there already; replace=True records it again")
+            raise InputError(f"{str(target)!r} is there already; {argument('replace', True)} records it again")
         if not (target / RECORD).is_file():
             raise InputError(f"{str(target)!r} exists already, and is not a golden: it has no {RECORD}")
     else:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from xml.etree import ElementTree
 
+from hloexec.core.wording import argument
 from hloexec.errors import HloError, ResourceError, UnsupportedError
 from hloexec.tools.graphing.dot import dot, node_ids, tooltip
 from hloexec.tools.graphing.graphs import Graph
@@ -60,7 +61,7 @@ def require_few(graph: Graph) -> None:
     if graph.around is not None:
         remedy = f"choose a smaller distance than {graph.distance}"
     else:
-        remedy = "draw what is around one instruction (around=NAME)"
+        remedy = f"draw what is around one instruction ({argument('around', 'NAME')})"
     raise ResourceError(
         f"the graph has {len(graph.nodes)} instructions, and an image may have {MOST_NODES}; {remedy}, or write a "
         ".json file for Model Explorer"
@@ -84,7 +85,8 @@ def _laid_out(text: str, options: tuple[str, ...]) -> bytes:
         ended = subprocess.run(command, input=text.encode(), capture_output=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
         raise ResourceError(
-            f"`dot` has not laid out the graph within {_TIMEOUT} s; draw what is around one instruction (around=NAME), "
+            f"`dot` has not laid out the graph within {_TIMEOUT} s; draw what is around one instruction "
+            f"({argument('around', 'NAME')}), "
             "or write a .json file for Model Explorer"
         ) from error
     except OSError as error:

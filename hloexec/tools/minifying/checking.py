@@ -17,6 +17,7 @@ import attrs
 
 from hloexec.core.structs import define
 from hloexec.core.values import Value
+from hloexec.core.wording import argument
 from hloexec.errors import HloError, InputError
 from hloexec.language import literals
 from hloexec.language.text import format as format_module
@@ -61,9 +62,9 @@ class Check:
         """InputError where there is nothing to run."""
         words = self.argv
         if not words:
-            raise InputError("command is empty; give what is to be run on each module")
+            raise InputError(f"{argument('command')} is empty; give what is to be run on each module")
         if shutil.which(words[0]) is None:
-            raise InputError(f"command names {words[0]!r}, but there is no such program")
+            raise InputError(f"{argument('command')} names {words[0]!r}, but there is no such program")
 
     def begin(self, case: Case) -> None:
         """Run it on the given module."""
@@ -71,10 +72,12 @@ class Check:
         if ended.outcome != self.outcome:
             printed = ended.output.strip().splitlines()
             more = f"; the last that it printed: {printed[-1]}" if printed else ""
-            hint = "; outcome says what it has to do" if self.outcome == "pass" else ""
+            hint = f"; {argument('outcome')} says what it has to do" if self.outcome == "pass" else ""
             raise InputError(f"the command must {_MUST[self.outcome]} on the given module, but {ended}{hint}{more}")
         if self.says not in ended.output:
-            raise InputError(f"says is {self.says!r}, which the command does not print on the given module")
+            raise InputError(
+                f"{argument('says')} is {self.says!r}, which the command does not print on the given module"
+            )
         self._signal = ended.signal
         if self.outcome != "hang":
             self._require_dependence(case)

@@ -20,6 +20,7 @@ from hloexec.core.arguments import wrong
 from hloexec.core.ir import Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, flat, join_values, labelled_arrays, mapped
+from hloexec.core.wording import argument
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import value_of
 from hloexec.errors import HloError, HloWarning, InputError
@@ -92,7 +93,9 @@ class Nan:
     def begin(self, case: Case) -> None:
         """Find the instruction that makes it."""
         if not _are_finite(case):
-            raise InputError("the inputs hold NaN or infinities already, but nan is about those that a module makes")
+            raise InputError(
+                f"the inputs hold NaN or infinities already, but {argument('nan')} is about those that a module makes"
+            )
         self.search = self._search(case)
         finding = self.search.finding
         if finding is None:

@@ -9,7 +9,7 @@ from hloexec.core.arguments import described
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value, label_of, leaves, mapped
-from hloexec.core.wording import listing
+from hloexec.core.wording import argument, listing
 from hloexec.errors import InputError
 
 Leaves: TypeAlias = Sequence[tuple[str, ArrayShape | BufferShape]]
@@ -47,7 +47,7 @@ def carried_by(module: Module, computation: Computation, given: Mapping[Any, Any
     if not pairs:
         raise InputError(
             f"no output of {computation.name} has the shape of a parameter, so that there is nothing to carry from one "
-            "step to the next; carry says which output becomes which parameter"
+            f"step to the next; {argument('carry')} says which output becomes which parameter"
         )
     return Carried(tuple(pairs), "equal shapes in order")
 
@@ -81,23 +81,25 @@ def _as_given(
 ) -> tuple[tuple[str, str], ...]:
     """The pairs, checked."""
     if not isinstance(given, Mapping):
-        raise InputError(f"carry must be a mapping from outputs to parameters, but {described(given)} was given")
+        raise InputError(
+            f"{argument('carry')} must be a mapping from outputs to parameters, but {described(given)} was given"
+        )
     pairs = []
     for output, parameter in given.items():
         ends = str(output), numbers.get(str(parameter).removeprefix("%"), str(parameter))
         for end, known, what in zip(ends, (outputs, parameters), ("output", "parameter"), strict=True):
             if end not in known:
-                raise InputError(f"carry names {what} {end!r}, but there are {listing(known, 20)}")
+                raise InputError(f"{argument('carry')} names {what} {end!r}, but there are {listing(known, 20)}")
         if not outputs[ends[0]].compatible(parameters[ends[1]]):
             raise InputError(
-                f"carry hands output {ends[0]} on as parameter {ends[1]}, but the one is {outputs[ends[0]]} and the "
-                f"other {parameters[ends[1]]}"
+                f"{argument('carry')} hands output {ends[0]} on as parameter {ends[1]}, but the one is "
+                f"{outputs[ends[0]]} and the other {parameters[ends[1]]}"
             )
         pairs.append(ends)
     if len({parameter for _, parameter in pairs}) < len(pairs):
-        raise InputError("carry hands two outputs on as the same parameter")
+        raise InputError(f"{argument('carry')} hands two outputs on as the same parameter")
     if not pairs:
-        raise InputError("carry must name at least one output")
+        raise InputError(f"{argument('carry')} must name at least one output")
     return tuple(pairs)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hloexec.core.arguments import listed, require_choice, require_integer, require_module, require_number, texts, wrong
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import Module
-from hloexec.core.wording import listing
+from hloexec.core.wording import argument, listing
 from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.errors import InputError
 from hloexec.tools.narrowing.candidates import KINDS, Candidate
@@ -43,7 +43,9 @@ class Settings:
         if margin is not None:
             require_number("margin", margin, 1)
         if margin == 0:
-            raise InputError("margin must be above 0: the share of the tolerance that the search may use")
+            raise InputError(
+                f"{argument('margin')} must be above 0: the share of the tolerance that the search may use"
+            )
         require_run_options("narrow", options)
         for name in _REFUSED_OPTIONS:
             if options.get(name) is not None:
@@ -60,7 +62,7 @@ class Settings:
 def _require_tolerance(name: str, value: object) -> None:
     require_number(name, value)
     if value == 0 or value == math.inf:
-        raise InputError(f"{name} must be a finite number above 0, but is {value}")
+        raise InputError(f"{argument(name)} must be a finite number above 0, but is {value}")
 
 
 def _narrow_types(names: Sequence[str]) -> list[ElementType]:
@@ -68,7 +70,7 @@ def _narrow_types(names: Sequence[str]) -> list[ElementType]:
     floats = [each for each in ELEMENT_TYPES.values() if each.is_floating and each.has_nan and each.has_negative_zero]
     known = {each.name: each for each in floats if each.bits < 64 and each.mantissa_bits}
     for name in names:
-        require_choice("each of types", name, known)
+        require_choice(f"each of {argument('types')}", name, known)
     if not names:
         raise InputError(f"types must name at least one of {', '.join(known)}")
     return sorted((known[name] for name in dict.fromkeys(names)), key=lambda each: -each.bits)
@@ -88,7 +90,7 @@ def require_candidates(module: Module, candidates: Sequence[Candidate], types: S
 
 def nothing_carried(carry: object) -> Carried | None:
     if carry is not None:
-        raise InputError("carry says what one step hands on to the next; give steps, too")
+        raise InputError(f"{argument('carry')} says what one step hands on to the next; give {argument('steps')}, too")
     return None
 
 
@@ -111,9 +113,9 @@ def tolerances_of(
         for label in named:
             if label not in labels:
                 outputs = listing(labels, 20)
-                raise InputError(f"{name} names {label!r}, but the outputs of {module.name} are {outputs}")
+                raise InputError(f"{argument(name)} names {label!r}, but the outputs of {module.name} are {outputs}")
     if chosen is not None and not chosen:
-        raise InputError("only_outputs must name at least one output")
+        raise InputError(f"{argument('only_outputs')} must name at least one output")
     for label, value in own.items():
         _require_tolerance(f"the tolerance of output {label}", value)
     if chosen is None:
@@ -123,7 +125,7 @@ def tolerances_of(
     unused = by_label.keys() - set(chosen)
     if unused:
         raise InputError(
-            f"output_tolerances has one for {sorted(unused)[0]}, which is not compared: only_outputs names others, or "
-            "it is carried to the next step"
+            f"{argument('output_tolerances')} has one for {sorted(unused)[0]}, which is not compared: "
+            f"{argument('only_outputs')} names others, or it is carried to the next step"
         )
     return {label: by_label.get(label, float(tolerance)) for label in labels if label in chosen}

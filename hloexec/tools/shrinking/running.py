@@ -19,7 +19,7 @@ from hloexec.core.arguments import byte_count, listed, require_integer, require_
 from hloexec.core.ir import Computation, Instruction, Literal, Module
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
-from hloexec.core.wording import listing
+from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import topology_of
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
 from hloexec.language.verifier import verify
@@ -118,17 +118,18 @@ def _checked_sizes(dims: Mapping[int, int] | None) -> dict[int, int]:
     if not isinstance(dims, Mapping):
         raise wrong("dims", "a dict of sizes, such as {8192: 64}", dims)
     for before, after in dims.items():
-        require_integer("a size in dims", before, 1)
-        require_integer(f"what dims says of {before}", after, 1)
+        require_integer(f"a size in {argument('dims')}", before, 1)
+        require_integer(f"what {argument('dims')} says of {before}", after, 1)
         if after > before:
-            raise InputError(f"dims makes {before} larger, {after}; sizes can only shrink")
+            larger = argument("dims", f"{before}={after}", f"dims={{{before}: {after}}}")
+            raise InputError(f"{larger} makes a size larger; sizes can only shrink")
     return dict(dims)
 
 
 def _checked_kept(keep: Iterable[int]) -> set[int]:
     sizes = listed("keep", keep, "sizes")
     for size in sizes:
-        require_integer("a size in keep", size, 1)
+        require_integer(f"a size in {argument('keep')}", size, 1)
     return set(sizes)
 
 
@@ -138,7 +139,7 @@ def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
         return int(devices)
     sizes = listed("devices", devices, "a number, or sizes of axes")
     for size in sizes:
-        require_integer("the size of an axis in devices", size, 1)
+        require_integer(f"the size of an axis in {argument('devices')}", size, 1)
     return tuple(map(int, sizes))
 
 
@@ -281,7 +282,10 @@ class _Work:
         found = solver.solve(bound)
         if found is None:
             self._require_free_shares()
-            raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
+            raise HloError(
+                f"no sizes satisfy what {argument('dims')} and {argument('keep')} ask for: products of sizes "
+                "could not stay equal"
+            )
         return found
 
     def _require_free_shares(self) -> None:
@@ -375,7 +379,7 @@ def _require_valid(module: Module) -> None:
     except VerificationError as error:
         raise HloError(
             f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
-            f"keeping the sizes that it names may help (keep, --keep): {error}"
+            f"keeping the sizes that it names may help ({argument('keep')}): {error}"
         ) from error
 
 

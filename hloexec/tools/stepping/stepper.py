@@ -25,7 +25,7 @@ from hloexec.core.arguments import (
 )
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.values import Described, Inputs, Value, flat
-from hloexec.core.wording import suggestion
+from hloexec.core.wording import argument, suggestion
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.exec.observers import UNREPLACEABLE, Event, Observer
@@ -373,7 +373,7 @@ class Stepper(Described):
             return f"%{name} in {computation.name} does not run: nothing needs it"
         if level.instruction.name in order and order.index(name) >= order.index(level.instruction.name):
             return f"%{name} in {computation.name} has not run yet{on}"
-        return f"the value of %{name} is not kept any more{on}; keep more than {self._keep} bytes (keep, --keep)"
+        return f"the value of %{name} is not kept any more{on}; keep more than {self._keep} bytes ({argument('keep')})"
 
     def set(self, name: str, value: object) -> None:
         """Replace the value of the instruction that the run stands still after, for all that use it.

@@ -25,6 +25,7 @@ from hloexec.core.files import free_bytes
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, leaves
+from hloexec.core.wording import argument
 from hloexec.engine.exec.observers import Event
 from hloexec.errors import ResourceError, os_errors_named
 from hloexec.language.literals.npz import encode
@@ -62,7 +63,14 @@ _RECENT = 65536
 _ROOM_CHECK_BYTES = 256 << 20
 """Bytes that may be written before free disk space is checked again."""
 _MOST_REMARKABLE = 1000
-ADVICE = "select fewer instructions (select=PATTERN), or record statistics only (statistics_only=True)"
+
+
+def advice() -> str:
+    """What makes a trace smaller."""
+    fewer, less = argument("select", "PATTERN"), argument("statistics_only", True)
+    return f"select fewer instructions ({fewer}), or record statistics only ({less})"
+
+
 """To whom a trace takes too much room."""
 
 
@@ -158,12 +166,13 @@ class Recorder:
 
     def _require_room(self, size: int) -> None:
         if self._limit is not None and self.value_bytes + self._index_bytes + size > self._limit:
-            advice = ADVICE if self._values is not None else "select fewer instructions (--select)"
-            raise ResourceError(f"the trace exceeds the limit of {self._limit} bytes; {advice}")
+            fewer = f"select fewer instructions ({argument('select', 'PATTERN')})"
+            remedy = advice() if self._values is not None else fewer
+            raise ResourceError(f"the trace exceeds the limit of {self._limit} bytes; {remedy}")
         self._unchecked += size
         if self._unchecked >= _ROOM_CHECK_BYTES:
             if free_bytes(self._folder) < size:
-                raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {ADVICE}")
+                raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {advice()}")
             self._unchecked = 0
 
     @property

@@ -26,7 +26,7 @@ from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode
 from hloexec.tools.summary import run_counts
 from hloexec.tools.tracing.reading import Trace
-from hloexec.tools.tracing.recording import ADVICE, VERSION, Recorder, Remarkable, is_renaming
+from hloexec.tools.tracing.recording import VERSION, Recorder, Remarkable, advice, is_renaming
 from hloexec.tools.tracing.selection import Selection
 
 
@@ -100,7 +100,7 @@ def record(
     # Whatever keeps the module from running is said before there is a folder.
     plan_of(module, is_observed=True, **plan_options(options))
     if not statistics_only:
-        require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", ADVICE)
+        require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", advice())
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     information = {
         "version": VERSION,

@@ -28,6 +28,7 @@ from hloexec.core.arguments import (
     require_seed,
     texts,
 )
+from hloexec.core.wording import argument
 from hloexec.engine.exec.observers import Attached, Observer, Stages
 from hloexec.engine.inputs import DISTRIBUTIONS
 from hloexec.errors import InputError, UnsupportedError
@@ -208,7 +209,7 @@ def _require_comparable(cases: Sequence[Case], settings: Settings) -> None:
         more = f", nor have {len(lacking) - 1} others" if len(lacking) > 1 else ""
         raise InputError(
             f"{lacking[0].name} has nothing to be compared with{more}: no {lacking[0].name}.expected.npz, and it is no "
-            "pair; give against to compare with XLA:CPU ('xla-cpu') or a numerics policy"
+            f"pair; give {argument('against')} to compare with XLA:CPU ('xla-cpu') or a numerics policy"
         )
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-import attrs
 import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.options import file_argument, json_option, strict_option
-from hloexec.cli.problems import as_options
 from hloexec.cli.reports import show_report
 
 if TYPE_CHECKING:
@@ -66,11 +64,6 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
     if strict:
         hloexec.verify(module, strict=True)
     summary = summarize(module)
-    unsupported = [
-        attrs.evolve(entry, reason=entry.reason and as_options(entry.reason)) for entry in summary.unsupported
-    ]
-    remedy = summary.remedy and as_options(summary.remedy)
-    summary = attrs.evolve(summary, unsupported=tuple(unsupported), remedy=remedy)
     parts = summarize_computations(module) if computations else None
 
     def view() -> RenderableType:

@@ -11,7 +11,7 @@ import attrs
 import click
 
 from hloexec.cli.inputs.loading import values_per_device
-from hloexec.cli.problems import as_options, commands_at_hand
+from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.cli.reports import show_report, write_command_page
 
 if TYPE_CHECKING:
@@ -71,5 +71,5 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
 
 def _in_options(module: ModuleDiff) -> ModuleDiff:
     """What keeps stages from running, as options say it."""
-    steps = [attrs.evolve(step, reason=as_options(step.reason, commands_at_hand())) for step in module.steps]
+    steps = [attrs.evolve(step, reason=advice_for(step.reason, commands_at_hand())) for step in module.steps]
     return attrs.evolve(module, steps=tuple(steps))

@@ -13,7 +13,7 @@ import click
 from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option
-from hloexec.cli.problems import as_options, commands_at_hand
+from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import RunOptions, register_custom_calls, run_option, run_options
 
@@ -105,7 +105,7 @@ def record(
         "numerics": golden.numerics,
     }
     found = None if result is None else hloexec.check_golden(golden.folder)
-    disagreement = None if found is None or found.passed else as_options(found.message)
+    disagreement = None if found is None or found.passed else found.message
     recorded["disagreement"] = disagreement
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\n"
@@ -213,7 +213,7 @@ def _checked(path: Path, module: Module | None, result_file: str | None, *, is_u
         found = update_golden(path) if is_updated else hloexec.check_golden(path, module=module, actual=actual)
     except HloError as error:
         found = GoldenCheck(path, Outcome.BROKEN, str(error))
-    return attrs.evolve(found, message=as_options(found.message, commands_at_hand()))
+    return attrs.evolve(found, message=advice_for(found.message, commands_at_hand()))
 
 
 def _stem(file: str, module: Module) -> str:

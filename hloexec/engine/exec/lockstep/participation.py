@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hloexec.core.ir import ReplicaGroups
+from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.transfers import FromDevice, ToDevice
 from hloexec.engine.plan.steps import Exchange, Plan, Step, groups_at
@@ -88,5 +89,6 @@ def _require_ends(step: Step, flow: FromDevice | ToDevice, topology: Topology) -
 def _needs_devices(step: Step) -> str:
     return (
         f"%{step.instruction.name} in computation {step.scope.computation.name} ({step.instruction.opcode}) exchanges "
-        "values with other devices, and a single one has none; run the module on all of its devices (run_devices)"
+        "values with other devices, and a single one has none; run the module on all of its devices "
+        f"({argument('run_devices')})"
     )

@@ -13,7 +13,7 @@ from hloexec.engine.plan.kernels import InstructionKernel, Leaf, SlotTree, float
 from hloexec.engine.plan.lowering.binding import Site, instruction_kernel, library_kernel
 from hloexec.engine.plan.lowering.exchange import boundary
 from hloexec.engine.plan.lowering.flow import called
-from hloexec.engine.plan.program import UNKNOWN_CALL_HINT, call_reason
+from hloexec.engine.plan.program import call_reason, unknown_call_hint
 from hloexec.errors import UnsupportedError, VerificationError
 from hloexec.ops.attributes import has_numbers
 from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
@@ -125,7 +125,8 @@ def _refuse(instruction: Instruction, reason: str | None, *operands: object) -> 
     """Fail where a run has reached a custom call that only a branch of a conditional has."""
     because = f", where {reason}" if reason else ""
     raise UnsupportedError(
-        f'hloexec does not run custom call "{instruction.attributes.custom_call_target}"{because}. {UNKNOWN_CALL_HINT}'
+        f'hloexec does not run custom call "{instruction.attributes.custom_call_target}"{because}. '
+        f"{unknown_call_hint()}"
     )
 
 

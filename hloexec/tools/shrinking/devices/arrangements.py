@@ -11,6 +11,7 @@ import numpy as np
 from hloexec.core.ir import Literal, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.ops.relations import Place
@@ -113,7 +114,9 @@ def _checked(module: Module, wanted: int | tuple[int, ...]) -> Topology:
         raise InputError(f"module {module.name} has {topology}; the number of devices can change of one kind alone")
     count = prod(wanted) if isinstance(wanted, tuple) else wanted
     if count >= topology.count:
-        raise InputError(f"devices is {count}, but module {module.name} has {topology.count}, and can only have fewer")
+        raise InputError(
+            f"{argument('devices')} is {count}, but module {module.name} has {topology.count}, and can only have fewer"
+        )
     return topology
 
 
