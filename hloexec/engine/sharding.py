@@ -52,8 +52,8 @@ T = TypeVar("T")
 def _remedy() -> str:
     sharding, before = argument("sharding", text="its sharding"), argument("before")
     return (
-        f"give {sharding}, or as {before} a module before partitioning whose result has one, such as the last dump before "
-        "spmd-partitioning"
+        f"give {sharding}, or as {before} a module before partitioning whose result has one, such as the last dump "
+        "before spmd-partitioning"
     )
 
 
