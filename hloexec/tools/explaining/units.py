@@ -32,8 +32,8 @@ class Group:
 
 
 def single_units(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[str]:
-    """The instructions that a policy may compute otherwise, in the order in which they run; without those whose policy
-    under another one, which it comes on top of, contradicts it."""
+    """The instructions that a policy may compute otherwise, in the order in which they run, but for those for which
+    `base` has a policy that contradicts it."""
     return [
         f"{computation.name}/{instruction.name}"
         for computation in entered_computations(module)

@@ -15,7 +15,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.threads import in_blocks
 from hloexec.tools.shadowing.computing.elements import first_places, subtracted, taken
-from hloexec.tools.shadowing.computing.pending import ranges_of, together
+from hloexec.tools.shadowing.computing.pending import Pending, ranges_of, together
 from hloexec.tools.shadowing.computing.ranges import BLOCK, row_by_row
 from hloexec.tools.shadowing.kinds import is_finite
 from hloexec.tools.shadowing.store import Shadow, wide
@@ -33,23 +33,23 @@ class LeafError:
     devices: tuple[int, ...]
     element_type: ElementType
     dimensions: tuple[int, ...]
-    relative_error: float
+    relative_error: float = 0.0
     """The root of the sum of squared errors, relative to that of the exact values; but for elements that are lost."""
-    digits: float | None
+    digits: float | None = None
     """Significant decimal digits of the median element, from 0 (the error is at least as large as the exact number) to
     those of the type; of zeros and integers there is nothing to tell: None."""
-    worst_digits: float | None
+    worst_digits: float | None = None
     """Those of the worst element: 0 where the error is at least as large as the number."""
-    worst_index: tuple[int, ...] | None
-    """Where that is."""
-    worst_value: float | None
-    worst_exact: float | None
-    lost: int
+    worst_index: tuple[int, ...] | None = None
+    """The index of the worst element."""
+    worst_value: float | None = None
+    worst_exact: float | None = None
+    lost: int = 0
     """How many elements are infinite or NaN and should not be."""
-    shares: Mapping[int, float]
+    shares: Mapping[int, float] = attrs.field(factory=dict)
     """By the number of a place, its share of the squared error."""
-    lost_shares: Mapping[int, float]
-    unit: float
+    lost_shares: Mapping[int, float] = attrs.field(factory=dict)
+    unit: float = 0.0
     """The largest unit roundoff of the types that the error was made in."""
 
     @property
@@ -85,20 +85,29 @@ def leaf_errors(
 ) -> list[LeafError]:
     """The errors of a result's leaves, each with its index and its shadow; integers and preds have none."""
     measured: dict[int, _Measured] = {}
-    waiting = [
-        number for number, (_, _, shadow) in enumerate(leaves) if shadow is not None and shadow.pending is not None
+    pending = [
+        (number, _PendingLeaf(value, shadow, shadow.pending))
+        for number, (_, value, shadow) in enumerate(leaves)
+        if shadow is not None and shadow.pending is not None
     ]
-    pairs = [(leaves[number][1], leaves[number][2]) for number in waiting]
-    for numbers in together(
-        [shadow.pending for _, shadow in pairs if shadow is not None and shadow.pending is not None]
-    ):
-        for number, found in zip(numbers, _measured_at_once([pairs[number] for number in numbers]), strict=True):
+    for places in together([leaf.pending for _, leaf in pending]):
+        numbers, group = zip(*(pending[place] for place in places), strict=True)
+        for number, found in zip(numbers, _measured_at_once(group), strict=True):
             if found is not None:
-                measured[waiting[number]] = found
+                measured[number] = found
     return [
         _leaf_error(index, devices, value, shadow, measured.get(number))
         for number, (index, value, shadow) in enumerate(leaves)
     ]
+
+
+@frozen(eq=False)
+class _PendingLeaf:
+    """A leaf whose shadow is not computed yet."""
+
+    value: Array
+    shadow: Shadow
+    pending: Pending
 
 
 @frozen
@@ -124,10 +133,9 @@ def _leaf_error(
     index: tuple[int, ...], devices: tuple[int, ...], value: Array, shadow: Shadow | None, measured: _Measured | None
 ) -> LeafError:
     entry = element_type_of(value.dtype)
-    known: Mapping[int, float] = {}
     if shadow is None or not value.size:
         most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
-        return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
+        return LeafError(index, devices, entry, value.shape, digits=most, worst_digits=most)
     if measured is None and shadow.pending is not None:
         shadow.settle()
     found = measured or _measured_of_data(value, shadow)
@@ -154,11 +162,10 @@ def _leaf_error(
     )
 
 
-def _measured_at_once(leaves: Sequence[tuple[Array, Shadow | None]]) -> list[_Measured | None]:
-    """What shadows say that are pending, without keeping them; None where numbers are too large for that."""
-    pendings = [shadow.pending for _, shadow in leaves if shadow is not None and shadow.pending is not None]
-    exact = ranges_of(pendings)
-    flats = [row_by_row(value) for value, _ in leaves]
+def _measured_at_once(leaves: Sequence[_PendingLeaf]) -> list[_Measured | None]:
+    """What pending shadows say, without keeping them; None where numbers are too large for that."""
+    exact = ranges_of([leaf.pending for leaf in leaves])
+    flats = [row_by_row(leaf.value) for leaf in leaves]
     size = flats[0].size
     seen: list[list[tuple[_Measured, Array]]] = [[] for _ in range(-(-size // BLOCK))]
 
@@ -170,15 +177,16 @@ def _measured_at_once(leaves: Sequence[tuple[Array, Shadow | None]]) -> list[_Me
 
     in_blocks(work, size, BLOCK)
     found: list[_Measured | None] = []
-    for number, (pending, (value, shadow)) in enumerate(zip(pendings, leaves, strict=True)):
+    for number, leaf in enumerate(leaves):
         its = _joined([parts[number][0] for parts in seen])
-        if shadow is None or not (its.energy < _HUGE and its.scale < _HUGE):
+        if not (its.energy < _HUGE and its.scale < _HUGE):
             found.append(None)
             continue
         vanished = first_places((place * BLOCK, parts[number][1]) for place, parts in enumerate(seen))
         start = BLOCK * max(range(len(seen)), key=lambda place: seen[place][number][0].energy)
         where = start, min(size, start + BLOCK)
-        shadow.blame = pending.corrected(value, shadow, its.energy, where, vanished) or shadow.blame
+        corrected = leaf.pending.corrected(leaf.value, leaf.shadow, its.energy, where, vanished)
+        leaf.shadow.blame = corrected or leaf.shadow.blame
         found.append(its)
     return found
 
