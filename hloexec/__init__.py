@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hloexec.analysis.numerics.comparing import compare
     from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
     from hloexec.analysis.numerics.error_maps import ErrorMap
-    from hloexec.analysis.numerics.measuring import ElementDifference, Measured
+    from hloexec.analysis.numerics.measuring import ElementDifference, Measured, Places
     from hloexec.analysis.numerics.sampling.spread import Spread
     from hloexec.analysis.numerics.statistics import LeafStatistics
     from hloexec.analysis.numerics.tolerances import Tolerance
@@ -168,6 +168,7 @@ __all__ = [
     "OptimizationWarning",
     "ParseError",
     "PathEntry",
+    "Places",
     "Progress",
     "ProgressObserver",
     "ResourceError",
@@ -259,7 +260,7 @@ _NAMES = {
     "analysis.numerics.comparing": "compare",
     "analysis.numerics.comparison": "Comparison LeafComparison Undecided Verdict",
     "analysis.numerics.error_maps": "ErrorMap",
-    "analysis.numerics.measuring": "ElementDifference Measured",
+    "analysis.numerics.measuring": "ElementDifference Measured Places",
     "analysis.numerics.sampling.spread": "Spread",
     "analysis.numerics.statistics": "LeafStatistics",
     "analysis.numerics.tolerances": "Tolerance",

@@ -1,12 +1,13 @@
-"""The page of JSON: the records that commands print, and their parts, out of the table of keys."""
+"""The page of JSON: the records that commands print, and their parts, out of the classes of results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hloexec.report.json.keys import KEYS
-from hloexec.report.json.records import RECORDS, printed_records
+from hloexec.report.json.deriving import Key, keys_of
+from hloexec.report.json.records import RECORDS
+from hloexec.report.json.schemas import parts_of, printed_keys
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -27,30 +28,36 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def record_tables() -> Iterator[str]:
     """One section per record: those that are printed, then their parts, in the order of their names."""
+    parts: dict[str, type] = {}
     yield "## Records"
-    for name in printed_records():
-        yield _section(name)
+    for name in RECORDS:
+        yield _section(name, f"hloexec.{name}", printed_keys(name))
+        parts |= parts_of(printed_keys(name))
     yield "## Parts of records"
-    for name in sorted(RECORDS.keys() - {*printed_records()}):
-        yield _section(name)
+    for name, cls in sorted(parts.items()):
+        yield _section(name, name, keys_of(cls))
 
 
-def _section(name: str) -> str:
+def _section(anchor: str, title: str, keys: Sequence[Key]) -> str:
     rows = ["| key | | |", "| --- | --- | --- |"]
-    for word in RECORDS[name].split():
-        key = word.removesuffix("?")
-        kind, meaning = KEYS[key]
-        rows.append(f"| `{key}` | {_type_text(kind)}{' or null' if key != word else ''} | {meaning} |")
-    title = f"hloexec.{name}" if name in printed_records() else name
-    return f"### {title} {{ #{name} }}\n\n" + "\n".join(rows)
+    rows += [f"| `{key.name}` | {_type_text(key.schema)} | {key.meaning} |" for key in keys]
+    return f"### {title} {{ #{anchor} }}\n\n" + "\n".join(rows)
 
 
-def _type_text(kind: str) -> str:
-    """A type in words: `[leaf]` is a list of leaf, and the name of a record leads to it."""
-    if kind.startswith("["):
-        return f"list of {_type_text(kind[1:-1])}"
-    if kind.startswith("{"):
-        return f"object of {_type_text(kind[1:-1])}"
-    if "|" in kind:
-        return ", ".join(f"`{word}`" for word in kind.split("|"))
-    return f"[{kind}](#{kind})" if kind in RECORDS else kind
+def _type_text(schema: Mapping[str, Any]) -> str:
+    """A type in words; the name of a record leads to it."""
+    if "anyOf" in schema:
+        kinds = [_type_text(each) for each in schema["anyOf"]]
+        return "number" if kinds == ["number", '`"inf"`, `"-inf"`, `"nan"`'] else " or ".join(kinds)
+    if "enum" in schema:
+        return ", ".join(f'`"{word}"`' for word in schema["enum"])
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name})"
+    if "prefixItems" in schema:
+        return "pair of numbers"
+    if schema["type"] == "array":
+        return f"list of {_type_text(schema['items'])}"
+    if schema["type"] == "object":
+        return f"object of {_type_text(schema['additionalProperties'])}"
+    return {"string": "text", "boolean": "flag"}.get(schema["type"], str(schema["type"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -98,13 +98,13 @@ def named_policy(name: str, option: str = "--numerics", hint: str = "") -> Numer
         raise click.BadParameter(f"{error.message}{hint}", param_hint=f"'{option}'") from error
 
 
-def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:
-    """Print a record of `report.json`, with `warnings`, or with what the running command has warned of."""
-    from hloexec.report.json.schemas import identified
-    from hloexec.report.records import json_text
+def echo_json(name: str, *results: object, warnings: Sequence[str] | None = None) -> None:
+    """Print the record of what was found, with `warnings`, or with what the running command has warned of."""
+    from hloexec.report.json.deriving import json_text
+    from hloexec.report.json.schemas import printed_record
 
     said = click.get_current_context().obj if warnings is None else warnings
-    click.echo(json_text(identified(name, record, said)))
+    click.echo(json_text(printed_record(name, results, said)))
 
 
 def write_text(path: str, text: str) -> None:

@@ -147,15 +147,11 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def echo_error(kind: str, message: str, warnings: Sequence[str]) -> None:
     """Print an error as JSON, with the first place that a line of the message begins with."""
+    from hloexec.report.json.printed import Error, ErrorDetails
+
     place = _PLACE.search(message)
-    details = {
-        "kind": kind,
-        "message": message,
-        "file": place and place["file"],
-        "line": place and int(place["line"]),
-        "column": place and int(place["column"]),
-    }
-    echo_json("error", {"error": details}, warnings)
+    line, column = (int(place[name]) if place else None for name in ("line", "column"))
+    echo_json("error", Error(ErrorDetails(kind, message, place and place["file"], line, column)), warnings=warnings)
 
 
 def kind_of(error: HloError) -> str:

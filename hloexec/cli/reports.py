@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,14 +27,14 @@ _MOST_ROWS = 200
 def show_report(
     name: str,
     as_json: bool,
-    record: Callable[[], Mapping[str, object]],
+    results: Callable[[], Sequence[object]],
     view: Callable[[], RenderableType],
     blamed: Module | None = None,
 ) -> None:
-    """Print what a command has found: the record of this name under --json, and what people look at otherwise, where
-    a text is printed as it is. `blamed` is the module of which it names an instruction, if it does."""
+    """Print what a command has found: the record of this name under --json, of these results, and what people look at
+    otherwise, where a text is printed as it is. `blamed` is the module of which it names an instruction, if it does."""
     if as_json:
-        echo_json(name, record())
+        echo_json(name, *results())
     elif isinstance(shown := view(), str):
         click.echo(shown, nl=False)
     else:

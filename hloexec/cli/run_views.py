@@ -105,38 +105,34 @@ class TerminalView:
 class JsonView:
     """Collects everything, and prints it at the end."""
 
-    def __init__(self) -> None:
-        self._record: dict[str, object] = {}
-
     def begin(self, run: Prepared) -> None:
-        counts = {"instruction_count": run.module.instruction_count, "computation_count": len(run.module.computations)}
-        self._record = {**run.record(), **counts}
+        self._run = run
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
-        from hloexec.report.records import leaf_records
-
-        self._record["inputs"] = leaf_records(rows)
+        self._inputs = rows
 
     def result(self, outcome: Outcome) -> None:
-        from hloexec.report.judging.comparison import comparison_record
-        from hloexec.report.records import leaf_records
-
-        ran, comparison = outcome.ran, outcome.comparison
-        warm = ran.warm_seconds
-        times = zip(("shortest", "median", "longest"), _spread(warm), strict=True) if warm else ()
-        self._record |= {
-            "result": leaf_records(outcome.rows),
-            "against": outcome.against,
-            "comparison": None if comparison is None else comparison_record(comparison),
-            "printed": [{"label": label, "literal": text} for label, text in ran.printed(outcome.printed)],
-            "seconds": ran.seconds,
-            "warm_seconds": {"iteration_count": len(warm), **dict(times)} if warm else None,
-            "peak_bytes": ran.statistics.peak_bytes,
-            "device_peak_bytes": ran.statistics.device_peak_bytes,
-        }
+        self._outcome = outcome
 
     def close(self) -> None:
-        echo_json("run", self._record)
+        from hloexec.report.json.printed import Printed, RunResult, Timing, leaves_of
+
+        module, outcome, ran = self._run.module, self._outcome, self._outcome.ran
+        warm = ran.warm_seconds
+        found = RunResult(
+            module.instruction_count,
+            len(module.computations),
+            leaves_of(self._inputs),
+            leaves_of(outcome.rows),
+            outcome.against,
+            outcome.comparison,
+            tuple(Printed(label, text) for label, text in ran.printed(outcome.printed)),
+            ran.seconds,
+            Timing(len(warm), *_spread(warm)) if warm else None,
+            ran.statistics.peak_bytes,
+            ran.statistics.device_peak_bytes,
+        )
+        echo_json("run", self._run.facts(), found)
 
 
 class PageView:

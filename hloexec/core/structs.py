@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-__all__ = ["define", "frozen"]
+__all__ = ["UNTOLD", "define", "frozen", "told"]
+
+UNTOLD = {"is_told": False}
+"""`metadata` of an attribute that records leave out, since another one says the same in JSON (`report.json`)."""
 
 if TYPE_CHECKING:
     # Type checkers know these by name.
+    from builtins import property as told
+
     from attrs import define, frozen
 else:
+
+    class told(property):  # noqa: N801 - a decorator, as property is
+        """A property that records have beside the attributes of its class (`report.json`)."""
+
     _Class = TypeVar("_Class", bound=type)
 
     def frozen(cls: _Class | None = None, **options: Any) -> _Class | Callable[[_Class], _Class]:

@@ -37,7 +37,7 @@ def extract_command(command: Callable[..., str], path: str, instruction: str, de
 
 def place_lines(found: Finding | Loss) -> list[Text]:
     """An instruction that a verdict names: its HLO, its run, and where it comes from."""
-    lines = [Text(f"  {found.line}"), Text(f"  at {found.name}", style="dim")]
+    lines = [Text(f"  {found.hlo}"), Text(f"  at {found.name}", style="dim")]
     if found.op_name:
         lines.append(Text(f"  op_name {found.op_name}", style="dim"))
     source = enumerate(found.source[:4])

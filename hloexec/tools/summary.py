@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, flat_shapes
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.engine.devices.topology import device_counts
 from hloexec.engine.plan.program import Requirement, remedy_for, unsupported
 from hloexec.language.verifier import Note, verify
@@ -34,9 +34,13 @@ class ContractionSummary:
 
     kind: str
     instructions: int
+    """How many instructions there are."""
     runs: int
+    """How often they run, as far as loops state it."""
     flops: int
+    """Operations in all their runs."""
     byte_count: int
+    """What they read and write."""
 
 
 @frozen
@@ -50,37 +54,58 @@ class Summary:
 
     name: str
     filename: str
+    """The file that it was read from."""
     computations: int
+    """How many computations there are."""
     instructions: int
+    """How many instructions there are."""
     replica_count: int
+    """How many replicas there are."""
     num_partitions: int
+    """How many partitions there are."""
     is_scheduled: bool
+    """Whether the order of instructions is that of execution."""
     entry_name: str
+    """The name of the entry computation."""
     parameters: tuple[ParameterSummary, ...]
+    """The parameters of the entry computation."""
     result_shape: Shape
+    """The shape of the result, as HLO text."""
     opcodes: dict[str, int]
+    """How many instructions have each opcode."""
     custom_calls: dict[str, int]
+    """How many instructions call each target."""
     element_types: dict[str, int]
+    """How many instructions give each element type."""
     contractions: tuple[ContractionSummary, ...]
+    """What contractions cost, by their kinds."""
     loops: int
+    """How many loops there are."""
     loops_without_trip_count: int
+    """How many loops do not state how often they run."""
     constants: int
+    """How many constants there are."""
     elided_constants: int
+    """How many constants the text leaves out."""
     unsupported: tuple[Requirement, ...]
+    """What the module needs and hloexec does not have."""
     notes: tuple[Note, ...]
     remedy: str | None = None
     """What can be done about custom calls that are not supported, if there are some."""
 
-    @property
+    @told
     def devices(self) -> int:
+        """How many devices the module runs on."""
         return self.replica_count * self.num_partitions
 
-    @property
+    @told
     def parameter_bytes(self) -> int:
+        """The size of all parameters."""
         return sum(parameter.byte_size for parameter in self.parameters)
 
-    @property
+    @told
     def flops(self) -> int:
+        """Operations of contractions on one device, in all their runs."""
         return sum(entry.flops for entry in self.contractions)
 
 
@@ -94,14 +119,29 @@ class ComputationSummary:
 
     name: str
     calling_computation: str | None
-    """None for the entry, and for what the entry does not reach."""
+    """The computation that calls it first; None for the entry, and for what the entry does not reach."""
     calling_instruction: str | None
+    """The instruction that calls it first."""
     calling_opcode: str | None
+    """The opcode of that instruction."""
     instructions: int
+    """How many instructions there are."""
     runs: int
+    """How often it runs, as far as loops state it."""
     flops: int
+    """Operations of contractions on one device, in all their runs."""
     parameter_bytes: int
+    """The size of all parameters."""
     result_shape: Shape
+    """The shape of the result, as HLO text."""
+
+
+def parameters_of(module: Module) -> tuple[ParameterSummary, ...]:
+    """The parameters of the entry computation."""
+    return tuple(
+        ParameterSummary(number, each.name, each.shape, each.shape.byte_size)
+        for number, each in enumerate(module.entry.parameters)
+    )
 
 
 def summarize(module: Module) -> Summary:
@@ -121,10 +161,7 @@ def summarize(module: Module) -> Summary:
         num_partitions=num_partitions,
         is_scheduled=module.is_scheduled,
         entry_name=module.entry_name,
-        parameters=tuple(
-            ParameterSummary(number, parameter.name, parameter.shape, parameter.shape.byte_size)
-            for number, parameter in enumerate(module.entry.parameters)
-        ),
+        parameters=parameters_of(module),
         result_shape=module.entry.result_shape,
         opcodes=_histogram(Counter(instruction.opcode for instruction in instructions)),
         custom_calls=_histogram(Counter(_targets(instructions))),

@@ -161,12 +161,12 @@ def test_ops_lists_the_registry(flag: list[str], capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert ("dynamic-slice" in out) == (flag != ["--unsupported"])
     if flag == ["--json"]:
-        assert any(entry["opcode"] == "add" and entry["is_supported"] for entry in read_record(out)["opcodes"])
+        assert any(entry["name"] == "add" and entry["is_supported"] for entry in read_record(out)["opcodes"])
 
 
 def test_ops_shows_the_element_types_that_an_opcode_takes(capsys: pytest.CaptureFixture[str]) -> None:
     opcodes = as_json(capsys, "ops", "--types")["opcodes"]
-    records = {record["opcode"]: record["element_types"] for record in opcodes}
+    records = {record["name"]: record["element_types"] for record in opcodes}
     assert "f32" in records["exponential"] and "s32" not in records["exponential"]
     assert records["xor"] == [name for name in records["add"] if name[0] in "psu"] and records["tuple"] is None
     assert main(["ops", "--types"]) == 0
@@ -178,7 +178,7 @@ def test_info_counts_what_a_module_is_made_of(tmp_path: Path, capsys: pytest.Cap
     text = op("f32[4,6] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,5]", y="f32[5,6]")
     path = write(tmp_path, text)
     record = as_json(capsys, "info", path)
-    assert record["opcode_counts"] == {"parameter": 2, "dot": 1} and record["flops"] == 2 * 4 * 5 * 6
+    assert record["opcodes"] == {"parameter": 2, "dot": 1} and record["flops"] == 2 * 4 * 5 * 6
     assert main(["info", path]) == 0
     assert "dot" in capsys.readouterr().out
 

@@ -67,7 +67,7 @@ def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert (record["verdict"], record["agrees"]) == ("different", False)
     first, second = record["leaves"]
     measured = first["measured"]
-    assert (first["label"], measured["mismatch_count"], measured["max_absolute_error"]) == ("0", 1, 1)
+    assert (first["label"], measured["mismatches"], measured["max_absolute_error"]) == ("0", 1, 1)
     assert measured["worst"][0]["index"] == [1, 2] and measured["ulp_percentiles"]["100"] == 2**21
     assert second["verdict"] == "equal"
 

@@ -82,7 +82,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["golden", "check", "m.golden", "--json"]) == 1
     (record,) = read_record(capsys.readouterr().out)["checks"]
     assert (record["outcome"], record["golden"]["numerics"]) == ("failed", "reference")
-    assert record["comparison"]["leaves"][0]["measured"]["mismatch_count"] == 12
+    assert record["comparison"]["leaves"][0]["measured"]["mismatches"] == 12
 
 
 def test_results_of_other_backends(capsys: pytest.CaptureFixture[str]) -> None:

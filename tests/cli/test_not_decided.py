@@ -75,13 +75,13 @@ def test_compare(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     record = as_json(capsys, f"compare zeros.npz right.npz --module m.hlo{options}", 3)
     assert record["verdict"] == "not decided" and not record["agrees"]
     first, second = record["leaves"]
-    assert first["undecided_elements"] == {
+    assert first["undecided"] == {
         "element_count": 4,
-        "first_indices": [[0], [1], [2], [3]],
-        "left_open_by": ["main/c"],
-        "reason": first["undecided_elements"]["reason"],
+        "first": [[0], [1], [2], [3]],
+        "instructions": ["main/c"],
+        "reason": first["undecided"]["reason"],
     }
-    assert second["undecided_elements"] is None and second["verdict"] == "equal"
+    assert second["undecided"] is None and second["verdict"] == "equal"
     record = as_json(capsys, f"compare zeros.npz wrong.npz --module m.hlo{options}", 1)
     assert [leaf["verdict"] for leaf in record["leaves"]] == ["not decided", "different"]
 
@@ -113,16 +113,14 @@ def test_triage(capsys: pytest.CaptureFixture[str]) -> None:
         Path(f"night/{name}.expected.npz").write_bytes(Path(f"{text}.npz").read_bytes())
     with triaging_here():
         record = as_json(capsys, "triage night --jobs 1", 3)
-        assert [each["triage_outcome"] for each in record["triaged_modules"]] == ["not decided", "agree"]
+        assert [each["outcome"] for each in record["modules"]] == ["not decided", "agree"]
         Path("night/b.expected.npz").write_bytes(Path("wrong.npz").read_bytes())
         assert main("triage night --jobs 1".split()) == 1
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     record = as_json(capsys, "explain m.hlo --inputs in.npz --expected right.npz", 3)
-    assert record["explained_verdict"] == "not decided" and record["left_open"][0].startswith(
-        "0: no element is decided"
-    )
+    assert record["verdict"] == "not decided" and record["left_open"][0].startswith("0: no element is decided")
     assert main("explain m.hlo --inputs in.npz --expected right.npz".split()) == 3
     assert capsys.readouterr().out.startswith("not decided: what rounding does not explain is left open\n")
     assert main("explain m.hlo --inputs in.npz --expected wrong.npz".split()) == 1

@@ -74,7 +74,7 @@ def test_a_snapshots_result_is_compared(tmp_path: Path, capsys: pytest.CaptureFi
     other = _snapshot(tmp_path, X, Y, result=[11, 22.5, 33])
     (leaf,) = _json(capsys, "run", other, code=1)["comparison"]["leaves"]
     measured = leaf["measured"]
-    assert (measured["mismatch_count"], leaf["element_count"], measured["max_absolute_error"]) == (1, 3, 0.5)
+    assert (measured["mismatches"], leaf["count"], measured["max_absolute_error"]) == (1, 3, 0.5)
     assert main(["run", other]) == 1
     assert "value: 1 of 3 elements beyond tolerance, the worst at [1]: 22.0, expected 22.5" in capsys.readouterr().out
 

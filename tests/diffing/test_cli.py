@@ -124,10 +124,10 @@ def test_json_holds_the_findings_and_what_matches(files: dict[str, str], capsys:
     record = read_record(capsys.readouterr().out)
     assert record["verdict"] == "differ"
     (finding,) = record["findings"]
-    assert finding["blamed"]["hlo"].startswith("%difference = f32[4,6] subtract(%y, %x)")
-    assert finding["instead_of"]["hlo"].startswith("%difference = f32[4,6] subtract(%x, %y)")
+    assert finding["after_text"]["hlo"].startswith("%difference = f32[4,6] subtract(%y, %x)")
+    assert finding["before_text"]["hlo"].startswith("%difference = f32[4,6] subtract(%x, %y)")
     assert finding["is_certain"]
-    assert [leaf["measured"]["mismatch_count"] for leaf in record["comparison"]["leaves"]] == [24, 24]
+    assert [leaf["measured"]["mismatches"] for leaf in record["outputs"]["leaves"]] == [24, 24]
 
 
 @pytest.mark.parametrize(

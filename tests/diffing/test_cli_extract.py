@@ -74,9 +74,9 @@ def test_json_says_what_was_extracted(files: dict[str, str], capsys: pytest.Capt
     assert main(["diff", files["right"], files["wrong"], "--extract", part, "--json"]) == 1
     extraction = read_record(capsys.readouterr().out)["extraction"]
     assert extraction["folder"] == part
-    assert (extraction["before_path"], extraction["after_path"]) == ("difference", "difference")
-    assert (extraction["instruction_count_before"], extraction["instruction_count_after"]) == (1, 1)
-    assert (extraction["extracted_verdict"], extraction["notes"], extraction["device_count"]) == ("differ", [], 1)
+    assert (extraction["pair"]["before_path"], extraction["pair"]["after_path"]) == ("difference", "difference")
+    assert (extraction["instructions_before"], extraction["instructions_after"]) == (1, 1)
+    assert (extraction["verdict"], extraction["pair"]["notes"], extraction["device_count"]) == ("differ", [], 1)
     assert main(["diff", files["right"], files["wrong"], "--json"]) == 1
     assert read_record(capsys.readouterr().out)["extraction"] is None
 
@@ -94,14 +94,14 @@ def test_a_region_is_shown_as_a_graph(files: dict[str, str], capsys: pytest.Capt
     ]
     assert main(["diff", files["right"], files["number"], "--json"]) == 1
     (finding,) = read_record(capsys.readouterr().out)["findings"]
-    assert [(step["instruction"], step["region_role"]) for step in finding["graph"]] == [
+    assert [(step["run"]["instruction"], step["role"]) for step in finding["graph"]] == [
         ("difference", "input"),
         ("two", "step"),
         ("twos", "step"),
         ("product", "output"),
     ]
-    assert finding["graph"][-1]["operand_paths"] == ["difference", "twos"]
-    assert finding["graph"][0]["equal_to"]["path"] == "difference"
+    assert [each["path"] for each in finding["graph"][-1]["operands"]] == ["difference", "twos"]
+    assert finding["graph"][0]["before"]["path"] == "difference"
 
 
 def test_operands_are_named_where_the_text_of_a_step_names_parameters(

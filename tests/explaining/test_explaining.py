@@ -192,9 +192,9 @@ def test_the_record_of_the_command_says_what_its_tables_do(
     assert capsys.readouterr().out.startswith("bf16x3 explains it: ")
     assert main(["explain", file, "--expected", "other.npz", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert (record["schema"], record["explained_verdict"]) == ("hloexec.explain", "explained")
+    assert (record["schema"], record["verdict"]) == ("hloexec.explain", "explained")
     assert record["best"]["policy"] == "bf16x3"
-    assert record["best"]["bits_explained"] == "inf"
+    assert record["best"]["bits"] == "inf"
 
 
 def test_nan_is_proposed_only_where_results_have_nan_or_infinities(

@@ -112,8 +112,8 @@ def test_the_command_names_what_rounding_hides(
     assert said.startswith("bf16 explains it: ")
     assert "the values cannot tell whether fast-functions holds for %exp" in said
     assert main([*command, "--json"]) == 0
-    untold = json.loads(capsys.readouterr().out)["untold_instructions"]
-    assert {"name": "e/exp", "policy": "fast-functions"} in untold
+    untold = json.loads(capsys.readouterr().out)["untold"]
+    assert {"instruction": "e/exp", "policy": "fast-functions"} in untold
 
 
 @pytest.mark.parametrize("policy", ["reference", "tf32"])

@@ -127,8 +127,8 @@ def test_the_command_names_what_cannot_be_told(
     assert said.startswith("tf32 for %d1 explains it: ")
     assert "the values cannot tell whether tf32 holds for %d2" in said
     assert main([*command, "--json"]) == 0
-    untold = json.loads(capsys.readouterr().out)["untold_instructions"]
-    assert [each for each in untold if each["policy"] not in _EMULATIONS] == [{"name": "e/d2", "policy": "tf32"}]
+    untold = json.loads(capsys.readouterr().out)["untold"]
+    assert [each for each in untold if each["policy"] not in _EMULATIONS] == [{"instruction": "e/d2", "policy": "tf32"}]
 
 
 def test_a_search_that_runs_out_of_runs_says_so(module: hloexec.Module) -> None:

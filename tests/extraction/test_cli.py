@@ -45,7 +45,7 @@ def test_json_holds_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extract", "loop.hlo", "--instruction", "loop[1]:body/doubled", "-o", "s", "--json"]) == 0
     record = read_record(capsys.readouterr().out)
     assert record["has_same_bits"] and record["iteration"] == 1 and record["instruction_count"] == 1
-    assert record["parameters"] == [{"number": 0, "name": "x", "shape": "f32[4]", "bytes": 16}]
+    assert record["parameters"] == [{"number": 0, "name": "x", "shape": "f32[4]", "byte_size": 16}]
 
 
 def test_slices_of_several_devices_have_inputs_for_each(capsys: pytest.CaptureFixture[str]) -> None:

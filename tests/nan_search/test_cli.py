@@ -49,7 +49,7 @@ def test_json_holds_the_same(training: list[str], capsys: pytest.CaptureFixture[
     finding = record["finding"]
     assert record["found"] and finding["kind"] == "overflow" and finding["iteration"] == 7
     assert finding["source"][0].endswith(f"programs.py:{OVERFLOWING_LINE} in loss")
-    assert finding["elements"][0]["element"] == "inf" and finding["elements"][0]["index"] == [3]
+    assert finding["elements"][0]["value"] == "inf" and finding["elements"][0]["index"] == [3]
     assert [link["maximum"] for link in finding["chain"]] == pytest.approx([1e25, 4e25], rel=1e-6)
 
 

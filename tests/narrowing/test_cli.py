@@ -76,9 +76,10 @@ def test_record_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("precision step.hlo --tolerance 0.1 --steps 3 --seeds 2 --held-back 2 --json".split()) == 0
     record = read_record(capsys.readouterr().out)
     assert record["schema"] == "hloexec.precision"
-    assert record["carried"] == [{"label": "1", "parameter_label": "0"}, {"label": "2", "parameter_label": "1"}]
-    assert (record["step_count"], record["input_count"], record["held_back_count"]) == (3, 2, 2)
-    assert {each["instruction"] for each in record["narrowing_verdicts"]} >= {"guess", "gradient"}
+    pairs = [("1", "0"), ("2", "1")]
+    assert record["carried"]["pairs"] == [{"output": output, "parameter": parameter} for output, parameter in pairs]
+    assert (record["steps"], record["input_count"], record["held_back_count"]) == (3, 2, 2)
+    assert {each["instruction"] for each in record["instructions"]} >= {"guess", "gradient"}
 
 
 def test_script_that_takes_a_seed_gives_inputs_for_each(capsys: pytest.CaptureFixture[str]) -> None:

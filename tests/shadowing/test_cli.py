@@ -53,10 +53,11 @@ def test_json_says_the_same(variance: list[str], capsys: pytest.CaptureFixture[s
     assert main(["shadow", *variance, "--samples", "4", "--json"]) == 0
     record = read_record(capsys.readouterr().out)
     (output,), first = record["outputs"], record["losses"][0]
-    assert (first["kind"], first["path"], first["source"]) == ("cancellation", "variance", ["spread.py:7"])
-    assert record["is_more_than_rounding"] and record["sample_count"] == 4
+    assert (first["kind"], first["name"], first["source"]) == ("cancellation", "variance", ["spread.py:7"])
+    assert record["is_more_than_rounding"] and record["samples"] == 4
     assert output["digits"] < 4 < 7
-    assert output["sampled"]["low_digits"] <= output["sampled"]["digits"] <= output["sampled"]["high_digits"]
+    (sampled,) = record["digits"]
+    assert sampled["index"] == output["index"] and sampled["low"] <= sampled["digits"] <= sampled["high"]
 
 
 def test_samples_add_an_interval(variance: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_a_report_alone_writes_nothing(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_record_holds_all(capsys: pytest.CaptureFixture[str]) -> None:
     record = read_record(run(capsys, "shrink module.hlo --max-bytes 1M --json"))
     assert record["argument_bytes"] < 1 << 20 < record["argument_bytes_before"]
-    assert {change["size"] for change in record["size_changes"]} >= {4096}
+    assert {change["before"] for change in record["changes"]} >= {4096}
 
 
 def test_what_is_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +86,9 @@ def test_fewer_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 size changed, for 4 devices of 16, written to small.hlo" in report
     assert hloexec.load("small.hlo").entry.result_shape.dimensions == (16, 3)
     record = read_record(run(capsys, "shrink module.hlo --devices 4 --json"))
-    assert (record["device_count"], record["device_count_before"]) == (4, 16)
-    assert record["device_axes"] == [{"size": 16, "new_size": 4, "stride": 1}]
-    assert read_record(run(capsys, "shrink module.hlo --json"))["device_axes"] == []
+    assert (record["devices"], record["devices_before"]) == (4, 16)
+    assert record["axes"] == [{"before": 16, "after": 4, "stride": 1}]
+    assert read_record(run(capsys, "shrink module.hlo --json"))["axes"] == []
 
 
 @pytest.mark.parametrize(

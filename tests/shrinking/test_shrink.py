@@ -212,8 +212,6 @@ def test_what_is_missing_without_scipy_is_said(monkeypatch: pytest.MonkeyPatch) 
 def test_a_search_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import scipy.optimize
 
-    from hloexec.report.reducing.shrinkages import shrinkage_record
-
     solve = scipy.optimize.milp
 
     def cut_off(*arguments: object, **options: object) -> object:
@@ -221,9 +219,9 @@ def test_a_search_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch
         found.status = 1  # that of a limit which was reached
         return found
 
-    assert shrinkage_record(shrink(PERCEPTRON, max_bytes=1_000_000), None)["is_proven"]
+    assert shrink(PERCEPTRON, max_bytes=1_000_000).is_proven
     monkeypatch.setattr(scipy.optimize, "milp", cut_off)
-    assert not shrinkage_record(shrink(PERCEPTRON, max_bytes=1_000_000), None)["is_proven"]
+    assert not shrink(PERCEPTRON, max_bytes=1_000_000).is_proven
 
 
 def test_shrinking_twice_gives_the_same_module() -> None:

@@ -167,10 +167,10 @@ def test_devices_are_shown_by_number(capsys: pytest.CaptureFixture[str]) -> None
 def test_json_has_the_stops_and_what_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["step", "loop.hlo", *INPUT, "-x", "break last", "-x", "run", "-x", "print", "--json"]) == 0
     record = read_record(capsys.readouterr().out)
-    assert record["run_state"] == "left"
+    assert not record["has_ended"] and not record["has_failed"]
     (stop,) = record["stops"]
-    assert (stop["reason"], stop["instruction"], stop["iteration"]) == ("breakpoint 1", "last", None)
-    assert stop["stop_values"][0]["shape"] == "f32[2]" and "(hlo) print" in record["printed_lines"]
+    assert (stop["reason"], stop["name"], stop["iteration"]) == ("breakpoint 1", "last", None)
+    assert stop["leaves"][0]["shape"] == "f32[2]" and "(hlo) print" in record["printed_lines"]
 
 
 def test_a_run_that_fails_exits_with_1_and_takes_commands_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +181,7 @@ def test_a_run_that_fails_exits_with_1_and_takes_commands_where_it_failed(capsys
     assert ">#0 %w in main" in out and "%v0 = f32[2] [0.5 , 0.25]" in out
     assert any(line.startswith("the run has failed: %w in computation main") for line in out)
     assert main([*words, "--json"]) == 1
-    assert read_record(capsys.readouterr().out)["run_state"] == "failed"
+    assert read_record(capsys.readouterr().out)["has_failed"]
     assert main([*words, "-x", "step 9999999", "-x", "restart", "-x", "step"]) == 0
     assert main(["step", "loop.hlo", *INPUT, "--post-mortem", "-x", "brake"]) == 0
     assert "the run has ended" in capsys.readouterr().out

@@ -51,8 +51,8 @@ def test_the_command_that_is_suggested_works(
 def test_json_holds_the_same(loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", loop, "-o", str(tmp_path / "t"), "--select", "doubled", "--stats-only", "--json"]) == 0
     record = read_record(capsys.readouterr().out)
-    assert record["event_count"] == 5 and record["instruction_count"] == 1 and record["statistics_only"]
-    assert record["remarkable"][0]["path"] == "loop[4]:body/doubled"
+    assert record["events"] == 5 and record["instructions"] == 1 and record["statistics_only"]
+    assert record["remarkable"][0]["name"] == "loop[4]:body/doubled"
 
 
 def test_values_that_are_not_finite_come_first_and_lead_to_nan(

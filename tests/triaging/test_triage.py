@@ -115,23 +115,23 @@ def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, capsys: pytest.Captu
     words = ["triage", str(tmp_path / "modules"), "-o", str(tmp_path / "found"), "--json"]
     assert main(words) == 1
     record = read_record(capsys.readouterr().out)
-    (group,), (module,) = record["cause_groups"], record["triaged_modules"]
-    assert module["blamed_instruction"]["instruction"] == "difference"
-    assert module["blamed_instruction"]["right_hlo"] == "%difference = f32[16,24] subtract(%turned, %x)"
-    assert (group["blamed_opcode"], group["blamed_element_types"], group["cause_policy"]) == ("subtract", ["f32"], None)
+    (group,), (module,) = record["groups"], record["modules"]
+    assert module["blamed"]["instruction"] == "difference"
+    assert module["blamed"]["instead_of"] == "%difference = f32[16,24] subtract(%turned, %x)"
+    assert (group["opcode"], group["element_types"], group["policy"]) == ("subtract", ["f32"], None)
     small = group["minified"]
     assert small["instruction_count"] == 1 and small["is_confirmed"]
-    assert (Path(small["minified_folder"]) / "module.hlo").read_text() == small["hlo_text"]
+    assert (Path(small["folder"]) / "module.hlo").read_text() == small["hlo_text"]
     assert sorted(path.name for path in (tmp_path / "found").iterdir()) == ["minified", "modules", "triage.json"]
 
     assert main(words) == 1
     again = read_record(capsys.readouterr().out)
-    assert again["triaged_modules"] == [module | {"is_reused": True}]
-    assert again["cause_groups"] == record["cause_groups"]
+    assert again["modules"] == [module | {"is_reused": True}]
+    assert again["groups"] == record["groups"]
     # Another module of the same name is another one.
     _pair(tmp_path / "modules", "deep", BEFORE, BEFORE)
     assert main(words) == 0
-    assert read_record(capsys.readouterr().out)["outcome_counts"] == {"agree": 1}
+    assert read_record(capsys.readouterr().out)["counts"] == {"agree": 1}
 
 
 @pytest.mark.slow
@@ -288,10 +288,10 @@ def test_what_differs_on_large_numbers_only_is_found_on_those(
     words = ["triage", str(tmp_path / "modules"), "--no-minify", "--json"]
     assert main(words) == 0
     record = read_record(capsys.readouterr().out)
-    assert record["distribution"] == "normal" and "differ" not in record["outcome_counts"]
+    assert record["distribution"] == "normal" and "differ" not in record["counts"]
     assert main([*words, "--distribution", "large"]) == 1
     record = read_record(capsys.readouterr().out)
-    assert (record["distribution"], record["outcome_counts"]) == ("large", {"differ": 2})
+    assert (record["distribution"], record["counts"]) == ("large", {"differ": 2})
     found = hloexec.triage(tmp_path / "modules", distribution="large", select=["a"], minify=False)
     assert [module.difference for module in found.modules] == ["NaN or infinities"]
     with pytest.raises(hloexec.InputError, match="distribution must be one of normal"):

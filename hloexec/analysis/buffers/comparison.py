@@ -15,11 +15,13 @@ from functools import cached_property
 from itertools import accumulate, compress, pairwise, zip_longest
 from typing import TypeAlias
 
+import attrs
+
 from hloexec.analysis.buffers.usage import LiveValue, MemoryUsage, Peak
 from hloexec.core.arguments import wrong
 from hloexec.core.ir import Shape, TupleShape
-from hloexec.core.ir.buffer_assignment import Allocation, BufferAssignment
-from hloexec.core.structs import frozen
+from hloexec.core.ir.buffer_assignment import Allocation, BufferAssignment, LiveRange
+from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described
 from hloexec.errors import InputError
 from hloexec.language.text.dumps.lines import index_text
@@ -34,9 +36,13 @@ class Difference:
     """One thing that XLA says and the module does not, or the other way round; None where one says nothing."""
 
     what: str
+    """What differs."""
     label: str
+    """Of which value."""
     xla: str | None
+    """What XLA says."""
     ours: str | None
+    """What hloexec says."""
 
 
 @frozen
@@ -47,7 +53,9 @@ class AllocationUse:
     """
 
     allocation: Allocation
+    """What XLA sets aside."""
     most: Peak
+    """The most that is in use at once."""
 
 
 @frozen(slots=False, repr=False)
@@ -61,15 +69,22 @@ class MemoryComparison(Described):
     than their shape needs.
     """
 
-    usage: MemoryUsage
-    assignment: BufferAssignment
+    usage: MemoryUsage = attrs.field(metadata=UNTOLD)
+    assignment: BufferAssignment = attrs.field(metadata=UNTOLD)
     schedule_differs_at: int | None
+    """The first position where the schedules differ."""
     range_count: int
+    """How many live ranges XLA gives."""
     range_agreements: int
+    """How many of them are equal to ours; of those whose end is not known, the starts."""
     size_count: int
+    """How many sizes were compared."""
     differences: tuple[Difference, ...]
+    """What differs."""
     padded: tuple[Difference, ...]
+    """Values for which XLA sets aside more than their shape takes."""
     allocations: tuple[AllocationUse, ...]
+    """XLA's allocations."""
     occupied: Peak
     """How many bytes of all allocations hold something alive at once; where a result takes the place of an operand that
     dies with it, its bytes count once."""
@@ -78,7 +93,7 @@ class MemoryComparison(Described):
         verdict = "agrees" if self.agrees else f"{len(self.differences)} differences"
         return f"{self.usage.module_name}: {verdict}, {self.range_agreements} of {self.range_count} live ranges alike"
 
-    @property
+    @told
     def agrees(self) -> bool:
         """Whether nothing differs but padding."""
         return self.schedule_differs_at is None and not self.differences
@@ -88,7 +103,27 @@ class MemoryComparison(Described):
         """How many differences there are of each kind."""
         return Counter(difference.what for difference in self.differences)
 
-    @cached_property
+    @told
+    def allocated_bytes(self) -> int | None:
+        """What XLA allocates."""
+        return self.assignment.allocated_bytes
+
+    @told
+    def allocated_bytes_by_color(self) -> dict[int, int]:
+        """What XLA allocates in each memory space."""
+        return self.assignment.bytes_by_color
+
+    @told
+    def peak_time(self) -> int | None:
+        """Where XLA has its peak."""
+        return None if self.assignment.live_ranges is None else self.assignment.live_ranges.peak_time
+
+    @told
+    def listed_ranges(self) -> tuple[LiveRange, ...]:
+        """When values live, as XLA says."""
+        return () if self.assignment.live_ranges is None else tuple(self.assignment.live_ranges.ranges)
+
+    @told
     def listed_peak_bytes(self) -> int | None:
         """The sum of what XLA lists as alive at its peak."""
         live = self.assignment.live_ranges

@@ -22,6 +22,7 @@ class RunEstimate:
     """The most bytes that a run allocates beyond its inputs, on one device, and the instruction where it does."""
 
     bytes: int
+    """How many bytes."""
     instruction: str | None
 
 

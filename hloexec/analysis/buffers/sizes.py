@@ -23,7 +23,9 @@ class Target:
 
     name: str
     pointer_bytes: int
+    """The size of a pointer."""
     table_alignment: int
+    """What the sizes of tables of pointers are multiples of."""
 
 
 PLAIN = Target("cpu or gpu", 8, 1)

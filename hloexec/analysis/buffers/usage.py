@@ -16,7 +16,7 @@ from hloexec.analysis.buffers.live_ranges import lifetimes
 from hloexec.analysis.buffers.sizes import Target, byte_size, memory_space, target_of
 from hloexec.core.arguments import require_module
 from hloexec.core.ir import Module, Shape
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.language.text.dumps.lines import index_text
 from hloexec.language.verifier import verify
@@ -36,12 +36,19 @@ class LiveValue:
     index: tuple[int, ...]
     shape: Shape
     instruction_shape: Shape
+    """The shape of the whole result of the instruction, as HLO text."""
     byte_size: int
+    """How many bytes it takes as the target lays it out; of a tuple, its table of pointers."""
     color: int
+    """The memory space."""
     start: int
+    """The first position in the schedule at which it is needed."""
     end: int
+    """The last one."""
     buffer: int
+    """Values of the same buffer share memory."""
     is_phi: bool
+    """Whether it stands for one of several values where control flow joins."""
 
     @property
     def key(self) -> tuple[str, tuple[int, ...]]:
@@ -60,7 +67,9 @@ class Peak:
     """The most bytes at once, and the first position in the schedule where that is so."""
 
     bytes: int
+    """How many bytes."""
     time: int
+    """The position in the schedule."""
 
 
 @frozen(slots=False, repr=False)
@@ -68,27 +77,46 @@ class MemoryUsage(Described):
     """The result of `memory_usage`. Bytes are those of one device."""
 
     module_name: str
+    """The module's name."""
     is_scheduled: bool
+    """Whether the order of instructions is that of execution."""
     target: Target
+    """What the module is compiled for."""
     sequence: tuple[tuple[str, str], ...]
     """The instructions in order, as names of computation and instruction; computations that control flow calls stand
     before the instruction that calls them."""
     values: tuple[LiveValue, ...]
+    """All values, with when they live."""
     parameter_bytes: int
+    """The size of all parameters."""
     output_bytes: int
+    """The size of the outputs."""
 
     def __str__(self) -> str:
         peak = self.peak
         return f"{self.module_name}: at most {peak.bytes} bytes alive at once, at %{self.instruction_at(peak.time)}"
 
-    @cached_property
+    @told
     def peak(self) -> Peak:
         """Where most is alive, all memory spaces together."""
-        return highest(self.values, len(self.sequence))
+        return self._peak
+
+    @told
+    def peak_instruction(self) -> str | None:
+        """The instruction at which that is."""
+        return self.instruction_at(self.peak.time) if self.peak.bytes else None
 
     @cached_property
+    def _peak(self) -> Peak:
+        return highest(self.values, len(self.sequence))
+
+    @told
     def peak_by_color(self) -> dict[int, Peak]:
         """Where most is alive in each memory space."""
+        return self._peak_by_color
+
+    @cached_property
+    def _peak_by_color(self) -> dict[int, Peak]:
         by_color: dict[int, list[LiveValue]] = {}
         for value in sorted(self.values, key=lambda value: value.color):
             by_color.setdefault(value.color, []).append(value)

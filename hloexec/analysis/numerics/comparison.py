@@ -5,11 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from functools import cached_property
+from typing import Any
+
+import attrs
 
 from hloexec.analysis.numerics.error_maps import ErrorMap
 from hloexec.analysis.numerics.measuring import ElementDifference, Measured
 from hloexec.analysis.numerics.tolerances import CHECK_ERRORS, Tolerance
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.core.wording import listing
 
@@ -48,6 +51,7 @@ class Undecided:
 
     element_count: int
     first: tuple[tuple[int, ...], ...]
+    """The indices of the first of these."""
     instructions: tuple[str, ...]
     """What leaves them open, as COMPUTATION/INSTRUCTION."""
     reason: str
@@ -63,18 +67,7 @@ class Undecided:
 
 @frozen(eq=False)
 class LeafComparison:
-    """A comparison of one leaf of two values.
-
-    `unequal` counts elements whose bits differ (all NaNs count as equal), `mismatches` those beyond the tolerance.
-    Absolute and relative errors are over the elements that are finite on both sides, relative errors over those whose
-    expected value is not zero; None if there are none. `ulp_percentiles` are of the distances in `ulp_type`, the
-    narrower of both types (see `numerics.ulps`; the 100th is the maximum, the others are exact up to 64 and
-    within 3 % beyond). `cosine` is of the angle between both sides as vectors, over their finite elements. `nans` and
-    `infinities` count positions: on both sides, only in the actual, only in the expected value; `unlike_zeros` counts
-    zeros of opposite signs. `mean_severity` is the mean of the errors in units of the tolerance, and
-    `infinite_mismatches` counts mismatches that have no finite error. `first` are the first mismatches in logical
-    order, `worst` the largest errors in units of the tolerance.
-    """
+    """A comparison of one leaf of two values."""
 
     label: str
     """The leaf's place: `0`, `1.0`, `value` where there is but one; or its name."""
@@ -82,10 +75,13 @@ class LeafComparison:
     actual_shape: str
     """As HLO text, e.g. `f32[2,3]`; `nothing` where there is no such leaf."""
     expected_shape: str
+    """The same of the expected array."""
     count: int = 0
+    """How many elements there are."""
     ulp_type: str = ""
+    """The element type whose units in the last place are meant: the narrower of both."""
     measured: Measured | None = None
-    """None where the shapes do not allow a comparison."""
+    """How far the arrays are apart; None where their shapes do not allow it."""
     note: str = ""
     """What else there is to say: why it cannot be compared, or how indices were."""
     severity_beside: float = 0.0
@@ -166,22 +162,75 @@ class LeafComparison:
         )
 
 
+def _number(value: Any) -> float | None:
+    """JSON has no infinities; they are texts there."""
+    return None if value is None else float(value)
+
+
+@frozen
+class OutputDifference:
+    """How far an array of the result is from what it should be."""
+
+    label: str
+    """The leaf's place."""
+    actual_shape: str
+    """As HLO text, e.g. `f32[2,3]`; `nothing` where there is no such leaf."""
+    expected_shape: str
+    """The same of the expected array."""
+    verdict: str
+    element_count: int
+    mismatch_count: int = 0
+    """Elements that are further off than rounding explains."""
+    max_absolute_error: float | None = attrs.field(default=None, converter=_number)
+    """The largest absolute error of finite elements."""
+    max_relative_error: float | None = attrs.field(default=None, converter=_number)
+    """The largest error, relative to the expected value."""
+    max_ulps: float | None = attrs.field(default=None, converter=_number)
+    """The largest distance in units in the last place."""
+    nan_count: int = 0
+    """Elements that are NaN on one side only."""
+    infinity_count: int = 0
+    """Elements that are infinite on one side only."""
+
+    @classmethod
+    def of(cls, leaf: LeafComparison) -> OutputDifference:
+        """What the comparison of a leaf says."""
+        known = cls(leaf.label, leaf.actual_shape, leaf.expected_shape, leaf.verdict.value, leaf.count)
+        measured = leaf.measured
+        if measured is None:
+            return known
+        return attrs.evolve(
+            known,
+            mismatch_count=measured.mismatches,
+            max_absolute_error=measured.max_absolute_error,
+            max_relative_error=measured.max_relative_error,
+            max_ulps=measured.ulp_percentiles.get(100),
+            nan_count=sum(measured.nans[1:]),
+            infinity_count=sum(measured.infinities[1:]),
+        )
+
+
 @frozen(slots=False, eq=False, repr=False)
 class Comparison(Described):
     """A comparison of two values, with one entry per leaf of either."""
 
     leaves: tuple[LeafComparison, ...]
+    """The arrays of either side, one by one."""
 
     def __bool__(self) -> bool:
         """`agrees`, so that an assertion fails where results do not agree."""
         return self.agrees
 
-    @cached_property
+    @told
     def verdict(self) -> Verdict:
         """The worst of the leaves' verdicts."""
+        return self._verdict
+
+    @cached_property
+    def _verdict(self) -> Verdict:
         return max((leaf.verdict for leaf in self.leaves), key=_ORDER.index, default=Verdict.EQUAL)
 
-    @property
+    @told
     def agrees(self) -> bool:
         """Whether no leaf is different."""
         return self.verdict.agrees

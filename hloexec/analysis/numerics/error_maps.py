@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Array
 
 _MOST_ROWS = 12
@@ -25,7 +25,9 @@ class ErrorMap:
     """
 
     rows: int
+    """The size of the last dimension but one."""
     columns: int
+    """The size of the last dimension."""
     cells: Array
     """f64 [grid rows, grid columns]."""
 
@@ -33,9 +35,11 @@ class ErrorMap:
         """The grid as text: blank for the same, `·` within tolerance, `░▒▓█` up to 10, 100, 1000 times it, beyond."""
         return ["".join(_MARKS[int(np.searchsorted(_LIMITS, cell))] for cell in row) for row in self.cells.tolist()]
 
-    def record(self) -> dict[str, object]:
-        """What JSON can hold."""
-        return {"rows": self.rows, "columns": self.columns, "cells": self.cells.tolist()}
+    @told
+    def grid(self) -> list[list[float]]:
+        """The worst error in units of the tolerance, by the rows of the grid."""
+        grid: list[list[float]] = self.cells.tolist()
+        return grid
 
 
 class MapMaker:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 
+import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.leaves import blocks
 from hloexec.core.dtypes import ElementType, Kind, element_type, element_type_of
-from hloexec.core.structs import define, frozen
+from hloexec.core.ir import ArrayShape
+from hloexec.core.structs import UNTOLD, define, frozen, told
 from hloexec.core.values import Array, Token, Value, leaves
 
 _BLOCK = 1 << 18
@@ -29,8 +31,8 @@ class LeafStatistics:
     """
 
     index: tuple[int, ...]
-    element_type: ElementType
-    dimensions: tuple[int, ...]
+    element_type: ElementType = attrs.field(metadata=UNTOLD)
+    dimensions: tuple[int, ...] = attrs.field(metadata=UNTOLD)
     byte_size: int
     minimum: float | int | None = None
     maximum: float | int | None = None
@@ -39,6 +41,11 @@ class LeafStatistics:
     nan_count: int = 0
     infinity_count: int = 0
     hash: str = ""
+
+    @told
+    def shape(self) -> str:
+        """The shape, as HLO text."""
+        return str(ArrayShape(self.element_type, self.dimensions))
 
 
 def statistics(value: Value) -> list[LeafStatistics]:

@@ -44,8 +44,11 @@ class Tolerance:
     `ulp` ULPs off; types without floats must be equal."""
 
     rtol: float = 0.0
+    """The error that is tolerated, relative to the expected value."""
     atol: float = 0.0
+    """The absolute error that is tolerated."""
     ulp: float | None = None
+    """The error that is tolerated, in units in the last place."""
     is_given: bool = False
     """Whether someone has chosen it; a derived one covers what rounding explains."""
     derivation: str = ""

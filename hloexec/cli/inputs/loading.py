@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hloexec.core.values import Value
     from hloexec.engine.devices.topology import Topology
     from hloexec.language.interop import Snapshot
+    from hloexec.report.json.printed import Run
 
 
 def recorded_inputs(
@@ -54,15 +55,12 @@ class Prepared:
     recorded_result: Value | None = None
     """The result in a snapshot, if the module runs on the snapshot's inputs."""
 
-    def record(self) -> dict[str, object]:
+    def facts(self) -> Run:
         """What every record says of a run."""
-        return {
-            "file": self.arguments[0],
-            "module": self.module.name,
-            "device_count": self.devices,
-            "seed": self.options["seed"],
-            "numerics": self.options["numerics"].name,
-        }
+        from hloexec.report.json.printed import Run
+
+        numerics = self.options["numerics"].name
+        return Run(self.arguments[0], self.module.name, self.devices, self.options["seed"], numerics)
 
     def command(self, name: str, *more: str) -> str:
         """The command line of another command on the same module and inputs."""

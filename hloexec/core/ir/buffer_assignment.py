@@ -26,10 +26,13 @@ class ValueLabel:
     """
 
     id: int
+    """The number that XLA gives it."""
     instruction: str
     index: Index | None
     is_phi: bool
+    """Whether it stands for one of several values where control flow joins."""
     color: int | None
+    """The memory space that it has to lie in."""
 
     @property
     def key(self) -> tuple[str, Index]:
@@ -42,8 +45,11 @@ class AssignedValue:
     """A value in an allocation, `size` bytes from `offset` on."""
 
     label: ValueLabel
+    """Which value it is."""
     size: int
+    """How many bytes it takes."""
     offset: int
+    """Where in the allocation it begins."""
     shape: Shape
 
 
@@ -62,18 +68,27 @@ class Allocation:
 
     index: int
     size: int
+    """How many bytes it takes."""
     color: int = 0
+    """The memory space."""
     page: int | None = None
     """The number that XLA gives since jaxlib 0.12; None where it gives none."""
     parameter: EntryParameter | None = None
+    """The entry parameter that it holds."""
     output_shape: Shape | None = None
+    """The shape of the result that it holds, as HLO text."""
     is_constant: bool = False
+    """Whether it holds a constant."""
     is_thread_local: bool = False
+    """Whether each thread has its own."""
     maybe_live_out: bool = False
+    """Whether it may hold a part of the result."""
     is_preallocated_temp: bool = False
+    """Whether it is for values in between."""
     other_flags: tuple[str, ...] = ()
     """Flags of a newer XLA, verbatim."""
     values: tuple[AssignedValue, ...] = ()
+    """The values in it."""
 
     @property
     def kind(self) -> str:
@@ -123,7 +138,9 @@ class LiveRange:
     instruction: str
     index: Index
     start: int
+    """The first position in the schedule at which it is needed."""
     end: int
+    """The last one."""
 
     @property
     def key(self) -> tuple[str, Index]:

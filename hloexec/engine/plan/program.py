@@ -36,6 +36,7 @@ class Requirement:
     computation: str
     """Where it is needed first, in the order of execution."""
     instruction: str
+    """The instruction that needs it first."""
     is_conditional: bool = False
     """Whether only branches of conditionals need it."""
 

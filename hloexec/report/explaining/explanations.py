@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.analysis.numerics.comparison import LeafComparison
-from hloexec.report.judging.comparison import leaf_comparison_record
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation, Trial
@@ -203,53 +201,3 @@ def _where(found: Explanation) -> list[str]:
 
 def _severity(leaf: LeafComparison) -> float:
     return leaf.measured.worst[0].severity if leaf.measured is not None and leaf.measured.worst else 0.0
-
-
-def explanation_record(found: Explanation) -> dict[str, object]:
-    """The same as `explanation_view`."""
-    return {
-        "explained_verdict": found.verdict.value,
-        "best": _trial_record(found.best),
-        "alike": list(map(_trial_record, found.alike)),
-        "untold_instructions": [{"name": each.instruction, "policy": each.policy} for each in found.untold],
-        "undecided": [policy.name for policy in found.undecided],
-        "trials": list(map(_trial_record, found.trials)),
-        "reference": _trial_record(found.reference),
-        "leaves": list(map(leaf_comparison_record, found.leaves)),
-        "run_count": found.runs,
-        "unexplained_instructions": list(map(_instruction_record, found.instructions)),
-        "checked_instruction_count": found.checked_instructions,
-        "is_complete": found.is_complete,
-        "left_open": list(found.left_open),
-    }
-
-
-def _trial_record(trial: Trial) -> dict[str, Any]:
-    return {
-        "policy": trial.name,
-        "instruction_names": list(trial.instructions),
-        "bits_explained": trial.bits,
-        "remaining": trial.remaining,
-        "equal_share": trial.equal_share,
-        "max_ulps": trial.max_ulps,
-        "mismatch_count": trial.mismatches,
-        "spread_ratio": trial.spread_ratio,
-        "is_explained": trial.is_explained,
-        "has_effect": trial.has_effect,
-        "effect_share": trial.effect,
-        "effect_error": trial.effect_error,
-    }
-
-
-def _instruction_record(each: InstructionExplanation) -> dict[str, object]:
-    return {
-        "name": each.name,
-        "opcode": each.opcode,
-        "hlo": each.hlo,
-        "source": list(each.source),
-        "run_count": each.runs,
-        "is_complete": each.is_complete,
-        "explained_verdict": each.verdict.value,
-        "best": _trial_record(each.best),
-        "alike": list(map(_trial_record, each.alike)),
-    }

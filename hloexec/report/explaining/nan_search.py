@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.wording import listing, on_devices
 from hloexec.report.layout import next_steps, plain_table, titled
-from hloexec.report.records import leaf_records
 from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.nan_search.findings import Element, Finding, Link, NanSearch
@@ -140,72 +138,3 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
     for link in chain:
         table.add_row(Text(link.name), number_text(link.minimum), number_text(link.maximum), Text(link.source or ""))
     return titled("what led to it", "earliest first", table)
-
-
-def nan_record(search: NanSearch) -> dict[str, object]:
-    """The same as `nan_view`."""
-    return {
-        "found": search.finding is not None or search.nan_from_inputs,
-        "finding": None if search.finding is None else _finding_record(search.finding),
-        "later": [_short_record(finding) for finding in search.later],
-        "discarded": [_short_record(finding) for finding in search.discarded],
-        "nan_inputs": list(search.nan_inputs),
-        "nan_input_elements": [
-            {
-                "parameter_name": found.parameter,
-                "tuple_index": found.leaf,
-                "devices": found.devices,
-                "index": found.index,
-                "bad_count": found.bad,
-                "element_count": found.count,
-            }
-            for found in search.nan_input_elements
-        ],
-        "nan_from_inputs": search.nan_from_inputs,
-        "made_integers": list(search.made_integers),
-        "compared": list(search.compared),
-        "nan_constants": list(search.nan_constants),
-        "event_count": search.events,
-    }
-
-
-def _short_record(finding: Finding) -> dict[str, object]:
-    fields = ("kind", "reason", "instruction", "computation", "opcode", "iteration", "devices", "op_name")
-    record: dict[str, Any] = {name: getattr(finding, name) for name in fields}
-    return record | {
-        "path": finding.name,
-        "hlo": finding.line,
-        "source": list(map(str, finding.source)),
-        "bad_count": finding.bad,
-        "bad_nan_count": finding.bad_nan,
-        "element_count": finding.count,
-    }
-
-
-def _finding_record(finding: Finding) -> dict[str, object]:
-    return _short_record(finding) | {
-        "value": leaf_records([("result", finding.value)])[0],
-        "operands": [
-            record
-            for operand in finding.operands
-            for record in leaf_records([(operand.name, leaf) for leaf in operand.leaves])
-        ],
-        "elements": [
-            {
-                "index": element.index,
-                "element": element.value,
-                "operand_elements": element.operands,
-            }
-            for element in finding.elements
-        ],
-        "chain": [
-            {
-                "path": link.name,
-                "hlo": link.line,
-                "source": [] if link.source is None else [link.source],
-                "minimum": link.minimum,
-                "maximum": link.maximum,
-            }
-            for link in finding.chain
-        ],
-    }

@@ -11,7 +11,7 @@ from rich.text import Text
 from hloexec.core.wording import byte_text
 from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.units import count_text, flop_text, plural, seconds_text
-from hloexec.tools.narrowing import Deviation, InstructionVerdict, Narrowing, OutputDeviation, Standing
+from hloexec.tools.narrowing import Deviation, InstructionVerdict, Narrowing, Standing
 
 _KEPT = (Standing.ALONE, Standing.RANGE, Standing.TOGETHER, Standing.UNTRIED)
 """What is listed, in this order; what does too little work is counted."""
@@ -130,71 +130,3 @@ def _kept(kept: Sequence[InstructionVerdict], top: int) -> RenderableType:
             Text(f"%{each.instruction}"), each.standing.value, Text(each.reason), Text(where), flop_text(each.flops)
         )
     return titled("may not be narrowed", plural(len(kept), "instruction"), with_rest(table, len(kept), top))
-
-
-def narrowing_record(found: Narrowing, output: str | None) -> dict[str, object]:
-    """The same as `narrowing_view`, with all rows."""
-    carried = found.carried
-    return {
-        "output": output,
-        "step_count": found.steps,
-        "carried": []
-        if carried is None
-        else [{"label": one, "parameter_label": other} for one, other in carried.pairs],
-        "carried_reason": None if carried is None else carried.reason,
-        "search_share": found.margin,
-        "input_count": found.input_count,
-        "held_back_count": found.held_back_count,
-        "rejection_count": found.rejections,
-        "trial_count": found.trials,
-        "seconds": found.seconds,
-        "work_flops": found.flops,
-        "narrowed_flops": found.flops_by_type,
-        "contraction_flops": found.contraction_flops,
-        "narrowed_contraction_flops": found.contraction_flops_by_type,
-        "moved_bytes": found.byte_count,
-        "narrowed_bytes": found.bytes_by_type,
-        "held_outputs": list(map(_output_record, found.outputs)),
-        "narrowing_verdicts": list(map(_verdict_record, found.instructions)),
-    }
-
-
-def _output_record(each: OutputDeviation) -> dict[str, object]:
-    return {
-        "label": each.output,
-        "relative_tolerance": each.tolerance,
-        "search_deviation": _deviation_record(each.worst),
-        "held_back_deviation": None if each.held_back is None else _deviation_record(each.held_back),
-    }
-
-
-def _deviation_record(each: Deviation) -> dict[str, object]:
-    return {
-        "label": each.output,
-        "index": each.index,
-        "input_number": each.inputs,
-        "step_number": each.step,
-        "device": each.device,
-        "expected": each.original,
-        "actual": each.changed,
-        "relative_error": each.error,
-    }
-
-
-def _verdict_record(each: InstructionVerdict) -> dict[str, object]:
-    return {
-        "computation": each.computation,
-        "instruction": each.instruction,
-        "opcode": each.opcode,
-        "kind": each.kind,
-        "element_type": each.element_type,
-        "narrow_type": each.narrow_type,
-        "standing": each.standing.value,
-        "reason": each.reason,
-        "alone": None if each.alone is None else _deviation_record(each.alone),
-        "run_count": each.runs,
-        "work_flops": each.flops,
-        "hlo": each.line,
-        "op_name": each.op_name,
-        "source": [] if each.source is None else [each.source],
-    }

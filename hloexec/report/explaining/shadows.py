@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,7 +12,7 @@ from hloexec.core.wording import listing, number_runs
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.tables import extract_command, place_lines
 from hloexec.report.units import count_text, number_text, plural
-from hloexec.tools.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
+from hloexec.tools.shadowing import Decision, LeafError, SampledDigits, ShadowRun
 from hloexec.tools.shadowing.digits import CONFIDENCE
 from hloexec.tools.shadowing.kinds import KINDS
 
@@ -154,100 +153,3 @@ def _place_text(index: tuple[int, ...] | None) -> str:
 
 def _interval_text(found: SampledDigits | None) -> str:
     return "" if found is None else f"{found.digits:.1f} ({found.low:.1f}–{found.high:.1f})"
-
-
-def shadow_record(found: ShadowRun) -> dict[str, object]:
-    """The same as `shadow_view`."""
-    sampled = {(entry.index, entry.devices): entry for entry in found.digits}
-    return {
-        "is_more_than_rounding": found.is_more_than_rounding,
-        "outputs": [
-            {
-                "label": _label(output.index, output.devices, len(output.devices)),
-                "index": output.index,
-                "devices": output.devices,
-                "shape": _shape_text(output),
-                "relative_rms_error": output.relative_error,
-                "digits": output.digits,
-                "worst_digits": output.worst_digits,
-                "worst_index": output.worst_index,
-                "worst_value": output.worst_value,
-                "worst_exact": output.worst_exact,
-                "lost_count": output.lost,
-                "sampled": _sampled_record(sampled.get((output.index, output.devices))),
-            }
-            for output in found.outputs
-        ],
-        "losses": [_loss_record(loss) for loss in found.losses],
-        "decisions": [
-            {
-                "decision_count": entry.count,
-                "element_count": entry.total,
-                **_instruction_record(entry),
-            }
-            for entry in found.decisions
-        ],
-        "untold": [
-            {
-                "instruction": entry.instruction,
-                "computation": entry.computation,
-                "opcode": entry.opcode,
-                "reason": entry.reason,
-            }
-            for entry in found.untold
-        ],
-        "instruction_errors": [
-            {"computation": place[0], "instruction": place[1], "inherited_error": inherited, "added_error": added}
-            for place, (inherited, added) in found.errors.items()
-        ],
-        "event_count": found.events,
-        "sample_count": found.samples,
-        "share_run_count": found.share_runs,
-        "estimates_reason": found.estimates_reason,
-        "estimated_count": found.estimated_count,
-    }
-
-
-def _instruction_record(found: Loss | Decision) -> dict[str, Any]:
-    return {
-        "instruction": found.instruction,
-        "computation": found.computation,
-        "opcode": found.opcode,
-        "hlo": found.line,
-        "source": list(map(str, found.source)),
-    }
-
-
-def _loss_record(loss: Loss) -> dict[str, object]:
-    return {
-        "share": loss.share,
-        "lost_share": loss.lost_share,
-        "kind": loss.kind,
-        "path": loss.name,
-        "iteration": loss.iteration,
-        "devices": loss.devices,
-        **_instruction_record(loss),
-        "op_name": loss.op_name,
-        "inherited_error": loss.inherited,
-        "added_error": loss.added,
-        "alone_error": loss.alone,
-        "is_measured": loss.is_measured,
-        "run_count": loss.runs,
-        "affected_count": loss.affected,
-        "output_numbers": loss.outputs,
-        "sampled": _sampled_record(loss.digits),
-    }
-
-
-def _sampled_record(found: SampledDigits | None) -> dict[str, object] | None:
-    if found is None:
-        return None
-    return {
-        "digits": found.digits,
-        "low_digits": found.low,
-        "high_digits": found.high,
-        "worst_digits": found.worst,
-        "agreed_digits": found.agreed,
-        "agreeing_share": found.probability,
-        "sample_count": found.samples,
-    }

@@ -17,7 +17,7 @@ from rich.console import RenderableType
 
 from hloexec.report.html.building import Page, fragment_blocks
 from hloexec.report.html.content import Figure, Lines, Paragraph, Section, Table
-from hloexec.report.records import json_value
+from hloexec.report.json.deriving import json_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment

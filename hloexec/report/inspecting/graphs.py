@@ -38,29 +38,3 @@ def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
         words = ["model-explorer", files[0], *(f"--node_data_paths={name}" for name in files[1:])]
         parts.append(next_steps(shlex.join(words)))
     return Group(*parts)
-
-
-def graph_record(found: Graph, files: Sequence[str]) -> dict[str, object]:
-    """What was drawn, with the numbers of all instructions that have one."""
-    colours = found.colours
-    return {
-        "module": found.module.name,
-        "computation": found.computation,
-        "around": None if found.around is None else {"computation": found.around[0], "instruction": found.around[1]},
-        "distance": found.distance,
-        "instruction_count": len(found.nodes),
-        "edge_count": len(found.edges),
-        "files": list(files),
-        "coloured_by": None if colours is None else colours.title,
-        "coloured": [
-            {
-                "computation": node.computation,
-                "instruction": node.instruction.name,
-                "amount": colours.values[node.place],
-                "is_marked": node.place in colours.marked,
-            }
-            for node in found.nodes
-            if colours is not None and node.place in colours.values
-        ],
-        "dot": found.dot() if not files else None,
-    }

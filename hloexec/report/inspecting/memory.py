@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import attrs
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -246,83 +245,3 @@ def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any]
     for entry in entries[: top or None]:
         add(entry)
     return with_rest(table, len(entries), top)
-
-
-def memory_record(
-    usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None
-) -> dict[str, object]:
-    """Everything the tables show, of all values; bytes are of one device, times positions in `sequence`."""
-    ranges = {}
-    if comparison is not None and comparison.assignment.live_ranges is not None:
-        ranges = {entry.key: [entry.start, entry.end] for entry in comparison.assignment.live_ranges.ranges}
-    return {
-        "module": usage.module_name,
-        "is_scheduled": usage.is_scheduled,
-        "target": usage.target.name,
-        "peak": _peak_record(usage, usage.peak),
-        "peak_by_color": {str(color): _peak_record(usage, peak) for color, peak in usage.peak_by_color.items()},
-        "parameter_bytes": usage.parameter_bytes,
-        "output_bytes": usage.output_bytes,
-        "estimate": None if estimate is None else attrs.asdict(estimate),
-        "sequence": [name for _, name in usage.sequence],
-        "values": [_value_record(value, ranges.get(value.key)) for value in usage.values],
-        "assignment": None if comparison is None else _comparison_record(comparison),
-    }
-
-
-def _peak_record(usage: MemoryUsage, peak: Peak) -> dict[str, object]:
-    instruction = usage.instruction_at(peak.time) if peak.bytes else None
-    return {"bytes": peak.bytes, "time": peak.time, "instruction": instruction}
-
-
-def _value_record(value: LiveValue, xla_live: list[int] | None) -> dict[str, object]:
-    return {
-        "instruction": value.instruction,
-        "computation": value.computation,
-        "index": list(value.index),
-        "shape": format_shape(value.shape),
-        "bytes": value.byte_size,
-        "color": value.color,
-        "buffer": value.buffer,
-        "is_phi": value.is_phi,
-        "live": [value.start, value.end],
-        "xla_live": xla_live,
-    }
-
-
-def _comparison_record(comparison: MemoryComparison) -> dict[str, object]:
-    assignment = comparison.assignment
-    live = assignment.live_ranges
-    return {
-        "agrees": comparison.agrees,
-        "allocated_bytes": assignment.allocated_bytes,
-        "allocated_bytes_by_color": {str(color): size for color, size in assignment.bytes_by_color.items()},
-        "in_use_at_most": _peak_record(comparison.usage, comparison.occupied),
-        "schedule_differs_at": comparison.schedule_differs_at,
-        "live_range_count": comparison.range_count,
-        "agreeing_live_range_count": comparison.range_agreements,
-        "size_count": comparison.size_count,
-        "peak_time": None if live is None else live.peak_time,
-        "listed_peak_bytes": comparison.listed_peak_bytes,
-        "differences": [attrs.asdict(entry) for entry in comparison.differences],
-        "padded": [attrs.asdict(entry) for entry in comparison.padded],
-        "allocations": [
-            {
-                "number": use.allocation.index,
-                "kind": use.allocation.kind,
-                "color": use.allocation.color,
-                "bytes": use.allocation.size,
-                "allocated_values": [
-                    {
-                        "instruction": value.label.instruction,
-                        "index": list(value.label.index or ()),
-                        "offset": value.offset,
-                        "bytes": value.size,
-                    }
-                    for value in use.allocation.values
-                ],
-                "in_use_at_most": _peak_record(comparison.usage, use.most),
-            }
-            for use in comparison.allocations
-        ],
-    }

@@ -2,82 +2,68 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hloexec.report.json.keys import KEYS
-from hloexec.report.json.records import RECORDS
+from hloexec.report.json.deriving import Key, json_value, keys_of, name_of
+from hloexec.report.json.records import classes_of
 
-VERSION = 1
+VERSION = 2
 """Of all schemas: one more where a key is renamed, left out or given another meaning; not where one is added."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_WORD: Mapping[str, dict[str, Any]] = {
-    "text": {"type": "string"},
-    "integer": {"type": "integer"},
-    "number": {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]},
-    "flag": {"type": "boolean"},
-}
-"""The types that are no records; JSON has no infinities and no NaN, which are texts."""
 
 
-def identified(name: str, record: Mapping[str, object], warnings: Sequence[str]) -> dict[str, object]:
-    """A record as it is printed: with the name and the version of its schema in front, and with what was warned of."""
-    return {"schema": f"hloexec.{name}", "version": VERSION, **record, "warnings": list(warnings)}
+def printed_record(name: str, parts: Sequence[object], warnings: Sequence[str]) -> dict[str, object]:
+    """A record as it is printed: with the name and the version of its schema in front, and with what was warned of.
+
+    It is made of those of several results; of keys that are in two of them, the first one counts.
+    """
+    record: dict[str, object] = {"schema": f"hloexec.{name}", "version": VERSION}
+    for part in parts:
+        record |= {key: value for key, value in json_value(part).items() if key not in record}
+    return record | {"warnings": list(warnings)}
 
 
 def json_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of a record that is printed, with those of its parts."""
-    schema = _object_schema(RECORDS[name])
-    schema["properties"] = {
-        "schema": {"const": f"hloexec.{name}", "description": KEYS["schema"][1]},
-        "version": {"const": VERSION, "description": KEYS["version"][1]},
-        **schema["properties"],
-        "warnings": {**_type_schema(KEYS["warnings"][0]), "description": KEYS["warnings"][1]},
-    }
-    schema["required"] = list(schema["properties"])
-    parts = {part: _object_schema(RECORDS[part]) for part in _parts(name, {})}
-    parts["element"] = {"anyOf": [_WORD["number"], _WORD["flag"], _COMPLEX]}
-    return {"$schema": _DIALECT, "title": f"hloexec.{name}", **schema, "$defs": parts}
+    keys = printed_keys(name)
+    first = [
+        Key("schema", {"const": f"hloexec.{name}"}, "Which record it is.", ()),
+        Key("version", {"const": VERSION}, "The version of its schema.", ()),
+    ]
+    texts = {"type": "array", "items": {"type": "string"}}
+    last = Key("warnings", texts, "What was warned of, as on standard error.", ())
+    parts = {part: _object_schema(keys_of(cls)) for part, cls in parts_of(keys).items()}
+    title = f"hloexec.{name}"
+    return {"$schema": _DIALECT, "title": title, **_object_schema([*first, *keys, last]), "$defs": parts}
 
 
-_COMPLEX = {"type": "array", "prefixItems": [_WORD["number"]] * 2, "items": False, "minItems": 2}
-"""A complex number is the list of its real and its imaginary part."""
+def printed_keys(name: str) -> list[Key]:
+    """The keys of a record that is printed, without those that say which it is."""
+    keys: dict[str, Key] = {}
+    for cls in classes_of(name):
+        for key in keys_of(cls):
+            keys.setdefault(key.name, key)
+    return list(keys.values())
 
 
-def _object_schema(keys: str) -> dict[str, Any]:
-    properties = {}
-    for word in keys.split():
-        key = word.removesuffix("?")
-        kind, meaning = KEYS[key]
-        schema = _type_schema(kind)
-        if key != word:
-            schema = {"anyOf": [schema, {"type": "null"}]}
-        properties[key] = {**schema, "description": meaning}
+def parts_of(keys: Sequence[Key]) -> dict[str, type]:
+    """The classes of the records that keys are made of, in the order in which these name them."""
+    found: dict[str, type] = {}
+    waiting = [part for key in keys for part in key.parts]
+    while waiting:
+        part = waiting.pop(0)
+        if found.setdefault(name_of(part), part) is not part:
+            raise TypeError(f"there are two classes {name_of(part)}")
+        waiting += [each for key in keys_of(part) for each in key.parts if name_of(each) not in found]
+    return found
+
+
+def _object_schema(keys: Sequence[Key]) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": properties,
-        "required": list(properties),
+        "properties": {key.name: {**key.schema, "description": key.meaning} for key in keys},
+        "required": [key.name for key in keys],
         "additionalProperties": False,
     }
-
-
-def _type_schema(kind: str) -> dict[str, Any]:
-    if kind.startswith("["):
-        return {"type": "array", "items": _type_schema(kind[1:-1])}
-    if kind.startswith("{"):
-        return {"type": "object", "additionalProperties": _type_schema(kind[1:-1])}
-    if "|" in kind:
-        return {"enum": kind.split("|")}
-    return dict(_WORD.get(kind, {"$ref": f"#/$defs/{kind}"}))
-
-
-def _parts(name: str, found: dict[str, None]) -> Iterator[str]:
-    """The records that a record is made of, in the order in which its keys name them."""
-    for word in RECORDS[name].split():
-        part = re.sub(r"[^\w|]", "", KEYS[word.removesuffix("?")][0])
-        if part in RECORDS and part not in found:
-            found[part] = None
-            yield part
-            yield from _parts(part, found)

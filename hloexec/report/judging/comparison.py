@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
+from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.analysis.numerics.measuring import ElementDifference, Measured
 from hloexec.analysis.numerics.severities import tolerates_nothing
-from hloexec.analysis.numerics.tolerances import Tolerance
 from hloexec.core.dtypes import element_type
 from hloexec.core.wording import listing, natural_number, number_runs
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
@@ -227,11 +225,6 @@ def _cells(element: ElementDifference) -> list[str]:
     return [str(list(element.index)), *values, number_text(element.absolute_error, 3), _ulp_text(element.ulps)]
 
 
-def _tolerance_record(tolerance: Tolerance) -> dict[str, object]:
-    record = attrs.asdict(tolerance)
-    return {"sample_count" if name == "samples" else name: value for name, value in record.items()}
-
-
 def _tolerance_text(leaf: LeafComparison) -> str:
     tolerance = leaf.tolerance
     if not (tolerance.rtol or tolerance.atol or tolerance.ulp or tolerance.factor):
@@ -251,81 +244,3 @@ def _map(leaf: LeafComparison) -> Text:
     found = leaf.error_map
     frame = f"[{found.rows}, {found.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
     return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
-
-
-def furthest_record(comparison: Comparison) -> dict[str, object] | None:
-    """By how much the leaf that is furthest off is; None where all are equal."""
-    leaf = comparison.furthest
-    if leaf is None:
-        return None
-    measured = leaf.measured
-    return {
-        "label": leaf.label,
-        "actual_shape": leaf.actual_shape,
-        "expected_shape": leaf.expected_shape,
-        "verdict": leaf.verdict.value,
-        "element_count": leaf.count,
-        "mismatch_count": leaf.mismatches,
-        "max_absolute_error": None if measured is None else measured.max_absolute_error,
-        "max_relative_error": None if measured is None else measured.max_relative_error,
-        "max_ulps": None if measured is None else measured.ulp_percentiles.get(100),
-        "nan_difference_count": 0 if measured is None else sum(measured.nans[1:]),
-        "infinity_difference_count": 0 if measured is None else sum(measured.infinities[1:]),
-    }
-
-
-def comparison_record(comparison: Comparison) -> dict[str, object]:
-    """What JSON can hold: everything."""
-    return {
-        "verdict": comparison.verdict.value,
-        "agrees": comparison.agrees,
-        "leaves": [leaf_comparison_record(leaf) for leaf in comparison.leaves],
-    }
-
-
-def leaf_comparison_record(leaf: LeafComparison) -> dict[str, object]:
-    return {
-        "label": leaf.label,
-        "verdict": leaf.verdict.value,
-        "actual_shape": leaf.actual_shape,
-        "expected_shape": leaf.expected_shape,
-        "element_count": leaf.count,
-        "note": leaf.note,
-        "undecided_elements": None if leaf.undecided is None else _undecided_record(leaf.undecided),
-        "measured": None if leaf.measured is None else {"ulp_type": leaf.ulp_type, **_measured_record(leaf.measured)},
-    }
-
-
-def _undecided_record(undecided: Undecided) -> dict[str, object]:
-    return {
-        "element_count": undecided.element_count,
-        "first_indices": [list(index) for index in undecided.first],
-        "left_open_by": list(undecided.instructions),
-        "reason": undecided.reason,
-    }
-
-
-def _measured_record(measured: Measured) -> dict[str, object]:
-    return {
-        "unequal_count": measured.unequal,
-        "mismatch_count": measured.mismatches,
-        "max_absolute_error": measured.max_absolute_error,
-        "mean_absolute_error": measured.mean_absolute_error,
-        "max_relative_error": measured.max_relative_error,
-        "mean_relative_error": measured.mean_relative_error,
-        "ulp_percentiles": {str(key): value for key, value in measured.ulp_percentiles.items()},
-        "cosine": measured.cosine,
-        "nans": _places_record(measured.nans),
-        "infinities": _places_record(measured.infinities),
-        "unlike_zero_count": measured.unlike_zeros,
-        "mean_severity": measured.mean_severity,
-        "infinite_mismatch_count": measured.infinite_mismatches,
-        "first": [attrs.asdict(element) for element in measured.first],
-        "worst": [attrs.asdict(element) for element in measured.worst],
-        "error_map": measured.error_map.record(),
-        "tolerance": _tolerance_record(measured.tolerance),
-    }
-
-
-def _places_record(counts: tuple[int, int, int]) -> dict[str, int]:
-    return dict(zip(("both", "actual_only", "expected_only"), counts, strict=True))

@@ -11,14 +11,13 @@ from rich.text import Text
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.language.origins import hlo_line
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
-from hloexec.report.judging.comparison import comparison_record, comparison_view, furthest_line, furthest_record
+from hloexec.report.judging.comparison import comparison_view, furthest_line
 from hloexec.report.judging.pairs import SavedPair, pair_view
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
-from hloexec.tools.diffing import Diff, Finding, InstructionRun, RegionStep
+from hloexec.tools.diffing import Diff, Finding, RegionStep
 
 _MOST_STEPS = 5
 """A called computation of more is not shown."""
@@ -184,78 +183,3 @@ def _figures(finding: Finding) -> list[str]:
 def _legend(found: Diff) -> str:
     blamed = ", ? wrong, × to blame" if found.findings else ""
     return f"{_share(found)}: █ the same numbers, ▓ but for rounding, · computed otherwise{blamed}"
-
-
-def sides_record(before: str, after: str | None, policies: Sequence[NumericsPolicy], seed: int) -> dict[str, object]:
-    """What is compared, and how it is run: the files or folders, and the policy of either."""
-    return {
-        "before_file": before,
-        "after_file": after,
-        "seed": seed,
-        "numerics_before": policies[0].name,
-        "numerics_after": policies[1].name,
-    }
-
-
-def diff_record(found: Diff) -> dict[str, object]:
-    """The same as `diff_view`, with every value that both modules have."""
-    return {
-        "before_module": found.before.name,
-        "after_module": found.after.name,
-        "verdict": found.verdict,
-        "largest_difference": furthest_record(found.outputs),
-        "findings": [_finding_record(finding, found) for finding in found.findings],
-        "comparison": comparison_record(found.outputs),
-        "matches": [
-            {
-                "after": _place_record(pair.after),
-                "before": _place_record(pair.before),
-                "is_exact": pair.is_exact,
-                "is_in_order": pair.is_in_order,
-            }
-            for pair in found.matches
-        ],
-        "value_count": found.values,
-        "matched_value_count": found.matched_values,
-        "matched_share": found.matched_share,
-        "picture": found.picture,
-        "notes": list(found.notes),
-    }
-
-
-def _finding_record(finding: Finding, found: Diff) -> dict[str, object]:
-    return {
-        "blamed": _full_record(finding.after, found.after),
-        "instead_of": None if finding.before is None else _full_record(finding.before, found.before),
-        "comparison": None if finding.comparison is None else comparison_record(finding.comparison),
-        "is_certain": finding.is_certain,
-        "reason": finding.reason,
-        "region": [_place_record(place) for place in finding.region],
-        "graph": [_step_record(step, found) for step in finding.graph],
-    }
-
-
-def _step_record(step: RegionStep, found: Diff) -> dict[str, object]:
-    return _place_record(step.run) | {
-        "hlo": step.run.line(found.after),
-        "region_role": step.role,
-        "operand_paths": [entry.path for entry in step.operands],
-        "equal_to": None if step.before is None else _place_record(step.before),
-    }
-
-
-def _place_record(place: InstructionRun) -> dict[str, object]:
-    return {
-        "path": place.path,
-        "instruction": place.instruction,
-        "computation": place.computation,
-        "device": place.device,
-    }
-
-
-def _full_record(place: InstructionRun, module: Module) -> dict[str, object]:
-    return _place_record(place) | {
-        "hlo": place.line(module),
-        "op_name": place.op_name(module),
-        "source": list(place.source(module)),
-    }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.report.judging.diffs import diff_record, diff_view, results_lines
+from hloexec.report.judging.diffs import diff_view, results_lines
 from hloexec.report.layout import command_text, plain_table, with_rest
 from hloexec.report.units import plural
 from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff
@@ -98,34 +98,3 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
 
 def _share(step: StageDiff) -> str:
     return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
-
-
-def folder_record(found: FolderDiff) -> dict[str, object]:
-    """The same for programs."""
-    return {
-        "verdict": found.outcome,
-        "modules": [
-            {
-                "module": module.name,
-                "stage_count": module.stages,
-                "verdict": module.outcome,
-                "to_blame": None if module.to_blame is None else str(module.to_blame),
-                "steps": [_step_record(step) for step in module.steps],
-            }
-            for module in found.modules
-        ],
-        "notes": list(found.notes),
-    }
-
-
-def _step_record(step: StageDiff) -> dict[str, object]:
-    return {
-        "step": str(step),
-        "pass": None if step.made_by is None else step.made_by.name,
-        "pipeline": (step.made_by or step.after).pipeline,
-        "before_file": str(step.before.path),
-        "after_file": str(step.after.path),
-        "verdict": step.outcome,
-        "reason": step.reason,
-        "diff": None if step.diff is None else diff_record(step.diff),
-    }

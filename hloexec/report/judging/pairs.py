@@ -6,14 +6,16 @@ import os
 import shlex
 from collections.abc import Iterator
 
+import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.ir import Module
-from hloexec.core.structs import frozen
-from hloexec.report.records import parameter_records
+from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.report.units import plural
 from hloexec.tools.diffing import Diff, ExtractedPair
+from hloexec.tools.diffing.findings import Verdict
+from hloexec.tools.summary import ParameterSummary, parameters_of
 
 
 @frozen(eq=False)
@@ -21,11 +23,37 @@ class SavedPair:
     """What shows the first finding of a diff, in a folder."""
 
     pair: ExtractedPair
+    """What was extracted."""
     folder: str
-    again: Diff | None = None
+    again: Diff | None = attrs.field(default=None, metadata=UNTOLD)
     """What diff says of the two modules; None where they were not compared."""
 
-    @property
+    @told
+    def device_count(self) -> int:
+        """How many devices they run on."""
+        return len(self.pair.inputs)
+
+    @told
+    def instructions_before(self) -> int | None:
+        """How many instructions before.hlo has, parameters not counted; None where there is none."""
+        return None if self.pair.before is None else _count(self.pair.before)
+
+    @told
+    def instructions_after(self) -> int:
+        """How many instructions after.hlo has, parameters not counted."""
+        return _count(self.pair.after)
+
+    @told
+    def parameters(self) -> tuple[ParameterSummary, ...]:
+        """The parameters of both modules."""
+        return parameters_of(self.pair.after)
+
+    @told
+    def verdict(self) -> Verdict | None:
+        """Of these modules; None where they were not compared."""
+        return None if self.again is None else self.again.verdict
+
+    @told
     def command(self) -> str:
         """The command that compares them or, if they cannot be compared, runs the one after."""
         files = [os.path.join(self.folder, f"{name}.hlo") for name in ("before", "after")]
@@ -67,22 +95,6 @@ def pair_view(saved: SavedPair) -> RenderableType:
 
 _OUTCOMES = {False: ("their results differ as well", "bold green"), True: ("their results do not differ", "bold red")}
 """Of what was extracted, by whether it agrees."""
-
-
-def pair_record(saved: SavedPair) -> dict[str, object]:
-    """The same as `pair_view`."""
-    pair = saved.pair
-    return {
-        "folder": saved.folder,
-        "before_path": pair.before_path,
-        "after_path": pair.after_path,
-        "device_count": len(pair.inputs),
-        "instruction_count_before": None if pair.before is None else _count(pair.before),
-        "instruction_count_after": _count(pair.after),
-        "parameters": parameter_records((parameter.name, parameter.shape) for parameter in pair.after.entry.parameters),
-        "extracted_verdict": None if saved.again is None else saved.again.verdict,
-        "notes": list(pair.notes),
-    }
 
 
 def _count(module: Module) -> int:

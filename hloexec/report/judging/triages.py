@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Sequence
 
-import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -14,11 +13,8 @@ from hloexec.core.wording import first_line, listing
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.units import number_text, plural
 from hloexec.tools.triaging import (
-    Blamed,
     CauseGroup,
     MinifiedModule,
-    OutputDifference,
-    PolicyFound,
     Triage,
     TriagedModule,
 )
@@ -174,104 +170,3 @@ def _commands(found: Triage) -> list[str]:
             drawn = [] if found.distribution == "normal" else ["--distribution", found.distribution]
             commands.append(shlex.join(["hloexec", "diff", *first.files, *drawn]))
     return commands
-
-
-def triage_record(found: Triage) -> dict[str, object]:
-    """The same for programs, with all modules."""
-    return {
-        "folder": found.folder,
-        "other_folder": found.other,
-        "output_folder": found.output,
-        "distribution": found.distribution,
-        "case_count": found.case_count,
-        "outcome_counts": found.counts,
-        "cause_groups": list(map(_group_record, found.groups)),
-        "triaged_modules": list(map(_module_record, found.modules)),
-        "total_seconds": found.seconds,
-        "is_complete": found.is_complete,
-    }
-
-
-def _group_record(group: CauseGroup) -> dict[str, object]:
-    return {
-        "group_number": group.number,
-        "triage_outcome": group.outcome,
-        "cause": group.cause,
-        "blamed_opcode": group.opcode,
-        "blamed_opcode_counts": group.opcodes,
-        "blamed_element_types": list(group.element_types),
-        "shape_class": group.shape_class,
-        "difference_kind": group.difference,
-        "cause_policy": group.policy,
-        "member_names": [member.name for member in group.members],
-        "representative": group.representative,
-        "minified": None if group.minified is None else _minified_record(group.minified),
-    }
-
-
-def _minified_record(found: MinifiedModule) -> dict[str, object]:
-    return {
-        "module_name": found.module_name,
-        "minified_folder": found.folder,
-        "reason": found.reason,
-        "failure": found.failure,
-        "given_instruction_count": found.given_instruction_count,
-        "instruction_count": found.instruction_count,
-        "largest_dimension": found.largest_dimension,
-        "is_complete": found.is_complete,
-        "is_confirmed": found.is_confirmed,
-        "hlo_text": found.hlo_text,
-        "failing_command": found.command,
-        "total_seconds": found.seconds,
-    }
-
-
-def _module_record(module: TriagedModule) -> dict[str, object]:
-    return {
-        "module_name": module.name,
-        "case_kind": module.kind,
-        "files": list(module.files),
-        "against": module.against,
-        "triage_outcome": module.outcome,
-        "reason": module.reason,
-        "difference_kind": module.difference,
-        "different_outputs": list(map(_output_record, module.outputs)),
-        "blamed_instruction": None if module.blamed is None else _blamed_record(module.blamed),
-        "explained_by": None if module.explained is None else _policy_record(module.explained),
-        "to_blame": module.step,
-        "instruction_count": module.instruction_count,
-        "notes": list(module.notes),
-        "is_cut": module.is_cut,
-        "is_reused": module.is_reused,
-        "total_seconds": module.seconds,
-    }
-
-
-def _output_record(output: OutputDifference) -> dict[str, object]:
-    fields = attrs.asdict(output)
-    return {
-        **{name: value for name, value in fields.items() if name not in ("nan_count", "infinity_count")},
-        "nan_difference_count": output.nan_count,
-        "infinity_difference_count": output.infinity_count,
-    }
-
-
-def _blamed_record(blamed: Blamed) -> dict[str, object]:
-    fields = attrs.asdict(blamed)
-    return {
-        **{name: value for name, value in fields.items() if name not in ("element_types", "source", "instead_of")},
-        "blamed_element_types": list(blamed.element_types),
-        "source": list(blamed.source),
-        "right_hlo": blamed.instead_of,
-    }
-
-
-def _policy_record(found: PolicyFound) -> dict[str, object]:
-    return {
-        "policy": found.policy,
-        "policy_words": found.words,
-        "alike_policies": list(found.alike),
-        "bits_explained": found.bits_explained,
-        "equal_share": found.equal_share,
-        "explains_all": found.is_whole,
-    }

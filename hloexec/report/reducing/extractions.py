@@ -6,13 +6,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
+from hloexec.core.structs import frozen
 from hloexec.language.origins import hlo_line, source_lines
-from hloexec.report.judging.comparison import leaf_comparison_record
+from hloexec.report.json.printed import Leaf, leaves_of
 from hloexec.report.layout import next_steps
-from hloexec.report.records import leaf_records, parameter_records
 from hloexec.report.tables import leaf_label, values_table
 from hloexec.report.units import plural
 from hloexec.tools.extraction import Extraction, Rerun
+from hloexec.tools.summary import ParameterSummary, parameters_of
 
 _MOST_ROWS = 20
 
@@ -49,19 +50,27 @@ def _result_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
     return [("result", leaf) for leaf in statistics(found.expected[0])]
 
 
-def extraction_record(found: Extraction, folder: str, rerun: Rerun) -> dict[str, object]:
-    """The same as `extraction_view`."""
-    entry = found.module.entry
-    return {
-        "folder": folder,
-        "path": found.path,
-        "iteration": found.iteration,
-        "instruction_count": len(entry) - len(entry.parameters),
-        "parameters": parameter_records((parameter.name, parameter.shape) for parameter in entry.parameters),
-        "hlo": hlo_line(entry.root),
-        "source": list(map(str, source_lines(found.module, entry.root))),
-        "inputs": leaf_records(_input_rows(found)),
-        "result": leaf_records(_result_rows(found)),
-        "has_same_bits": rerun.has_same_bits,
-        "differing": [leaf_comparison_record(difference) for difference in rerun.differences],
-    }
+@frozen
+class Extracted:
+    """What an extracted module is."""
+
+    folder: str
+    instruction_count: int
+    """How many instructions it has, parameters not counted."""
+    parameters: tuple[ParameterSummary, ...]
+    """Its parameters."""
+    hlo: str
+    source: tuple[str, ...]
+    inputs: tuple[Leaf, ...]
+    """The arrays of the inputs."""
+    result: tuple[Leaf, ...]
+    """The arrays of the result."""
+
+    @classmethod
+    def of(cls, found: Extraction, folder: str) -> Extracted:
+        """What there is to say of an extraction."""
+        entry = found.module.entry
+        count, parameters = len(entry) - len(entry.parameters), parameters_of(found.module)
+        source = tuple(map(str, source_lines(found.module, entry.root)))
+        rows = leaves_of(_input_rows(found)), leaves_of(_result_rows(found))
+        return cls(folder, count, parameters, hlo_line(entry.root), source, *rows)

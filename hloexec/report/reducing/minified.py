@@ -7,7 +7,6 @@ import shlex
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.engine.devices.topology import topology_of
 from hloexec.language.text import format as format_module
 from hloexec.report.layout import next_steps
 from hloexec.report.units import plural
@@ -37,24 +36,3 @@ def minified_view(found: Minified, folder: str) -> RenderableType:
     parts.append(Text(tried + ("" if found.is_complete else "; the search was ended before it was complete")))
     parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(found.command_in(folder))}"))
     return Group(*parts)
-
-
-def minified_record(found: Minified, folder: str | None) -> dict[str, object]:
-    """The same as `minified_view`."""
-    return {
-        "folder": folder,
-        "failure": found.failure,
-        "notes": list(found.notes),
-        "given_instruction_count": found.instruction_count_before,
-        "instruction_count": found.instruction_count,
-        "largest_dimension": found.largest_dimension,
-        "minified_device_count": topology_of(found.module).count,
-        "trial_count": found.trial_count,
-        "accepted_count": found.step_count,
-        "check_outcomes": [{"ended_as": name, "ended_count": count} for name, count in sorted(found.outcomes.items())],
-        "total_seconds": found.seconds,
-        "is_complete": found.is_complete,
-        "is_confirmed": found.is_confirmed,
-        "hlo_text": format_module(found.module),
-        "failing_command": shlex.join(found.command),
-    }

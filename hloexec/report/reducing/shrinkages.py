@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -98,53 +98,3 @@ def _counted(constants: Sequence[ConstantChange]) -> list[tuple[ConstantChange, 
     keys = [(each.is_certain, each.size, each.before, each.after) for each in constants]
     counts, firsts = Counter(keys), dict(zip(reversed(keys), reversed(constants), strict=True))
     return [(firsts[key], counts[key]) for key in sorted(counts)]
-
-
-def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:
-    """The same as `shrinkage_view`, with all rows."""
-    return {
-        "output": output,
-        "module": found.module.name,
-        "device_count": found.devices,
-        "device_count_before": found.devices_before,
-        "device_axes": [{"size": axis.before, "new_size": axis.after, "stride": axis.stride} for axis in found.axes],
-        "argument_bytes_before": found.argument_bytes_before,
-        "argument_bytes": found.argument_bytes,
-        "peak_bytes": found.peak_bytes,
-        "total_flops_before": found.flops_before,
-        "total_flops": found.flops,
-        "is_proven": found.is_proven,
-        "size_changes": list(_change_records(found.changes)),
-        "kept_sizes": [
-            {
-                "size": each.size,
-                "array_count": each.arrays,
-                "reason": each.reason,
-                "computation": each.computation,
-                "instruction": each.instruction,
-            }
-            for each in found.kept
-        ],
-        "size_constants": [
-            {
-                "computation": each.computation,
-                "instruction": each.instruction,
-                "number_before": each.before,
-                "number_after": each.after,
-                "size": each.size,
-                "follows_size": each.is_certain,
-            }
-            for each in found.constants
-        ],
-    }
-
-
-def _change_records(changes: Sequence[SizeChange]) -> Iterator[dict[str, object]]:
-    for change in changes:
-        yield {
-            "size": change.before,
-            "new_size": change.after,
-            "array_count": change.arrays,
-            "parameter_dimensions": list(change.parameters),
-            "operations": list(change.roles),
-        }

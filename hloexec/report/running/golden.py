@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.report.judging.comparison import comparison_record, comparison_view
+from hloexec.report.judging.comparison import comparison_view
 from hloexec.report.judging.diffs import diff_line
 from hloexec.report.layout import rest_text
 from hloexec.report.units import plural, seconds_text
@@ -76,24 +75,3 @@ def change_lines(golden: Golden, module_file: str, found: Diff | None) -> list[s
     words += ["--numerics", golden.numerics] if golden.numerics != "reference" else []
     lines = [] if found is None else [diff_line(found).plain]
     return [*lines, shlex.join(words)] if golden.inputs_per_device == 1 else lines
-
-
-def check_record(check: GoldenCheck) -> dict[str, object]:
-    """What JSON can hold."""
-    return {
-        "folder": str(check.folder),
-        "outcome": check.outcome.name.lower(),
-        "message": check.message,
-        "seconds": check.seconds,
-        "golden": None if check.golden is None else _golden_record(check.golden),
-        "comparison": None if check.comparison is None else comparison_record(check.comparison),
-    }
-
-
-def _golden_record(golden: Golden) -> dict[str, object]:
-    left_out = ("folder", "module_name", "replicas", "partitions")
-    return attrs.asdict(golden, filter=lambda field, _: field.name not in left_out) | {
-        "module": golden.module_name,
-        "replica_count": golden.replicas,
-        "num_partitions": golden.partitions,
-    }

@@ -12,34 +12,12 @@ from hloexec.core.values import Array, Value, leaves
 from hloexec.core.wording import braced, on_devices
 from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen
-from hloexec.report.records import leaf_records
 from hloexec.report.units import number_text, plural
-from hloexec.tools.stepping.stepper import Stepper
 from hloexec.tools.stepping.stops import Level, Stop
 
 _SHOWN_ELEMENTS = 200
 _EDGE_ELEMENTS = 4
 _WIDTH = 100
-
-
-def step_record(stepper: Stepper, stops: Sequence[Stop], lines: Sequence[str]) -> dict[str, object]:
-    """Where a run has stopped, how it has ended, and what the commands have printed."""
-    stopped = [
-        {
-            "reason": stop.reason,
-            "path": stop.name,
-            "instruction": stop.instruction.name,
-            "computation": stop.place.computation.name,
-            "iteration": stop.iteration,
-            "devices": list(stop.devices),
-            "hlo": hlo_line(stop.instruction),
-            "stop_values": [] if stop.value is None else leaf_records([("", leaf) for leaf in statistics(stop.value)]),
-            "failure_text": None if stop.error is None else str(stop.error),
-        }
-        for stop in stops
-    ]
-    ended = "ended" if stepper.results is not None else "failed" if stepper.has_failed else "left"
-    return {"stops": stopped, "run_state": ended, "printed_lines": list(lines)}
 
 
 def devices_text(devices: Sequence[int], count: int) -> str:

@@ -10,7 +10,6 @@ from rich.text import Text
 from hloexec.core.ir import ArrayShape
 from hloexec.core.wording import byte_text
 from hloexec.report.layout import next_steps, plain_table
-from hloexec.report.records import leaf_records
 from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.tracing.recording import Remarkable
 from hloexec.tools.tracing.running import Traced
@@ -47,19 +46,3 @@ def _remarkable(entries: Sequence[Remarkable]) -> RenderableType:
         devices = "" if entry.devices == (0,) else f" on {','.join(map(str, entry.devices))}"
         table.add_row(Text(entry.name + devices), shape, *numbers, *counts)
     return Group(Text(""), table)
-
-
-def trace_record(traced: Traced, folder: str) -> dict[str, object]:
-    """The same as `trace_view`."""
-    information = traced.trace.information
-    return {
-        "folder": folder,
-        **{key: information[key] for key in ("select", "statistics_only", "is_complete")},
-        "event_count": traced.events,
-        "instruction_count": traced.instructions,
-        "value_bytes": traced.value_bytes,
-        "remarkable": [
-            {"path": entry.name, "devices": entry.devices, "value": leaf_records([(entry.name, entry.leaf)])[0]}
-            for entry in traced.remarkable
-        ],
-    }

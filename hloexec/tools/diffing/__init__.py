@@ -9,7 +9,7 @@ differ, `localization` goes back from them to the instruction whose operands are
 
 from hloexec.tools.diffing.dumps import Stage
 from hloexec.tools.diffing.extracting.pair import ExtractedPair
-from hloexec.tools.diffing.findings import Diff, Finding, InstructionRun, Pair, RegionStep
+from hloexec.tools.diffing.findings import Diff, Finding, InstructionRun, InstructionText, Pair, RegionStep
 from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
 from hloexec.tools.diffing.running import diff
 
@@ -19,6 +19,7 @@ __all__ = [
     "Finding",
     "FolderDiff",
     "InstructionRun",
+    "InstructionText",
     "ModuleDiff",
     "Pair",
     "RegionStep",

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import attrs
 
-from hloexec.core.structs import frozen
+from hloexec.core.structs import UNTOLD, frozen
 from hloexec.errors import InputError, os_errors_named
 
 _SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
@@ -49,13 +49,14 @@ class Stage:
     """A module as it is at one point of its compilation, in a file."""
 
     path: Path
+    """The file."""
     name: str
     """`before_optimizations`, `cpu_after_optimizations`; or the pass that has just run, such as `algsimp`."""
     pipeline: str | None = None
     """The pipeline of that pass, None where the stage is no pass's."""
     next_pass: str | None = None
     """The pass of that pipeline that is up next, if the file says so."""
-    holder: Stage | None = None
+    holder: Stage | None = attrs.field(default=None, metadata=UNTOLD)
     """What the pass that runs this pipeline gives in the end, if there is one, and no other can be meant."""
     ran_within: str | None = None
     """The last pipeline that this pass ran, if it ran one."""

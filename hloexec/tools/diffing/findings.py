@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from hloexec.analysis.numerics.comparison import Comparison
+import attrs
+
+from hloexec.analysis.numerics.comparison import Comparison, OutputDifference
 from hloexec.core.ir import Instruction, Module
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.errors import HloError, InputError
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.tools.diffing.extracting.pair import ExtractedPair
 
 Verdict: TypeAlias = Literal["agree", "rounding only", "not decided", "differ"]
+
+
+@frozen
+class InstructionText:
+    """What an instruction is, as people read it."""
+
+    hlo: str
+    op_name: str | None
+    source: tuple[str, ...]
 
 
 @frozen
@@ -25,6 +36,10 @@ class InstructionRun:
     path: str
     """As traces have it, e.g. `while.7[3]:body/fusion.2/add.1`."""
     device: int = 0
+
+    def text(self, module: Module) -> InstructionText:
+        """What it is, in the module of its side."""
+        return InstructionText(self.line(module), self.op_name(module), self.source(module))
 
     def of(self, module: Module) -> Instruction:
         """The instruction, in the module of its side."""
@@ -48,8 +63,10 @@ class RegionStep:
     """An instruction of a region, or what comes in."""
 
     run: InstructionRun
+    """Which run of which instruction it is."""
     role: Literal["input", "step", "output"]
     """`input` is a value that the region starts from, `output` one that nothing else in the region takes."""
+    hlo: str = ""
     operands: tuple[InstructionRun, ...] = ()
     """What it takes, through fusions, calls and loops; of an input, nothing is said."""
     before: InstructionRun | None = None
@@ -61,6 +78,7 @@ class Finding:
     """An instruction whose result is not as it was before, though its operands are or, if it is not certain, may be."""
 
     after: InstructionRun
+    """The instruction of AFTER."""
     before: InstructionRun | None
     """What gave the right value; None where nothing in `before` corresponds."""
     comparison: Comparison | None
@@ -77,6 +95,18 @@ class Finding:
     """The region as a graph in data-flow order, with the values that it starts from; empty where there is no region."""
     has_right_operands: bool = False
     """Whether what it takes was compared, and is right."""
+    modules: tuple[Module, Module] | None = None
+    """The modules before and after."""
+
+    @told
+    def after_text(self) -> InstructionText | None:
+        """What the instruction of AFTER is."""
+        return None if self.modules is None else self.after.text(self.modules[1])
+
+    @told
+    def before_text(self) -> InstructionText | None:
+        """What the instruction of BEFORE in its place is."""
+        return None if self.modules is None or self.before is None else self.before.text(self.modules[0])
 
 
 @frozen
@@ -84,7 +114,9 @@ class Pair:
     """A value that both modules have."""
 
     after: InstructionRun
+    """Where AFTER has it."""
     before: InstructionRun
+    """Where BEFORE has it."""
     is_exact: bool
     """Whether they are the same numbers; else rounding explains the difference."""
     is_in_order: bool
@@ -98,6 +130,7 @@ class Diff(Described):
     before: Module
     after: Module
     verdict: Verdict
+    """What it comes to."""
     findings: tuple[Finding, ...]
     """In data-flow order, the first being the instruction to blame; empty unless the verdict is `differ`."""
     outputs: Comparison
@@ -116,6 +149,10 @@ class Diff(Described):
     """What else there is to say: tuples that were flattened, results in another order, roundings that `after` leaves
     out, a search that ended early."""
     _extracted: ExtractedPair | HloError | None = None
+
+    def __attrs_post_init__(self) -> None:
+        placed = tuple(attrs.evolve(each, modules=(self.before, self.after)) for each in self.findings)
+        object.__setattr__(self, "findings", placed)
 
     def __str__(self) -> str:
         if not self.findings:
@@ -139,12 +176,28 @@ class Diff(Described):
             raise self._extracted
         return self._extracted
 
+    @told
+    def before_module(self) -> str:
+        """The name of the module BEFORE."""
+        return self.before.name
+
+    @told
+    def after_module(self) -> str:
+        """The name of the module AFTER."""
+        return self.after.name
+
+    @told
+    def largest_difference(self) -> OutputDifference | None:
+        """The array of the result that is furthest off; None where all have the same bits."""
+        leaf = self.outputs.furthest
+        return None if leaf is None else OutputDifference.of(leaf)
+
     @property
     def region(self) -> tuple[InstructionRun, ...]:
         """That of the first finding."""
         return self.findings[0].region if self.findings else ()
 
-    @property
+    @told
     def matched_share(self) -> float:
         """The part of `after`'s values that `before` has; 1 where there are none."""
         return self.matched_values / self.values if self.values else 1.0

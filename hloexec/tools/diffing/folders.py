@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from hloexec.core.arguments import require_path, require_seed, texts, wrong
 from hloexec.core.ir import Module
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described, Inputs
 from hloexec.core.wording import counted, truncated
 from hloexec.engine.devices.topology import topology_of
@@ -35,10 +35,13 @@ class StageDiff:
     """Two stages of a module, compared with each other."""
 
     before: Stage
+    """The stage before."""
     after: Stage
+    """The stage after."""
     outcome: Outcome
+    """What it comes to."""
     diff: Diff | None = None
-    """None where a stage could not be run."""
+    """The two modules on the same inputs; None where a stage could not be run."""
     reason: str = ""
     """Why it could not, as a sentence."""
     has_gap: bool = False
@@ -50,6 +53,16 @@ class StageDiff:
         if self.has_gap:
             return None
         return self.after if self.after.is_pass else self.after.holder
+
+    @told
+    def step(self) -> str:
+        """What lies between the stages: the pass, or the range of passes."""
+        return str(self)
+
+    @told
+    def pass_name(self) -> str | None:
+        """The name of the pass; None where several may have made the difference."""
+        return None if self.made_by is None else self.made_by.name
 
     def __str__(self) -> str:
         """The pass that produced `after` from `before`, or the range of passes between them."""
@@ -73,9 +86,15 @@ class ModuleDiff:
     stages: int
     """How many stages there are."""
 
-    @property
+    @told
     def outcome(self) -> Outcome:
+        """What it comes to."""
         return _worst([step.outcome for step in self.steps])
+
+    @told
+    def blamed_step(self) -> str | None:
+        """The first step that changed the result."""
+        return None if self.to_blame is None else self.to_blame.step
 
     @property
     def to_blame(self) -> StageDiff | None:
@@ -88,6 +107,7 @@ class FolderDiff(Described):
     """All modules of one or two folders."""
 
     modules: tuple[ModuleDiff, ...]
+    """The modules of the folders."""
     notes: tuple[str, ...] = ()
     """Modules that are there only once, and why."""
     unpaired: int = 0
@@ -96,8 +116,9 @@ class FolderDiff(Described):
     def __str__(self) -> str:
         return f"{self.outcome}: {len(self.modules)} modules compared"
 
-    @property
+    @told
     def outcome(self) -> Outcome:
+        """What it comes to."""
         missing: list[Outcome] = ["not compared"] if self.unpaired else []
         return _worst([*(module.outcome for module in self.modules), *missing])
 

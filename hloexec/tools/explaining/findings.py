@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from hloexec.analysis.numerics.comparison import LeafComparison
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.ops.policies.policy import NumericsPolicy
 
@@ -30,6 +30,7 @@ class Trial:
     """A policy that was tried, and how near it comes to what is expected."""
 
     policy: NumericsPolicy
+    """The policy, as `--numerics` takes it."""
     remaining: float
     """The size of what remains, element by element in units of what rounding does to the element:
     √(exp(mean(ln(1 + x²))) − 1), which a few huge ones hardly move."""
@@ -50,13 +51,14 @@ class Trial:
     effect: float | None = None
     """How much of the policy's effect is in what is expected: 0 for none of it, 1 for all of it; and its error."""
     effect_error: float | None = None
+    """The error of that."""
 
     @property
     def name(self) -> str:
         """The name of the policy."""
         return self.policy.name
 
-    @property
+    @told
     def instructions(self) -> tuple[str, ...]:
         """Which instructions have policies of their own, as policies name them: `body/dot.3`."""
         return tuple(name for name, _ in self.policy.overrides)
@@ -69,6 +71,7 @@ class Untold:
     instruction: str
     """As policies name it: `body/dot.3`."""
     policy: str
+    """The policy that it may have."""
 
 
 @frozen(eq=False)
@@ -76,11 +79,15 @@ class InstructionExplanation:
     """What explains the value that an instruction has on the other side, from the operands that it has there."""
 
     name: str
+    """As policies name it: `body/dot.3`."""
     opcode: str
     hlo: str
     verdict: Explained
+    """What explains its value."""
     best: Trial
+    """The policy that comes nearest."""
     alike: tuple[Trial, ...]
+    """Policies that the value cannot tell from it."""
     source: tuple[str, ...] = ()
     runs: int = 1
     """In how many of its runs, in loops and on several devices, it was looked at."""
@@ -93,6 +100,7 @@ class Explanation(Described):
     """The result of `explain`."""
 
     verdict: Explained
+    """What explains what is expected."""
     best: Trial
     """The policy that comes nearest; of those that cannot be told apart the simplest."""
     alike: tuple[Trial, ...]
@@ -100,6 +108,7 @@ class Explanation(Described):
     trials: tuple[Trial, ...]
     """All that were tried, the nearest first."""
     reference: Trial
+    """What the reference comes to."""
     leaves: tuple[LeafComparison, ...]
     """What the best one leaves, output by output."""
     runs: int
@@ -112,6 +121,7 @@ class Explanation(Described):
     instructions: tuple[InstructionExplanation, ...] = ()
     """With values of the other side: every instruction that rounding alone does not explain, in data-flow order."""
     checked_instructions: int = 0
+    """With values of the other side: how many instructions were looked at."""
     is_complete: bool = True
     """Whether the search ended by itself, not by its budget."""
     left_open: tuple[str, ...] = ()

@@ -42,6 +42,7 @@ class Rerun:
     """How the result of an extracted module compares with the recorded one."""
 
     has_same_bits: bool
+    """Whether the extracted module gives the same bits."""
     differences: tuple[LeafComparison, ...]
     """Leaves whose elements are not equal; there may be none where only bits of NaN or signs of zeros differ."""
 
@@ -58,6 +59,7 @@ class Extraction(Described):
     path: str
     """Which run of the instruction it is, e.g. `loop[2]:body/fusion.1/add.3`."""
     iteration: int | None
+    """The iteration of the innermost loop, from 0."""
     options: dict[str, Any]
     """The options of the run that matter to the new module."""
 

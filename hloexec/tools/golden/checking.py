@@ -58,6 +58,11 @@ class Outcome(enum.Enum):
     BROKEN = "BROKEN"
     """It could not be run: files are missing, damaged, or do not fit."""
 
+    @property
+    def word(self) -> str:
+        """What records say."""
+        return self.name.lower()
+
 
 @frozen(eq=False, repr=False)
 class GoldenCheck(Described):
@@ -65,9 +70,11 @@ class GoldenCheck(Described):
 
     folder: Path
     outcome: Outcome
+    """What came of it; `broken`: it could not be checked."""
     message: str
     """The verdict, or why there is none, in a line or more."""
     golden: Golden | None = None
+    """What its golden.json says."""
     comparison: Comparison | None = None
     seconds: float = 0.0
 

@@ -42,12 +42,16 @@ class Golden(Described):
     """A golden on disk: how its `golden.json` says that the module is run and compared."""
 
     folder: Path = attrs.field(converter=Path)
+    """The folder of the golden."""
     module_name: str
+    """The module's name."""
     module_hash: str
     """SHA-256 of the bytes of `module.hlo`, in hexadecimal."""
     numerics: str = "reference"
     replicas: int = 1
+    """How many replicas there are."""
     partitions: int = 1
+    """How many partitions there are."""
     inputs_per_device: int = 1
     """1, or as many as there are devices."""
     inputs_source: str = ""
@@ -57,11 +61,17 @@ class Golden(Described):
     seed: int = 0
     """The seed of the random numbers that the module generates."""
     elided: str = "zeros"
+    """What stands for constants that the text leaves out."""
     unknown: str = "error"
+    """What unknown library calls give."""
     atol: float | None = None
+    """The absolute error that is tolerated."""
     rtol: float | None = None
+    """The error that is tolerated, relative to the expected value."""
     ulp: float | None = None
+    """The error that is tolerated, in units in the last place."""
     versions: Mapping[str, str] = attrs.Factory(dict)
+    """What it was recorded with."""
 
     @property
     def name(self) -> str:

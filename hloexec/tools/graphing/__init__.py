@@ -7,12 +7,13 @@ bytes, as Graphviz's DOT, as SVG, and as JSON for Model Explorer.
 
 from hloexec.tools.graphing.colours import Colours, Step, quantity
 from hloexec.tools.graphing.flow import Edge
-from hloexec.tools.graphing.graphs import Cluster, Graph, Node, graph
+from hloexec.tools.graphing.graphs import Cluster, Coloured, Graph, Node, graph
 from hloexec.tools.graphing.measures import byte_colours, error_colours, time_colours
 from hloexec.tools.graphing.reading import read_colours
 
 __all__ = [
     "Cluster",
+    "Coloured",
     "Colours",
     "Edge",
     "Graph",

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from functools import cached_property
 
+import attrs
+
 from hloexec.core.arguments import (
     named_computation,
     require_flags,
@@ -16,7 +18,7 @@ from hloexec.core.arguments import (
     wrong,
 )
 from hloexec.core.ir import Instruction, Module
-from hloexec.core.structs import frozen
+from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described
 from hloexec.core.wording import listing
 from hloexec.errors import HloError, InputError
@@ -42,6 +44,18 @@ class Node:
 
 
 @frozen
+class Coloured:
+    """An instruction with its number."""
+
+    computation: str
+    instruction: str
+    amount: float
+    """An error, seconds, bytes, or 0 as before, 1 wrong and 2 to blame."""
+    is_marked: bool
+    """Whether it is one of those that matter most."""
+
+
+@frozen
 class Cluster:
     """A computation, some instructions of which are in a graph."""
 
@@ -59,14 +73,37 @@ class Graph(Described):
     module: Module
     computation: str
     """What it begins with: the entry computation, or the one that was asked for."""
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
-    clusters: tuple[Cluster, ...]
+    nodes: tuple[Node, ...] = attrs.field(metadata=UNTOLD)
+    edges: tuple[Edge, ...] = attrs.field(metadata=UNTOLD)
+    clusters: tuple[Cluster, ...] = attrs.field(metadata=UNTOLD)
     """The computations, each behind that of its caller."""
     around: Place | None = None
     """The instruction in its middle, if it is a neighbourhood."""
     distance: int | None = None
-    colours: Colours | None = None
+    """How many steps from it; None for a whole computation."""
+    colours: Colours | None = attrs.field(default=None, metadata=UNTOLD)
+
+    @told
+    def node_count(self) -> int:
+        """How many instructions there are."""
+        return len(self.nodes)
+
+    @told
+    def edge_count(self) -> int:
+        """How many edges there are."""
+        return len(self.edges)
+
+    @told
+    def coloured_by(self) -> str | None:
+        """What instructions are coloured by; None where they are not."""
+        return None if self.colours is None else self.colours.title
+
+    @told
+    def coloured(self) -> tuple[Coloured, ...]:
+        """The instructions that have a number."""
+        values, marked = ({}, frozenset()) if self.colours is None else (self.colours.values, self.colours.marked)
+        places = (node.place for node in self.nodes if node.place in values)
+        return tuple(Coloured(*place, values[place], place in marked) for place in places)
 
     def __str__(self) -> str:
         what = f"of {self.computation}" if self.around is None else f"around %{self.around[1]} in {self.around[0]}"

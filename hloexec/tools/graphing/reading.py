@@ -100,10 +100,7 @@ def _require_places(found: Colours, module: Module, named: str) -> None:
 
 def _shadow(record: Mapping[str, Any]) -> Colours:
     return loss_colours(
-        {
-            _at(each): (float(each["inherited_error"]), float(each["added_error"]))
-            for each in record["instruction_errors"]
-        },
+        {_at(each): (float(each["inherited"]), float(each["added"])) for each in record["instruction_errors"]},
         {
             _at(loss): (max(float(loss["share"]), float(loss["lost_share"])), str(loss["kind"]))
             for loss in record["losses"]
@@ -115,8 +112,8 @@ def _diff(record: Mapping[str, Any]) -> Colours:
     findings = record["findings"]
     return blame_colours(
         right=(_at(match["after"]) for match in record["matches"]),
-        wrong=(_at(step) for finding in findings for step in finding["graph"] if step["region_role"] == "output"),
-        blamed=(_at(finding["blamed"]) for finding in findings),
+        wrong=(_at(step["run"]) for finding in findings for step in finding["graph"] if step["role"] == "output"),
+        blamed=(_at(finding["after"]) for finding in findings),
     )
 
 
@@ -130,7 +127,7 @@ def _nan(record: Mapping[str, Any]) -> Colours:
 
 
 def _memory(record: Mapping[str, Any]) -> Colours:
-    return size_colours((_at(value), int(value["bytes"])) for value in record["values"] if not value["is_phi"])
+    return size_colours((_at(value), int(value["byte_size"])) for value in record["values"] if not value["is_phi"])
 
 
 def _at(record: Mapping[str, Any]) -> Place:

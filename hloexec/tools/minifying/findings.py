@@ -15,8 +15,9 @@ from pathlib import Path
 from hloexec.core.arguments import require_path
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import Module, flat_shapes
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described, Value
+from hloexec.engine.devices.topology import topology_of
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.language import literals
 from hloexec.language.text import format as format_module
@@ -69,11 +70,13 @@ class Minified(Described):
     instruction_count: int
     """Instructions beside parameters, constants and what packs and unpacks tuples; in called computations, too."""
     instruction_count_before: int
+    """The same of the given module."""
     trial_count: int
     """How many modules were judged."""
     step_count: int
     """How many of them became the smallest so far."""
     seconds: float
+    """How long all of it took."""
     is_complete: bool
     """Whether nothing was found that could still go; else the search was ended."""
     is_confirmed: bool
@@ -88,7 +91,17 @@ class Minified(Described):
     def __str__(self) -> str:
         return f"{self.instruction_count} of {self.instruction_count_before} instructions: {self.failure}"
 
-    @property
+    @told
+    def devices(self) -> int:
+        """How many devices the small module runs on."""
+        return topology_of(self.module).count
+
+    @told
+    def hlo_text(self) -> str:
+        """The small module."""
+        return format_module(self.module)
+
+    @told
     def largest_dimension(self) -> int:
         """The largest size of a dimension in the module."""
         sizes = [

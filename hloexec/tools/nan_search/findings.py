@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hloexec.analysis.numerics.statistics import LeafStatistics
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.core.wording import listing
 from hloexec.language.origins import SourceLine
@@ -15,6 +15,7 @@ class Element:
 
     index: tuple[int, ...]
     value: float | int | complex | bool
+    """What the element is."""
     operands: tuple[float | int | complex | bool, ...] | None
     """The operands' elements at the same place; None where the instruction is not elementwise."""
 
@@ -34,7 +35,7 @@ class Link:
 
     name: str
     """Path and instruction."""
-    line: str
+    hlo: str
     source: str | None
     minimum: float
     maximum: float
@@ -56,8 +57,7 @@ class Finding:
     iteration: int | None
     """Of the innermost loop around it, counted from 0."""
     devices: tuple[int, ...]
-    line: str
-    """Its line of HLO."""
+    hlo: str
     op_name: str | None
     source: tuple[SourceLine, ...]
     """Its source lines, the innermost call first; if it has none, those of the innermost instruction that calls it."""
@@ -68,8 +68,11 @@ class Finding:
     count: int
     """How many elements there are."""
     value: LeafStatistics
+    """What the instruction gave."""
     operands: tuple[Operand, ...]
+    """What it took."""
     elements: tuple[Element, ...]
+    """The first elements that went bad."""
     chain: tuple[Link, ...]
     """The chain that led to it, from the earliest instruction to the operand."""
 
@@ -79,6 +82,7 @@ class NanInput:
     """NaN in an array of the inputs."""
 
     parameter: str
+    """The name of the parameter."""
     leaf: tuple[int, ...]
     """Its place in the parameter, if that is a tuple."""
     devices: tuple[int, ...]
@@ -95,6 +99,7 @@ class NanSearch(Described):
     """What `find_nan` found, and how far it looked."""
 
     finding: Finding | None
+    """The first instruction at which numbers go bad."""
     later: tuple[Finding, ...]
     """Other instructions that contributed, in the order in which they ran."""
     discarded: tuple[Finding, ...]
@@ -115,6 +120,11 @@ class NanSearch(Described):
     """Constants that hold NaN."""
     events: int
     """How many instructions were checked."""
+
+    @told
+    def found(self) -> bool:
+        """Whether NaN or infinities were found."""
+        return self.finding is not None or self.nan_from_inputs
 
     def __str__(self) -> str:
         if self.finding is not None:

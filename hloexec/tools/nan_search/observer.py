@@ -265,7 +265,7 @@ class NanObserver:
             opcode=instruction.opcode,
             iteration=event.iteration,
             devices=event.devices,
-            line=hlo_line(instruction),
+            hlo=hlo_line(instruction),
             op_name=instruction.op_name,
             source=self._source(event),
             bad=symptom.count,

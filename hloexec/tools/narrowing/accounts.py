@@ -43,7 +43,7 @@ def verdicts(
             alone=alone if isinstance(alone, Deviation) else None,
             runs=runs,
             flops=runs * candidate.flops,
-            line=hlo_line(instruction),
+            hlo=hlo_line(instruction),
             op_name=instruction.op_name,
             source=source_text(module, instruction),
         )

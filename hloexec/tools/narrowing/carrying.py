@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import attrs
 
 from hloexec.core.arguments import described
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
@@ -16,11 +18,25 @@ Leaves: TypeAlias = Sequence[tuple[str, ArrayShape | BufferShape]]
 """The labels and shapes of the arrays in a value."""
 
 
+class Handed(NamedTuple):
+    """An output that is a parameter of the next step, by their labels."""
+
+    output: str
+    """The place of the output."""
+    parameter: str
+    """The number of the parameter, and the place within it if it is a tuple."""
+
+
+def _handed(pairs: Iterable[tuple[str, str]]) -> tuple[Handed, ...]:
+    return tuple(Handed(*pair) for pair in pairs)
+
+
 @frozen
 class Carried:
     """What a step hands on: the labels of outputs, and of the parameters that they become."""
 
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[Handed, ...] = attrs.field(converter=_handed)
+    """The outputs that are parameters of the next step."""
     reason: str
     """How that is known, in words."""
 
@@ -42,14 +58,14 @@ def carried_by(module: Module, computation: Computation, given: Mapping[Any, Any
             (label_of(alias.output_index), label_of((alias.parameter_number, *alias.parameter_index)))
             for alias in module.input_output_alias
         ]
-        return Carried(tuple(pairs), "input_output_alias of the module")
+        return Carried(pairs, "input_output_alias of the module")
     pairs = _equal_row(outputs, parameters)
     if not pairs:
         raise InputError(
             f"no output of {computation.name} has the shape of a parameter, so that there is nothing to carry from one "
             f"step to the next; {argument('carry')} says which output becomes which parameter"
         )
-    return Carried(tuple(pairs), "equal shapes in order")
+    return Carried(pairs, "equal shapes in order")
 
 
 def with_leaves(values: Sequence[Value], changes: Mapping[str, Value]) -> list[Value]:

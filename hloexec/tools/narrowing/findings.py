@@ -33,6 +33,7 @@ class Deviation:
     units of its tolerance."""
 
     output: str
+    """The place of the output."""
     index: tuple[int, ...]
     inputs: int
     """The number of the inputs, from 0."""
@@ -40,10 +41,13 @@ class Deviation:
     """The step, from 0."""
     device: int
     original: float | int | complex | bool
+    """The element in the original module."""
     changed: float | int | complex | bool
+    """The element in the narrowed module."""
     error: float
     """Relative, as `narrowing.measuring` defines it."""
     tolerance: float
+    """The relative error that an element may have."""
 
     @property
     def severity(self) -> float:
@@ -64,6 +68,7 @@ class InstructionVerdict:
     narrow_type: str | None
     """The type that it has in the narrowed module; None where it keeps its own."""
     standing: Standing
+    """Whether it may be narrower, or why not."""
     reason: str
     alone: Deviation | None
     """The worst element with it alone narrowed, where that was measured."""
@@ -71,7 +76,7 @@ class InstructionVerdict:
     """How often it ran on the first inputs."""
     flops: int
     """In all these runs."""
-    line: str
+    hlo: str
     op_name: str | None
     source: str | None
 
@@ -81,7 +86,9 @@ class OutputDeviation:
     """An output that was held to a tolerance."""
 
     output: str
+    """The place of the output."""
     tolerance: float
+    """The relative error that an element may have."""
     worst: Deviation
     """Over the inputs of the search."""
     held_back: Deviation | None
@@ -101,17 +108,25 @@ class Narrowing(Described):
     instructions: tuple[InstructionVerdict, ...]
     """Those that could be narrowed, in the order of the text."""
     outputs: tuple[OutputDeviation, ...]
+    """The outputs that were held to a tolerance."""
     carried: Carried | None
+    """The outputs that are parameters of the next step."""
     steps: int
+    """How often the module runs, what it carries becoming parameters again."""
     flops: int
+    """Operations of contractions, elementwise instructions and reductions."""
     flops_by_type: dict[str, int]
     """Of the FLOPs, those in each narrow type."""
     contraction_flops: int
+    """Operations of contractions that could be narrowed."""
     contraction_flops_by_type: dict[str, int]
+    """Of these, those in each narrow type."""
     byte_count: int
+    """Bytes that contractions and elementwise instructions on floats read and write."""
     bytes_by_type: dict[str, int]
     """Of the bytes, those in each narrow type, counted as they were in the wide one."""
     margin: float
+    """The share of the tolerances that the search may use."""
     input_count: int
     """How many inputs the search ran on."""
     held_back_count: int

@@ -2,8 +2,8 @@
 from."""
 
 from hloexec.tools.shadowing.digits import SampledDigits
-from hloexec.tools.shadowing.findings import Decision, Loss, ShadowRun, Untold
+from hloexec.tools.shadowing.findings import Decision, InstructionError, Loss, ShadowRun, Untold
 from hloexec.tools.shadowing.outputs import LeafError
 from hloexec.tools.shadowing.running import shadow
 
-__all__ = ["Decision", "LeafError", "Loss", "SampledDigits", "ShadowRun", "Untold", "shadow"]
+__all__ = ["Decision", "InstructionError", "LeafError", "Loss", "SampledDigits", "ShadowRun", "Untold", "shadow"]

@@ -53,8 +53,9 @@ class SampledDigits:
     digits: float
     """Of the median element."""
     low: float
-    """The ends of the 95 % confidence interval, under normality."""
+    """The lower end of the 95 % confidence interval, under normality."""
     high: float
+    """Its upper end."""
     worst: float
     """Of the worst element."""
     agreed: float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from hloexec.core.structs import frozen
+from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.language.origins import SourceLine
 from hloexec.tools.shadowing.digits import SampledDigits
@@ -27,8 +27,7 @@ class Loss:
     instruction: str
     computation: str
     opcode: str
-    line: str
-    """Its line of HLO."""
+    hlo: str
     op_name: str | None
     source: tuple[SourceLine, ...]
     """Its source lines, the innermost call first; if it has none, those of the innermost instruction that calls it."""
@@ -64,10 +63,11 @@ class Decision:
     count: int
     """How many elements."""
     total: int
+    """How many elements there are."""
     instruction: str
     computation: str
     opcode: str
-    line: str
+    hlo: str
     source: tuple[SourceLine, ...]
 
 
@@ -81,6 +81,18 @@ class Untold:
     reason: str
 
 
+@frozen
+class InstructionError:
+    """The error of an instruction in its worst run."""
+
+    computation: str
+    instruction: str
+    inherited: float
+    """What is inherited, relative to the exact result."""
+    added: float
+    """What the instruction adds itself, relative to the exact result."""
+
+
 @frozen(repr=False)
 class ShadowRun(Described):
     """What `shadow` found."""
@@ -90,7 +102,9 @@ class ShadowRun(Described):
     losses: tuple[Loss, ...]
     """Where the errors of the outputs come from, the largest share first."""
     decisions: tuple[Decision, ...]
+    """Where the shadows would have decided otherwise."""
     untold: tuple[Untold, ...]
+    """What cannot be computed in f64, so that its results count as exact."""
     events: int
     """How many values were looked at."""
     samples: int = 0
@@ -113,7 +127,12 @@ class ShadowRun(Described):
         """The instruction that most of the error comes from; None where there is no error."""
         return self.losses[0] if self.losses else None
 
-    @property
+    @told
+    def instruction_errors(self) -> tuple[InstructionError, ...]:
+        """The errors of all instructions, each in its worst run."""
+        return tuple(InstructionError(*place, *errors) for place, errors in self.errors.items())
+
+    @told
     def is_more_than_rounding(self) -> bool:
         """Whether the error of an output, as a whole, exceeds eight units of roundoff of the types that it was made in,
         or elements are infinite or NaN and should not be. Single elements may have lost more."""

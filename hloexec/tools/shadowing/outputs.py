@@ -10,8 +10,9 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.ir import ArrayShape
 from hloexec.core.precision import unit_roundoff
-from hloexec.core.structs import frozen
+from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Array
 from hloexec.ops.threads import in_blocks
 from hloexec.tools.shadowing.computing.elements import first_places, subtracted, taken
@@ -31,8 +32,8 @@ class LeafError:
 
     index: tuple[int, ...]
     devices: tuple[int, ...]
-    element_type: ElementType
-    dimensions: tuple[int, ...]
+    element_type: ElementType = attrs.field(metadata=UNTOLD)
+    dimensions: tuple[int, ...] = attrs.field(metadata=UNTOLD)
     relative_error: float = 0.0
     """The root of the sum of squared errors, relative to that of the exact values; but for elements that are lost."""
     digits: float | None = None
@@ -43,14 +44,26 @@ class LeafError:
     worst_index: tuple[int, ...] | None = None
     """The index of the worst element."""
     worst_value: float | None = None
+    """What the worst element is."""
     worst_exact: float | None = None
+    """What it would be without rounding."""
     lost: int = 0
     """How many elements are infinite or NaN and should not be."""
-    shares: Mapping[int, float] = attrs.field(factory=dict)
+    shares: Mapping[int, float] = attrs.field(factory=dict, metadata=UNTOLD)
     """By the number of a place, its share of the squared error."""
-    lost_shares: Mapping[int, float] = attrs.field(factory=dict)
+    lost_shares: Mapping[int, float] = attrs.field(factory=dict, metadata=UNTOLD)
     unit: float = 0.0
     """The largest unit roundoff of the types that the error was made in."""
+
+    @told
+    def label(self) -> str:
+        """Its place in the result: `value`, or `value.1.0` in a tuple."""
+        return ".".join(("value", *map(str, self.index)))
+
+    @told
+    def shape(self) -> str:
+        """The shape, as HLO text."""
+        return str(ArrayShape(self.element_type, self.dimensions))
 
     @property
     def is_more_than_rounding(self) -> bool:

@@ -185,7 +185,7 @@ def _loss(
         instruction=instruction.name,
         computation=place.computation.name,
         opcode=instruction.opcode,
-        line=hlo_line(instruction),
+        hlo=hlo_line(instruction),
         op_name=instruction.op_name,
         source=source_lines_around(module, place.computation, instruction, callers),
         name=worst.name,

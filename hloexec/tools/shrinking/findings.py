@@ -23,7 +23,9 @@ class SizeChange:
     """A size that became another, everywhere where it is the same dimension."""
 
     before: int
+    """The size, as it was."""
     after: int
+    """What it became."""
     arrays: int
     """Of how many arrays it is a dimension."""
     parameters: tuple[str, ...]
@@ -37,7 +39,9 @@ class KeptSize:
     """A size that stays, and why, with one place where that was found."""
 
     size: int
+    """The size of a dimension."""
     arrays: int
+    """Of how many arrays it is a dimension."""
     reason: str
     computation: str
     instruction: str
@@ -53,20 +57,29 @@ class Shrinkage(Described):
 
     module: Module
     changes: tuple[SizeChange, ...]
+    """The sizes of dimensions that changed."""
     kept: tuple[KeptSize, ...]
+    """The sizes of dimensions that stay, and why."""
     constants: tuple[ConstantChange, ...]
     """Constants that may encode a size; those that are not certain were guessed, or left as they are."""
     is_proven: bool
     """Whether the sizes are the best for their bound; else the search for better ones was ended at its limit."""
     devices: int
+    """How many devices the module runs on."""
     devices_before: int
+    """How many it ran on before."""
     axes: tuple[AxisChange, ...]
     """Of the grid of devices, major to minor; none where the number of devices stays."""
     argument_bytes_before: int
+    """The size of the inputs of all devices, as it was."""
     argument_bytes: int
+    """The size of the inputs of all devices."""
     peak_bytes: int | None
+    """What a run allocates beyond its inputs; None where the module cannot run."""
     flops_before: int
+    """Operations of contractions on all devices, as they were."""
     flops: int
+    """Operations of contractions on all devices."""
 
     @property
     def total_bytes(self) -> int | None:

@@ -39,10 +39,13 @@ class ConstantChange:
     computation: str
     instruction: str
     before: float
+    """A number in a constant, as it was."""
     after: float
+    """What it became."""
     size: int
     """The dimension that it counts along, or the number of elements that it is a factor of, as it was."""
     is_certain: bool
+    """Whether it encodes the size for certain; else it was guessed, or left as it is."""
 
 
 def tie_positions(relations: Relations) -> None:

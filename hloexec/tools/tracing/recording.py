@@ -79,8 +79,10 @@ class Remarkable:
     """A notable event."""
 
     name: str
+    """Path and instruction."""
     devices: tuple[int, ...]
     leaf: LeafStatistics
+    """What the instruction gave."""
 
 
 @define(eq=False)

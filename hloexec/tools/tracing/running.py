@@ -10,10 +10,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
+import attrs
+
 from hloexec.core.arguments import byte_count, listed, require_flags, require_module, require_path, texts
 from hloexec.core.files import new_folder, open_atomically, require_new_folder, require_room
 from hloexec.core.ir import Computation, Module
-from hloexec.core.structs import frozen
+from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described, Inputs
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Observer
@@ -34,12 +36,27 @@ from hloexec.tools.tracing.selection import Selection
 class Traced(Described):
     """What a trace came to."""
 
-    trace: Trace
+    trace: Trace = attrs.field(metadata=UNTOLD)
     events: int
+    """How many values were looked at."""
     instructions: int
+    """How many instructions there are."""
     value_bytes: int
+    """The size of the values on disk."""
     remarkable: tuple[Remarkable, ...]
     """The first events with NaN or infinities, then those with the largest magnitudes."""
+    select: tuple[str, ...]
+    """The patterns of the instructions that were traced; none for all."""
+
+    @told
+    def statistics_only(self) -> bool:
+        """Whether the values themselves are left out."""
+        return bool(self.trace.information["statistics_only"])
+
+    @told
+    def is_complete(self) -> bool:
+        """Whether the run came to its end."""
+        return bool(self.trace.information["is_complete"])
 
     def __str__(self) -> str:
         return f"{self.trace}: {self.events} events of {self.instructions} instructions, {self.value_bytes} bytes"
@@ -122,7 +139,7 @@ def record(
     information |= {"is_complete": True, "events": recorder.event_count}
     _write_information(path, information)
     counts = recorder.event_count, len(recorder.instructions), recorder.value_bytes
-    return Traced(Trace(path, information), *counts, tuple(recorder.remarkable()))
+    return Traced(Trace(path, information), *counts, tuple(recorder.remarkable()), selection.patterns)
 
 
 @contextmanager

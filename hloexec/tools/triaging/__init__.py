@@ -5,11 +5,11 @@ blames and explains (`judging`, `blaming`, `reference`). `grouping` says what ha
 is known in a folder, from which a later call goes on, and `running` does it all. The results are in `findings`.
 """
 
+from hloexec.analysis.numerics.comparison import OutputDifference
 from hloexec.tools.triaging.findings import (
     Blamed,
     CauseGroup,
     MinifiedModule,
-    OutputDifference,
     PolicyFound,
     Triage,
     TriagedModule,

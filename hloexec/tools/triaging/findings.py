@@ -11,7 +11,8 @@ from typing import Any
 
 import attrs
 
-from hloexec.core.structs import frozen
+from hloexec.analysis.numerics.comparison import OutputDifference
+from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described
 
 OUTCOMES = ("differ", "crashed", "timed out", "out of memory", "not compared", "not decided", "rounding only", "agree")
@@ -21,31 +22,6 @@ _AGREEING = ("agree", "rounding only")
 
 def _words(value: Sequence[str]) -> tuple[str, ...]:
     return tuple(value)
-
-
-def _number(value: Any) -> float | None:
-    """JSON has no infinities; they are texts there."""
-    return None if value is None else float(value)
-
-
-@frozen
-class OutputDifference:
-    """How far an array of the result is from what it should be."""
-
-    label: str
-    actual_shape: str
-    expected_shape: str
-    verdict: str
-    element_count: int
-    mismatch_count: int = 0
-    """Elements that are further off than rounding explains."""
-    max_absolute_error: float | None = attrs.field(default=None, converter=_number)
-    max_relative_error: float | None = attrs.field(default=None, converter=_number)
-    max_ulps: float | None = attrs.field(default=None, converter=_number)
-    nan_count: int = 0
-    """Elements that are NaN on one side only."""
-    infinity_count: int = 0
-    """Elements that are infinite on one side only."""
 
 
 @frozen
@@ -84,6 +60,7 @@ class PolicyFound:
     alike: tuple[str, ...] = attrs.field(default=(), converter=_words)
     """Policies that the values cannot tell from it."""
     bits_explained: float = attrs.field(default=0.0, converter=float)
+    """Minus the binary logarithm of the share of the difference that remains."""
     equal_share: float = 0.0
     """The share of elements that have the expected bits under it."""
     is_whole: bool = True
@@ -99,6 +76,7 @@ class TriagedModule:
     kind: str
     """`module`, `pair` or `stages`."""
     files: tuple[str, ...] = attrs.field(converter=_words)
+    """What was judged: of a pair or of stages in their order."""
     against: str
     """What it was compared with."""
     outcome: str
@@ -110,10 +88,13 @@ class TriagedModule:
     outputs: tuple[OutputDifference, ...] = ()
     """Those that differ."""
     blamed: Blamed | None = None
+    """The instruction to blame; None where none was found."""
     explained: PolicyFound | None = None
+    """The policy that explains the difference; None where none does."""
     step: str | None = None
     """The first compiler pass that changed the result."""
     instruction_count: int = 0
+    """How many instructions there are."""
     notes: tuple[str, ...] = attrs.field(default=(), converter=_words)
     is_cut: bool = False
     """Whether its limits ended it: with more time or memory it may come to more."""
@@ -154,12 +135,19 @@ class MinifiedModule:
     folder: str | None
     """The folder with all that shows it; None where nothing was written."""
     failure: str = ""
+    """What the small module shows."""
     instruction_count: int = 0
+    """How many instructions are left."""
     given_instruction_count: int = 0
+    """How many there were that compute something."""
     largest_dimension: int = 0
+    """The largest size of a dimension that is left."""
     is_complete: bool = False
+    """Whether nothing was found that could still go."""
     is_confirmed: bool = False
+    """Whether the small module shows the failure, read from its text."""
     hlo_text: str = ""
+    """The small module."""
     command: str = ""
     """What shows it in the folder."""
     reason: str = ""
@@ -174,20 +162,31 @@ class CauseGroup:
     number: int
     """From 1: what differs and no policy explains comes first, the largest group of each rank first."""
     outcome: str
+    """What came of its modules."""
     cause: str
     """In words."""
     opcode: str | None
+    """The opcode to blame; None where a policy explains it, or none is known."""
     element_types: tuple[str, ...]
+    """Of what is to blame and of its operands."""
     shape_class: str | None
+    """Of what is to blame."""
     difference: str
+    """What differs."""
     policy: str | None
     """The policy that explains it, without the names of instructions."""
-    members: tuple[TriagedModule, ...]
+    members: tuple[TriagedModule, ...] = attrs.field(metadata=UNTOLD)
     representative: str
     """The name of the smallest member."""
     minified: MinifiedModule | None = None
+    """The smallest module that shows the cause; None where none was made."""
 
-    @property
+    @told
+    def member_names(self) -> tuple[str, ...]:
+        """The modules of the group."""
+        return tuple(member.name for member in self.members)
+
+    @told
     def opcodes(self) -> dict[str, int]:
         """How often each opcode is to blame."""
         return dict(Counter(each.blamed.opcode for each in self.members if each.blamed is not None).most_common())
@@ -198,6 +197,7 @@ class Triage(Described):
     """What came of all modules of a folder."""
 
     folder: str
+    """The folder that was given."""
     other: str | None
     """The second folder, where there are two."""
     output: str | None
@@ -205,9 +205,11 @@ class Triage(Described):
     modules: tuple[TriagedModule, ...]
     """In the order of their names."""
     groups: tuple[CauseGroup, ...]
+    """Modules with the same cause, those that differ first, the largest group first."""
     case_count: int
     """How many there are in the folder; more than `modules` where it was interrupted."""
     seconds: float
+    """How long all of it took."""
     is_complete: bool
     """Whether all were looked at, and a representative of each group minified."""
     distribution: str = "normal"
@@ -220,7 +222,7 @@ class Triage(Described):
         left = "" if self.is_complete else "; interrupted"
         return f"{len(self.modules)} of {self.case_count} modules: {counts or 'none looked at'}{more}{left}"
 
-    @property
+    @told
     def counts(self) -> dict[str, int]:
         """How many modules have each outcome, the worst first."""
         found = Counter(module.outcome for module in self.modules)

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from hloexec.analysis.numerics.comparing import compare
-from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict
+from hloexec.analysis.numerics.comparison import Comparison, OutputDifference, Verdict
 from hloexec.core.ir import Module
 from hloexec.core.values import Value, join_values, labelled_arrays
 from hloexec.engine.exec.running import run_devices
@@ -35,7 +35,7 @@ from hloexec.tools.triaging.blaming import (
 )
 from hloexec.tools.triaging.collecting import Case
 from hloexec.tools.triaging.explaining import explained_module, explained_pair
-from hloexec.tools.triaging.findings import OutputDifference, TriagedModule
+from hloexec.tools.triaging.findings import TriagedModule
 from hloexec.tools.triaging.settings import Settings
 
 _OUTCOMES = {Verdict.EQUAL: "agree", Verdict.NOT_DECIDED: "not decided", Verdict.DIFFERENT: "differ"}
@@ -253,20 +253,4 @@ def _differences(comparison: Comparison) -> Mapping[str, Any]:
         return {}
     has_other_shapes = any(leaf.measured is None for leaf in different)
     kind = "shapes" if has_other_shapes else "numbers" if has_numbers(comparison) else "NaN or infinities"
-    return {"difference": kind, "outputs": tuple(map(_output, different))}
-
-
-def _output(leaf: LeafComparison) -> OutputDifference:
-    measured = leaf.measured
-    known = OutputDifference(leaf.label, leaf.actual_shape, leaf.expected_shape, leaf.verdict.value, leaf.count)
-    if measured is None:
-        return known
-    return attrs.evolve(
-        known,
-        mismatch_count=measured.mismatches,
-        max_absolute_error=measured.max_absolute_error,
-        max_relative_error=measured.max_relative_error,
-        max_ulps=measured.ulp_percentiles.get(100),
-        nan_count=sum(measured.nans[1:]),
-        infinity_count=sum(measured.infinities[1:]),
-    )
+    return {"difference": kind, "outputs": tuple(map(OutputDifference.of, different))}

@@ -74,7 +74,8 @@ def command(
     with 3 if what rounding does not explain is left open by the module.
     """
     from hloexec.ops.policies.policy import POLICIES
-    from hloexec.report.explaining.explanations import explanation_record, explanation_view
+    from hloexec.report.explaining.explanations import explanation_view
+    from hloexec.report.json.printed import Expected
     from hloexec.tools.explaining import explain
     from hloexec.tools.explaining.findings import Explained
 
@@ -87,8 +88,7 @@ def command(
     wanted = _expected(run.module, expected, run.recorded_result)
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
     view = partial(explanation_view, found, command=run.command)
-    record = {**run.record(), "expected_file": expected or file}
-    show_report("explain", as_json, lambda: record | explanation_record(found), lambda: view(top))
+    show_report("explain", as_json, lambda: [run.facts(), Expected(expected or file), found], lambda: view(top))
     if html is not None:
         write_run_page(html, found, run, view)
     if found.verdict is Explained.NOT_DECIDED:

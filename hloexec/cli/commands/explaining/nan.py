@@ -49,7 +49,7 @@ def command(
     Exits with 0 if nothing was found, with 1 if something was.
     """
     from hloexec.cli.progress import ProgressBar
-    from hloexec.report.explaining.nan_search import nan_record, nan_view
+    from hloexec.report.explaining.nan_search import nan_view
     from hloexec.tools.nan_search import find_nan
 
     if settings["share"] and not settings["also"]:
@@ -59,7 +59,7 @@ def command(
         search = find_nan(run.module, run.inputs, elements=top, observers=[progress], **settings, **run.options)
     view = partial(nan_view, search, run.module.name, run.devices, command=run.command)
     blamed = None if search.finding is None else run.module
-    show_report("nan", as_json, lambda: {**run.record(), **nan_record(search)}, lambda: view(top), blamed)
+    show_report("nan", as_json, lambda: [run.facts(), search], lambda: view(top), blamed)
     if html is not None:
         write_run_page(html, search, run, view)
-    return 1 if search.finding is not None or search.nan_from_inputs else 0
+    return int(search.found)

@@ -126,7 +126,8 @@ def command(
     """
     import hloexec
     from hloexec.cli.progress import ProgressBar
-    from hloexec.report.explaining.narrowing import narrowing_record, narrowing_view
+    from hloexec.report.explaining.narrowing import narrowing_view
+    from hloexec.report.json.printed import Output
 
     run = prepared(file, _with_inputs(given, given.inputs[:1] if _are_several(given) else given.inputs))
     with ProgressBar() as progress:
@@ -145,11 +146,10 @@ def command(
         text = hloexec.format(found.module)
         with printed_if_unwritable(text, as_json):
             write_text(output, text)
-    record = run.record()
     show_report(
         "precision",
         as_json,
-        lambda: record | narrowing_record(found, output),
+        lambda: [run.facts(), Output(output), found],
         lambda: narrowing_view(found, output, top),
     )
 

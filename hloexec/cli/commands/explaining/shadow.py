@@ -46,7 +46,7 @@ def command(
     measures its share.
     """
     from hloexec.cli.progress import ProgressBar
-    from hloexec.report.explaining.shadows import shadow_record, shadow_view
+    from hloexec.report.explaining.shadows import shadow_view
     from hloexec.tools.shadowing import shadow
 
     run = prepared(file, given)
@@ -56,6 +56,6 @@ def command(
         )
     view = partial(shadow_view, found, run.module.name, run.devices, command=run.command)
     blamed = None if found.culprit is None else run.module
-    show_report("shadow", as_json, lambda: {**run.record(), **shadow_record(found)}, lambda: view(top), blamed)
+    show_report("shadow", as_json, lambda: [run.facts(), found], lambda: view(top), blamed)
     if html is not None:
         write_run_page(html, found, run, view)

@@ -82,7 +82,8 @@ def command(
     import attrs
 
     import hloexec
-    from hloexec.report.inspecting.graphs import graph_record, graph_view
+    from hloexec.report.inspecting.graphs import graph_view
+    from hloexec.report.json.printed import File, Files
     from hloexec.tools.graphing.files import require_savable
 
     module = hloexec.load(file)
@@ -95,7 +96,7 @@ def command(
     show_report(
         "graph",
         as_json,
-        lambda: {"file": file, **graph_record(drawn, files)},
+        lambda: [File(file), Files(tuple(files), None if files else drawn.dot()), drawn],
         lambda: graph_view(drawn, files) if files else drawn.dot(),
     )
 

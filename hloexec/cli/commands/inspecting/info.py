@@ -57,27 +57,27 @@ def _format(file: str) -> object:
 
 def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> None:
     import hloexec
-    from hloexec.report.records import summary_record
+    from hloexec.report.json.printed import Computations, File
     from hloexec.tools.summary import summarize, summarize_computations
 
     module = hloexec.load(file, strict=strict)
     if strict:
         hloexec.verify(module, strict=True)
     summary = summarize(module)
-    parts = summarize_computations(module) if computations else None
+    parts = tuple(summarize_computations(module)) if computations else None
 
     def view() -> RenderableType:
         from hloexec.report.tables import computations_view, summary_view
 
         return summary_view(summary) if parts is None else computations_view(summary, parts)
 
-    show_report("info", as_json, lambda: {"file": file, **summary_record(summary, parts)}, view)
+    show_report("info", as_json, lambda: [File(file), summary, Computations(parts)], view)
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
     from hloexec.analysis.numerics.statistics import statistics
     from hloexec.language.literals.entries import entries
-    from hloexec.report.records import leaf_records
+    from hloexec.report.json.printed import Arrays, leaves_of
 
     rows = [(entry.stem or "value", leaf) for entry in entries(file) for leaf in statistics(entry.read(None))]
 
@@ -86,15 +86,17 @@ def _show_arrays(file: str, as_json: bool) -> None:
 
         return values_table("arrays", rows)
 
-    show_report("info-arrays", as_json, lambda: {"file": file, "arrays": leaf_records(rows)}, view)
+    show_report("info-arrays", as_json, lambda: [Arrays(file, leaves_of(rows))], view)
 
 
 def _show_assignment(file: str, as_json: bool) -> None:
     import hloexec
+    from hloexec.report.json.printed import Assignment
 
     assignment = hloexec.load_buffer_assignment(file)
-    counts = {"allocation_count": assignment.allocations, "value_count": assignment.used_values}
-    record = {name: None if found is None else len(found) for name, found in counts.items()}
+    counts = (None if found is None else len(found) for found in (assignment.allocations, assignment.used_values))
+    allocations, values = counts
+    whole = Assignment(file, allocations, values, assignment.allocated_bytes)
 
     def view() -> RenderableType:
         from rich.console import Group
@@ -105,5 +107,4 @@ def _show_assignment(file: str, as_json: bool) -> None:
         command = shlex.join(["hloexec", "memory", "MODULE", "--assignment", file])
         return Group(assignment_line(assignment), next_steps(command))
 
-    whole = {"file": file, **record, "allocated_bytes": assignment.allocated_bytes}
-    show_report("info-assignment", as_json, lambda: whole, view)
+    show_report("info-assignment", as_json, lambda: [whole], view)

@@ -33,7 +33,8 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     """
     import hloexec
     from hloexec.analysis.buffers.running import run_estimate
-    from hloexec.report.inspecting.memory import memory_record, memory_view
+    from hloexec.report.inspecting.memory import memory_view
+    from hloexec.report.json.printed import File, Memory
 
     if file == "-" and "-" in assignments:
         raise click.UsageError("the module and the assignment cannot both come from standard input")
@@ -42,9 +43,9 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     comparison = None
     if assignments:
         comparison = hloexec.compare_memory(usage, hloexec.load_buffer_assignment(*assignments))
-    found = usage, comparison, run_estimate(module)
-    view = partial(memory_view, *found)
-    show_report("memory", as_json, lambda: {"file": file, **memory_record(*found)}, lambda: view(top))
+    estimate = run_estimate(module)
+    view = partial(memory_view, usage, comparison, estimate)
+    show_report("memory", as_json, lambda: [File(file), usage, Memory(estimate, comparison)], lambda: view(top))
     if html is not None:
         facts = (("file", file), *(("assignment", each) for each in assignments))
         write_command_page(html, usage if comparison is None else comparison, module, view, facts)

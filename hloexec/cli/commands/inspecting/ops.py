@@ -36,9 +36,9 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
 
         return opcode_types_view(opcodes, accepted) if accepted is not None and opcodes else opcode_view(opcodes)
 
-    def record() -> dict[str, object]:
-        from hloexec.report.records import opcode_records
+    def results() -> list[object]:
+        from hloexec.report.json.printed import OpcodeFacts, Opcodes
 
-        return {"opcodes": opcode_records(opcodes, accepted or {})}
+        return [Opcodes(tuple(OpcodeFacts.of(entry, (accepted or {}).get(entry.name)) for entry in opcodes))]
 
-    show_report("ops", as_json, record, view)
+    show_report("ops", as_json, results, view)

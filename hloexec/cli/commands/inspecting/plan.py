@@ -29,6 +29,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     from hloexec.engine.exec.plans import plan_of
     from hloexec.engine.plan.memory import entry_peak_bytes
     from hloexec.engine.plan.pipeline import PASS_NAMES
+    from hloexec.report.json.printed import Planned
 
     policy = named_policy(numerics)
     if after is not None and after not in PASS_NAMES:
@@ -38,14 +39,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     code = code_of(plan)
     functions = [] if code is None else list(sources(code))
     peak = entry_peak_bytes(plan)
-    planned = {
-        "file": file,
-        "module": module.name,
-        "numerics": policy.name,
-        "computation": plan.computation.name,
-        "peak_bytes": peak,
-        "functions": functions,
-    }
+    planned = Planned(file, module.name, policy.name, plan.computation.name, peak, tuple(functions))
     head = f"# {plan.computation.name}: {counted(max(1, len(functions)), 'function')}, "
     head += f"at most {byte_text(peak)} beyond its inputs\n\n"
-    show_report("plan", as_json, lambda: planned, lambda: head + "\n\n".join(functions))
+    show_report("plan", as_json, lambda: [planned], lambda: head + "\n\n".join(functions))

@@ -18,13 +18,13 @@ def command(record: str | None) -> None:
 
     RECORD is the value of "schema" in what is printed, hloexec.run or run. Without it, lists the records there are.
     """
-    from hloexec.report.json.records import printed_records
+    from hloexec.report.json.records import RECORDS
     from hloexec.report.json.schemas import json_schema
 
     if record is None:
-        click.echo("\n".join(printed_records()))
+        click.echo("\n".join(RECORDS))
         return
     name = record.removeprefix("hloexec.")
-    if name not in printed_records():
-        raise InputError(f"there is no record {quoted(record)}; there are {', '.join(printed_records())}")
+    if name not in RECORDS:
+        raise InputError(f"there is no record {quoted(record)}; there are {', '.join(RECORDS)}")
     click.echo(json.dumps(json_schema(name), indent=2))

@@ -83,21 +83,17 @@ def command(
     agree, 1 if they differ, 2 if they cannot be compared, 3 if they differ only where the module leaves open what they
     are.
     """
-    from hloexec.report.judging.comparison import comparison_record, comparison_view
+    from hloexec.report.json.printed import Compared
+    from hloexec.report.judging.comparison import comparison_view
 
     own = _Options(numerics, **more)
     module, comparison, pairs = _compared(actual, expected, own)
-    given = {
-        "actual_file": actual,
-        "expected_file": expected,
-        "module": None if module is None else module.name,
-        "numerics": numerics,
-    }
+    name = None if module is None else module.name
     is_whole = _are_whole(pairs, module)
     hints = _hints(comparison, actual, expected, own, is_whole=is_whole)
     devices = 1 if module is None or is_whole else module.replica_count * module.num_partitions
     view = partial(comparison_view, comparison, hints=hints, devices=devices)
-    show_report("compare", as_json, lambda: given | comparison_record(comparison), lambda: view(top))
+    show_report("compare", as_json, lambda: [Compared(expected, actual, name, numerics), comparison], lambda: view(top))
     if html is not None:
         facts = (("actual", actual), ("expected", expected), ("policy", numerics))
         write_command_page(html, comparison, module, view, facts, pairs)

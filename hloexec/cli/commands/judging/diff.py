@@ -136,8 +136,8 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
     from hloexec.cli.progress import ProgressBar
     from hloexec.core.files import require_new_folder
     from hloexec.language.loading import load
-    from hloexec.report.judging.diffs import diff_record, diff_view, sides_record
-    from hloexec.report.judging.pairs import pair_record
+    from hloexec.report.json.printed import Pair, Sides
+    from hloexec.report.judging.diffs import diff_view
     from hloexec.tools.diffing import diff
 
     if folder is not None:
@@ -164,12 +164,9 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
         saved = None if folder is None or not found.findings else _saved(found, folder, {**options, **limits}, progress)
     on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
     view = partial(diff_view, found, command=on_after.command, saved=saved)
-
-    def record() -> dict[str, object]:
-        sides, extraction = sides_record(before, after, policies, given.seed), saved and pair_record(saved)
-        return {**sides, **diff_record(found), "extraction": extraction}
-
-    show_report("diff", chosen.as_json, record, lambda: view(chosen.top), on_after.module if found.findings else None)
+    sides = Sides(before, after, given.seed, *(policy.name for policy in policies))
+    blamed = on_after.module if found.findings else None
+    show_report("diff", chosen.as_json, lambda: [sides, found, Pair(saved)], lambda: view(chosen.top), blamed)
     if folder is not None and not found.findings and not chosen.as_json:
         click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if chosen.html is not None:

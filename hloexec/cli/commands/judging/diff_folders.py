@@ -25,8 +25,8 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
     """Compare the modules of one or two dump folders, show the result, and return the exit code."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.engine.devices.topology import topology_of
-    from hloexec.report.judging.diffs import sides_record
-    from hloexec.report.judging.folder_diffs import folder_record, folder_view
+    from hloexec.report.json.printed import Sides
+    from hloexec.report.judging.folder_diffs import folder_view
     from hloexec.tools.diffing.folders import diff_folders
 
     given, policies = chosen.given, chosen.policies
@@ -61,8 +61,8 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
         return shlex.join(["hloexec", name, *arguments, *words])
 
     view = partial(folder_view, found, command=command)
-    sides = sides_record(folder, other, policies, given.seed)
-    show_report("diff-folders", chosen.as_json, lambda: {**sides, **folder_record(found)}, lambda: view(chosen.top))
+    sides = Sides(folder, other, given.seed, *(policy.name for policy in policies))
+    show_report("diff-folders", chosen.as_json, lambda: [sides, found], lambda: view(chosen.top))
     if chosen.html is not None:
         folders = folder if other is None else f"{folder}, {other}"
         write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.seed))))

@@ -94,12 +94,12 @@ def command(
     all could, but one is not decided, because it leaves open what differs; else with 0.
     """
     from hloexec.cli.progress import ProgressBar
-    from hloexec.report.judging.triages import triage_page_view, triage_record, triage_view
+    from hloexec.report.judging.triages import triage_page_view, triage_view
     from hloexec.tools.triaging import triage
 
     with ProgressBar() as progress:
         found = triage(folder, other, observers=[progress], **settings)
-    show_report("triage", as_json, lambda: triage_record(found), lambda: triage_view(found, top))
+    show_report("triage", as_json, lambda: [found], lambda: triage_view(found, top))
     if html is not None:
         facts = {
             "folder": folder,

@@ -56,7 +56,7 @@ def command(
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.core.files import require_new_folder
-    from hloexec.report.reducing.extractions import extraction_record, extraction_view
+    from hloexec.report.reducing.extractions import Extracted, extraction_view
     from hloexec.tools.extraction import extract
 
     require_new_folder(folder)
@@ -73,7 +73,7 @@ def command(
     show_report(
         "extract",
         as_json,
-        lambda: {**run.record(), **extraction_record(found, folder, rerun)},
+        lambda: [run.facts(), Extracted.of(found, folder), found, rerun],
         lambda: extraction_view(found, folder, rerun, shlex.join(words)),
     )
     return 0 if rerun.has_same_bits else 1

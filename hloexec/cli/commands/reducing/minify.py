@@ -16,6 +16,7 @@ from hloexec.errors import InputError, ResourceError, UnsupportedError
 if TYPE_CHECKING:
     from hloexec.core.ir import Module
     from hloexec.core.values import Array
+    from hloexec.report.json.printed import Run
 
 
 @click.command(
@@ -104,12 +105,13 @@ def command(
     import hloexec
     from hloexec.cli.progress import ProgressBar
     from hloexec.core.files import require_new_folder
-    from hloexec.report.reducing.minified import minified_record, minified_view
+    from hloexec.report.json.printed import Folder
+    from hloexec.report.reducing.minified import minified_view
     from hloexec.tools.minifying import minify
 
     if folder is not None:
         require_new_folder(folder)
-    module, inputs, options, record = _given(file, given, is_checked=check is not None)
+    module, inputs, options, facts = _given(file, given, is_checked=check is not None)
     failure: dict[str, Any] = {"command": check, "nan": nan, "against": _policy(against)}
     failure["differs_from"] = None if differs_from is None else _other(differs_from)
     failure["expected"] = None if expected is None else _expected(module, expected)
@@ -124,7 +126,7 @@ def command(
     show_report(
         "minify",
         as_json,
-        lambda: {**record, **minified_record(found, folder)},
+        lambda: [facts, Folder(folder), found],
         lambda: text if folder is None else minified_view(found, folder),
     )
     return 0 if found.is_confirmed else 1
@@ -153,12 +155,13 @@ def _require_check(check: str | None, outcome: str, says: str, jobs: int, timeou
 
 def _given(
     file: str, given: RunOptions, *, is_checked: bool
-) -> tuple[Module, list[list[Any]] | None, dict[str, Any], dict[str, object]]:
+) -> tuple[Module, list[list[Any]] | None, dict[str, Any], Run]:
     """The module, its inputs, the options of its runs, and what a record says of them.
 
     A module for a check need not run here: it then has no inputs.
     """
     from hloexec.language.loading import load
+    from hloexec.report.json.printed import Run
 
     try:
         run = prepared(file, given)
@@ -168,15 +171,9 @@ def _given(
         module = load(file)
         options = given.settings() | given.limits() | {"seed": given.seed}
         options |= {"replicas": given.replicas, "partitions": given.partitions}
-        record = {
-            "file": file,
-            "module": module.name,
-            "device_count": module.replica_count * module.num_partitions,
-            "seed": given.seed,
-            "numerics": given.numerics,
-        }
-        return module, None, options, record
-    return run.module, run.inputs, run.options, run.record()
+        devices = module.replica_count * module.num_partitions
+        return module, None, options, Run(file, module.name, devices, given.seed, given.numerics)
+    return run.module, run.inputs, run.options, run.facts()
 
 
 def _policy(against: str | None) -> str | None:

@@ -57,7 +57,8 @@ def command(
     into memory, and takes minutes.
     """
     import hloexec
-    from hloexec.report.reducing.shrinkages import shrinkage_record, shrinkage_view
+    from hloexec.report.json.printed import File, Output
+    from hloexec.report.reducing.shrinkages import shrinkage_view
 
     module = hloexec.load(file)
     found = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
@@ -68,7 +69,7 @@ def command(
     show_report(
         "shrink",
         as_json,
-        lambda: {"file": file, **shrinkage_record(found, output)},
+        lambda: [File(file), Output(output), found],
         lambda: shrinkage_view(found, output, top) if is_report else text,
     )
 

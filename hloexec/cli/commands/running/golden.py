@@ -67,6 +67,7 @@ def record(
     """
     import hloexec
     from hloexec.analysis.numerics.tolerances import given_tolerance
+    from hloexec.report.json.printed import Recorded
     from hloexec.tools.golden.folder import SUFFIX
     from hloexec.tools.results import read_result, result_shapes
 
@@ -96,24 +97,17 @@ def record(
         **settings,
         **given.limits(),
     )
-    recorded: dict[str, object] = {
-        "file": file,
-        "folder": str(golden.folder),
-        "module": golden.module_name,
-        "module_hash": golden.module_hash,
-        "seed": golden.seed,
-        "numerics": golden.numerics,
-    }
     found = None if result is None else hloexec.check_golden(golden.folder)
     disagreement = None if found is None or found.passed else found.message
-    recorded["disagreement"] = disagreement
+    names = golden.module_name, golden.module_hash, golden.seed, golden.numerics
+    recorded = Recorded(file, str(golden.folder), *names, disagreement)
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\n"
     said += f"the module does not give this result: {disagreement}\n\n" if disagreement else ""
     said += "to check it:\n"
     calls = [word for call in given.custom_calls for word in ("--custom-call", "=".join(call))]
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder), *calls])}\n"
-    show_report("golden-record", as_json, lambda: recorded, lambda: said)
+    show_report("golden-record", as_json, lambda: [recorded], lambda: said)
     return 0 if found is None else _exit_code([found])
 
 
@@ -148,7 +142,8 @@ def check(
     shows what came of those that have been checked.
     """
     import hloexec
-    from hloexec.report.running.golden import check_record, checks_view
+    from hloexec.report.json.printed import Checks
+    from hloexec.report.running.golden import checks_view
     from hloexec.tools.golden import find_goldens
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
@@ -170,7 +165,7 @@ def check(
     show_report(
         "golden-check",
         as_json,
-        lambda: {"checks": [*map(check_record, checks)], "is_complete": is_complete, "advice": advice},
+        lambda: [Checks(tuple(checks), is_complete, tuple(advice))],
         lambda: checks_view(checks, len(found), top, advice),
     )
     if not is_complete:

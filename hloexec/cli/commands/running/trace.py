@@ -51,7 +51,8 @@ def command(
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.core.files import require_new_folder
-    from hloexec.report.running.traces import trace_record, trace_view
+    from hloexec.report.json.printed import Folder
+    from hloexec.report.running.traces import trace_view
     from hloexec.tools.tracing.running import record
     from hloexec.tools.tracing.selection import Selection
 
@@ -65,6 +66,6 @@ def command(
     show_report(
         "trace",
         as_json,
-        lambda: {**run.record(), **trace_record(traced, folder)},
+        lambda: [run.facts(), Folder(folder), traced],
         lambda: trace_view(traced, folder, run.module.name, run.command),
     )

@@ -28,6 +28,7 @@ class ExtractedPair(Described):
     before_path: str | None
     """Which run of an instruction gives the result of `before`, e.g. `loop[2]:body/fusion.1/add.3`."""
     after_path: str
+    """Which run of an instruction gives the result of `after`."""
     device: int
     """The device of the whole modules that the inputs are from, where the new ones are for one."""
     numerics: tuple[NumericsPolicy, NumericsPolicy]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+from hloexec.language.origins import hlo_line
 from hloexec.tools.diffing.findings import InstructionRun, RegionStep
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.replaying.states import State
@@ -16,10 +18,13 @@ def region_graph(nodes: Sequence[Node], state: State) -> tuple[RegionStep, ...]:
     members = {node.number: node for node in sorted(nodes, key=lambda node: node.number)}
     used = {entry.number: entry for node in members.values() for entry in node.instance.inputs}
     given = [used[number] for number in sorted(used.keys() - members.keys())]
-    steps = [RegionStep(node.place, "input", (), _before(node, state)) for node in given]
+    steps = [
+        RegionStep(node.place, "input", hlo_line(node.instance.instruction), (), _before(node, state)) for node in given
+    ]
     for number, node in members.items():
         operands = tuple(entry.place for entry in node.instance.inputs)
-        steps.append(RegionStep(node.place, "step" if number in used else "output", operands))
+        role: Literal["step", "output"] = "step" if number in used else "output"
+        steps.append(RegionStep(node.place, role, hlo_line(node.instance.instruction), operands))
     return tuple(steps)
 
 

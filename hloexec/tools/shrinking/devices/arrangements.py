@@ -30,8 +30,11 @@ class AxisChange:
     """An axis of the grid of devices, and how long it has become; devices next to one another differ by the stride."""
 
     before: int
+    """The length, as it was."""
     after: int
+    """What it became."""
     stride: int
+    """By how much the numbers of devices differ that are next to one another along the axis."""
 
 
 @frozen(eq=False)
