@@ -133,7 +133,7 @@ class Recorder:
 
         def noted_command(arguments: Sequence[str], name: str, *more: Any) -> int:
             code = execute(arguments, name, *more)
-            if self.is_on and code in (0, 1) and name in cli._COMMANDS and "--help" not in arguments:
+            if self.is_on and code in (0, 1) and name in cli.TOOLS and "--help" not in arguments:
                 self.found.add((COMMAND, name))
             return code
 
@@ -188,7 +188,7 @@ def missing(found: Iterable[tuple[str, str]]) -> list[str]:
         elif (OPCODE, opcode) not in done:
             holes.append(f"{OPCODE} {opcode}")
     required = {
-        COMMAND: list(cli._COMMANDS),
+        COMMAND: list(cli.TOOLS),
         PAGE: [_page_name(page) for page in PAGES if commands_of(page)],
     }
     return holes + [f"{what} {name}" for what, names in required.items() for name in names if (what, name) not in done]

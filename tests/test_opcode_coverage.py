@@ -22,7 +22,7 @@ def _everything() -> set[tuple[str, str]]:
     """What the quick tests are to execute, and all element types of it."""
     found = {(OPCODE, f"{opcode} {one.name}") for opcode in OPCODES for one in accepted(opcode)}
     found |= {(OPCODE, opcode) for opcode in OPCODES}
-    found |= {(COMMAND, name) for name in cli._COMMANDS}
+    found |= {(COMMAND, name) for name in cli.TOOLS}
     return found | {(PAGE, page.relative_to(ROOT).as_posix()) for page in PAGES if commands_of(page)}
 
 

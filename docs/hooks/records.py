@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hloexec.report.json.deriving import Key, keys_of
-from hloexec.report.json.records import RECORDS
+from hloexec.report.json.records import printed_records
 from hloexec.report.json.schemas import parts_of, printed_keys
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def record_tables() -> Iterator[str]:
     """One section per record: those that are printed, then their parts, in the order of their names."""
     parts: dict[str, type] = {}
     yield "## Records"
-    for name in RECORDS:
+    for name in printed_records():
         yield _section(name, f"hloexec.{name}", printed_keys(name))
         parts |= parts_of(printed_keys(name))
     yield "## Parts of records"

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -37,53 +37,12 @@ from hloexec.cli.problems import (
 from hloexec.core.version import __version__
 from hloexec.core.wording import arguments_spelled
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
+from hloexec.tools.registration import GROUPS, TOOLS, Tool
 
 __all__ = ["main"]
 
 
-class _Entry(NamedTuple):
-    """What is known of a command before it is imported."""
-
-    package: str
-    runs: bool = False
-    """Whether it runs modules, for which its process is set up."""
-    has_verdict: bool = False
-    """Whether its exit code 1 is a verdict."""
-
-
-_COMMANDS = {
-    "run": _Entry("running", runs=True),
-    "golden": _Entry("running", runs=True, has_verdict=True),
-    "trace": _Entry("running", runs=True),
-    "step": _Entry("running", runs=True),
-    "compare": _Entry("judging", has_verdict=True),
-    "diff": _Entry("judging", runs=True, has_verdict=True),
-    "triage": _Entry("judging", runs=True, has_verdict=True),
-    "nan": _Entry("explaining", runs=True, has_verdict=True),
-    "explain": _Entry("explaining", runs=True, has_verdict=True),
-    "shadow": _Entry("explaining", runs=True),
-    "precision": _Entry("explaining", runs=True),
-    "extract": _Entry("reducing", runs=True, has_verdict=True),
-    "shrink": _Entry("reducing"),
-    "minify": _Entry("reducing", runs=True, has_verdict=True),
-    "info": _Entry("inspecting"),
-    "memory": _Entry("inspecting", has_verdict=True),
-    "graph": _Entry("inspecting", runs=True),
-    "plan": _Entry("inspecting"),
-    "fmt": _Entry("inspecting"),
-    "ops": _Entry("inspecting"),
-    "schema": _Entry("inspecting"),
-}
-"""The commands in the order of the help."""
-_GROUPS = {
-    "running": "Run modules",
-    "judging": "Judge results",
-    "explaining": "Explain results",
-    "reducing": "Reduce modules",
-    "inspecting": "Look at modules",
-}
-"""What the packages of commands are called in the help, in its order."""
-_UNKNOWN = _Entry("")
+_UNKNOWN = Tool("", "")
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""
 
@@ -114,18 +73,15 @@ class _Commands(HelpGroup):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(TOOLS)
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
-        return {
-            title: [name for name, entry in _COMMANDS.items() if entry.package == package]
-            for package, title in _GROUPS.items()
-        }
+        return {title: [name for name, tool in TOOLS.items() if tool.group == group] for group, title in GROUPS.items()}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in TOOLS:
             return None
-        command: click.Command = import_module(f"hloexec.cli.commands.{_COMMANDS[cmd_name].package}.{cmd_name}").command
+        command: click.Command = import_module(TOOLS[cmd_name].command).command
         for each in (command, *getattr(command, "commands", {}).values()):
             each.context_class = HelpContext
         return command
@@ -162,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     name = next((word for word in given if not word.startswith("-")), "")
-    if arguments is None and _COMMANDS.get(name, _UNKNOWN).runs:
+    if arguments is None and TOOLS.get(name, _UNKNOWN).runs:
         from hloexec.cli.process import keep_freed_memory, restart_with_better_kernels
 
         restart_with_better_kernels()
@@ -193,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
     is_compared = any(word.partition("=")[0] == "--against" for word in arguments)
-    said.has_verdict = is_compared or _COMMANDS.get(name, _UNKNOWN).has_verdict
+    said.has_verdict = is_compared or TOOLS.get(name, _UNKNOWN).has_verdict
     try:
         with _unwrapped_signals(), arguments_spelled(option):
             result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)

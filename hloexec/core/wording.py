@@ -55,6 +55,29 @@ def counted(count: int, noun: str, text: Callable[[int], str] = str) -> str:
     return f"{text(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def number_text(number: float | int | None, digits: int = 4) -> str:
+    """A number with at least so many significant digits, small integers whole; `–` where there is none."""
+    if number is None:
+        return "–"
+    if isinstance(number, int) and abs(number) < 10**9:
+        return str(number)
+    if number == 0:
+        return "0"
+    if 10**digits <= abs(number) < 999_999.5:
+        return f"{number:.0f}"
+    return f"{number:.{digits}g}" if 1e-3 <= abs(number) < 10**digits else f"{number:.{digits - 1}e}"
+
+
+def count_text(count: int) -> str:
+    """A count with thin groups of thousands: `9 917`."""
+    return f"{count:,}".replace(",", " ")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 instruction`, `2 000 instructions`."""
+    return counted(count, noun, count_text)
+
+
 def listing(items: Iterable[object], most: int) -> str:
     """`dot.3, add.1, …`: the first `most`, and whether there are more."""
     texts = [str(item) for item in islice(items, most + 1)]

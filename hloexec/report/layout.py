@@ -13,8 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hloexec.core.structs import frozen
+from hloexec.core.wording import count_text
 from hloexec.errors import printable
-from hloexec.report.units import count_text
 
 _PLAIN_WIDTH = 240
 _LEAST_WIDTH, _LEAST_NAME_WIDTH = 16, 24

@@ -13,12 +13,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from hloexec.analysis.numerics.statistics import LeafStatistics
-from hloexec.core.ir import ArrayShape, Shape, flat_shapes
-from hloexec.core.wording import byte_text
+from hloexec.core.ir import ArrayShape, Module, Shape, flat_shapes
+from hloexec.core.wording import byte_text, count_text, number_text, plural
 from hloexec.ops.registry import Opcode, Role
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.units import count_text, flop_text, number_text, plural
-from hloexec.tools.summary import ComputationSummary, Summary
+from hloexec.report.registry import Report
+from hloexec.report.units import flop_text
+from hloexec.tools.summary import ComputationSummary, Summary, summarize
 
 if TYPE_CHECKING:
     from hloexec.tools.nan_search import Finding
@@ -229,3 +230,12 @@ def _status(entry: Opcode) -> Text:
     if entry.is_supported:
         return Text("yes", style="green")
     return Text("not yet", style="yellow") if entry.role is not Role.MACHINE else Text("needs devices", style="yellow")
+
+
+REPORTS = {
+    Module: Report(
+        lambda found, *_: summary_view(summarize(found)),
+        module=lambda found: found,
+        watch="hloexec.tools.watching.values.watch_values",
+    )
+}

@@ -18,7 +18,7 @@ import click
 import numpy as np
 import pytest
 
-from hloexec.cli import _COMMANDS, _hloexec, main
+from hloexec.cli import TOOLS, _hloexec, main
 from tests.docs import requires_graphviz
 from tests.here import triaging_here
 from tests.otherwise import problems
@@ -124,7 +124,7 @@ def test_shells_are_given_a_script(shell: str) -> None:
 
 def test_commands_and_options_are_completed() -> None:
     names = _completed("bash_complete", COMP_WORDS="hloexec ", COMP_CWORD="1").splitlines()
-    assert names == [f"plain,{name}" for name in _COMMANDS]
+    assert names == [f"plain,{name}" for name in TOOLS]
     words = _completed("bash_complete", COMP_WORDS="hloexec run module.hlo --dist", COMP_CWORD="3").splitlines()
     assert words == ["plain,--distribution"]
     words = _completed("bash_complete", COMP_WORDS="hloexec compare --check-error m", COMP_CWORD="3").splitlines()

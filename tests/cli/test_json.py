@@ -12,7 +12,7 @@ import pytest
 
 from hloexec.cli import main
 from hloexec.report.json.deriving import keys_of
-from hloexec.report.json.records import RECORDS, classes_of
+from hloexec.report.json.records import classes_of, printed_records
 from hloexec.report.json.schemas import parts_of, printed_keys
 from tests.records import read_record
 from tests.text.building import op
@@ -189,7 +189,7 @@ def test_warnings_are_in_the_record_and_on_standard_error(capsys: pytest.Capture
 def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     names = capsys.readouterr().out.split()
-    assert names == list(RECORDS)
+    assert names == list(printed_records())
     for name in names:
         assert main(["schema", f"hloexec.{name}"]) == 0
         schema = json.loads(capsys.readouterr().out)
@@ -201,7 +201,7 @@ def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_key_says_what_it_means() -> None:
-    for name in RECORDS:
+    for name in printed_records():
         for cls in (*classes_of(name), *parts_of(printed_keys(name)).values()):
             for key in keys_of(cls):
                 assert re.fullmatch(r"[A-Z0-9`].*\.", key.meaning), (cls, key.name)

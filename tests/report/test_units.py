@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hloexec.report.units import count_text, flop_text, number_text, plural, seconds_text
+from hloexec.core.wording import count_text, number_text, plural
+from hloexec.report.units import flop_text, seconds_text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Everything is computed block by block in logical order, so that a value of gigab
 from __future__ import annotations
 
 import hashlib
+import math
 
 import attrs
 import numpy as np
@@ -18,6 +19,7 @@ from hloexec.core.values import Array, Token, Value, leaves
 
 _BLOCK = 1 << 18
 """Number of elements processed at a time: their f64 copies stay in the L2 cache."""
+_ENERGY_BLOCK = 1 << 15
 
 
 @frozen
@@ -51,6 +53,21 @@ class LeafStatistics:
 def statistics(value: Value) -> list[LeafStatistics]:
     """The statistics of every leaf of a value, depth first."""
     return [_leaf_statistics(index, leaf) for index, leaf in leaves(value)]
+
+
+def energy_of(array: Array) -> float:
+    """The sum of the squares of the elements, in f64."""
+    repeats = math.prod(size for size, stride in zip(array.shape, array.strides, strict=True) if not stride)
+    if repeats > 1:
+        # What a broadcast repeats is added up once.
+        array = array[tuple(slice(None if stride else 1) for stride in array.strides)]
+    flat = array.reshape(-1)
+    total = 0.0
+    for start in range(0, flat.size, _ENERGY_BLOCK):
+        block = flat[start : start + _ENERGY_BLOCK]
+        block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
+        total += float(np.vdot(block, block).real)
+    return total * float(repeats)
 
 
 def _leaf_statistics(index: tuple[int, ...], leaf: Array | Token) -> LeafStatistics:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.analysis.numerics.comparison import LeafComparison
+from hloexec.core.ir import Module
+from hloexec.core.wording import count_text, number_text, plural
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
-from hloexec.report.units import count_text, number_text, plural
+from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation, Trial
+from hloexec.tools.watching.findings import Ranked
+
+_MOST_BARS = 12
 
 _STYLES = {
     Explained.EQUAL: "bold green",
@@ -201,3 +206,39 @@ def _where(found: Explanation) -> list[str]:
 
 def _severity(leaf: LeafComparison) -> float:
     return leaf.measured.worst[0].severity if leaf.measured is not None and leaf.measured.worst else 0.0
+
+
+def _ranking(found: Explanation, module: Module) -> Iterator[Ranked]:
+    homes: dict[str, list[str]] = {}
+    for computation in module:
+        for instruction in computation:
+            homes.setdefault(instruction.name, []).append(computation.name)
+    names = [(each.name, each.verdict.value) for each in found.instructions]
+    names += [(name, f"explained by {policy.name}") for name, policy in found.best.policy.overrides]
+    for name, why in names:
+        stated, _, last = name.rpartition("/")
+        places = [stated.rpartition("/")[2]] if stated else homes.get(last, [])
+        if len(places) == 1:
+            first = found.first_unexplained
+            yield Ranked((places[0], last), why, is_bad=first is not None and first.name == name)
+
+
+def _figures(found: Explanation, _: Linker) -> Figures:
+    from hloexec.report.html.figures import error_maps
+    from hloexec.report.html.plots import bars
+
+    trials = [trial for trial in found.trials if trial.policy.name != "reference"][:_MOST_BARS]
+    largest = max((trial.bits for trial in trials if math.isfinite(trial.bits)), default=1.0)
+    rows = [
+        (trial.name, trial.bits if math.isfinite(trial.bits) else 1.15 * max(largest, 1.0), _all_bits(trial.bits))
+        for trial in trials
+    ]
+    yield bars("Bits that each policy explains", rows, "bits explained")
+    yield from error_maps(found.leaves)
+
+
+def _all_bits(bits: float) -> str:
+    return "all of them" if math.isinf(bits) else f"{bits if abs(bits) >= 0.05 else 0.0:.1f}"
+
+
+REPORTS = {Explanation: Report(explanation_view, _figures, _ranking)}

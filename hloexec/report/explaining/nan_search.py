@@ -4,16 +4,18 @@ command."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.core.wording import listing, on_devices
+from hloexec.core.ir import Module
+from hloexec.core.wording import count_text, listing, number_text, on_devices, plural
 from hloexec.report.layout import next_steps, plain_table, titled
+from hloexec.report.registry import Report
 from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
-from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.nan_search.findings import Element, Finding, Link, NanSearch
+from hloexec.tools.watching.findings import Ranked
 
 _VERBS = {
     "overflow": "overflows",
@@ -138,3 +140,20 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
     for link in chain:
         table.add_row(Text(link.name), number_text(link.minimum), number_text(link.maximum), Text(link.source or ""))
     return titled("what led to it", "earliest first", table)
+
+
+def _ranking(found: NanSearch, _: Module) -> Iterator[Ranked]:
+    if found.finding is not None:
+        yield Ranked((found.finding.computation, found.finding.instruction), found.finding.reason, is_bad=True)
+    for each in found.later:
+        yield Ranked((each.computation, each.instruction), f"took part: {each.reason}")
+    for each in found.discarded:
+        yield Ranked((each.computation, each.instruction), f"did not reach the result: {each.reason}")
+
+
+def _view(found: NanSearch, top: int, command: Callable[..., str]) -> RenderableType:
+    devices = 1 + max(found.finding.devices, default=0) if found.finding is not None else 1
+    return nan_view(found, "the module", devices, top, command)
+
+
+REPORTS = {NanSearch: Report(_view, ranking=_ranking, watch="hloexec.tools.watching.values.watch_values")}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.core.wording import byte_text
+from hloexec.core.wording import byte_text, count_text, plural
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.units import count_text, flop_text, plural, seconds_text
+from hloexec.report.units import flop_text, seconds_text
 from hloexec.tools.narrowing import Deviation, InstructionVerdict, Narrowing, Standing
 
 _KEPT = (Standing.ALONE, Standing.RANGE, Standing.TOGETHER, Standing.UNTRIED)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.core.ir import ArrayShape
-from hloexec.core.wording import listing, number_runs
+from hloexec.core.ir import ArrayShape, Module
+from hloexec.core.wording import count_text, listing, number_runs, number_text, plural
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.registry import Figures, Linker, Report
 from hloexec.report.tables import extract_command, place_lines
-from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.shadowing import Decision, LeafError, SampledDigits, ShadowRun
 from hloexec.tools.shadowing.digits import CONFIDENCE
 from hloexec.tools.shadowing.kinds import KINDS
+from hloexec.tools.watching.findings import Ranked
+
+_MOST_BARS = 12
 
 
 def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
@@ -153,3 +156,32 @@ def _place_text(index: tuple[int, ...] | None) -> str:
 
 def _interval_text(found: SampledDigits | None) -> str:
     return "" if found is None else f"{found.digits:.1f} ({found.low:.1f}–{found.high:.1f})"
+
+
+def _ranking(found: ShadowRun, _: Module) -> Iterator[Ranked]:
+    for number, loss in enumerate(found.losses):
+        of_what = "of what is infinite or NaN and should not be" if loss.lost_share else "of the error of the outputs"
+        why = f"{loss.kind}, {loss.lost_share or loss.share:.1%} {of_what}"
+        yield Ranked((loss.computation, loss.instruction), why, is_bad=not number and found.is_more_than_rounding)
+    for each in found.decisions:
+        many = f"{count_text(each.count)} of {count_text(each.total)} elements"
+        yield Ranked((each.computation, each.instruction), f"exact numbers would have decided {many} otherwise")
+
+
+def _figures(found: ShadowRun, link: Linker) -> Figures:
+    from hloexec.report.html.plots import bars
+
+    rows, links = [], []
+    for loss in found.losses[:_MOST_BARS]:
+        share = loss.lost_share or loss.share
+        rows.append((loss.instruction, 100 * share, f"{share:.1%}  {loss.kind}"))
+        links.append(link(f"{loss.computation}/{loss.instruction}"))
+    yield bars("Where the error of the outputs comes from", rows, "share in %", links, is_percent=True)
+
+
+def _view(found: ShadowRun, top: int, command: Callable[..., str]) -> RenderableType:
+    devices = 1 + max((device for output in found.outputs for device in output.devices), default=0)
+    return shadow_view(found, "the module", devices, top, command)
+
+
+REPORTS = {ShadowRun: Report(_view, _figures, _ranking, watch="hloexec.tools.shadowing.watching.watch")}

@@ -14,6 +14,7 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.core.version import __version__
+from hloexec.core.wording import number_text
 from hloexec.errors import printable
 from hloexec.language.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
@@ -21,12 +22,10 @@ from hloexec.report.html.figures import figures_of, figures_of_pairs
 from hloexec.report.html.instructions import Index, anchor_of
 from hloexec.report.html.neighbourhood import colours_of, neighbourhood
 from hloexec.report.html.plots import Mark, Point, along, heat_map, spectrum
-from hloexec.report.html.ranking import Ranked, module_of, ranked
-from hloexec.report.html.recording import Seen
 from hloexec.report.html.renderables import blocks_of, no_links
-from hloexec.report.html.values import Recording, recorded
-from hloexec.report.units import number_text
+from hloexec.report.registry import module_of, ranked
 from hloexec.tools.graphing import Colours
+from hloexec.tools.watching.findings import Ranked, Seen, Watched
 
 
 @frozen(eq=False)
@@ -90,15 +89,13 @@ class Page:
         return next((part.tone for part in self.headline if part.tone not in ("", "muted", "strong")), "plain")
 
 
-def page_of(subject: Subject, most: int) -> Page:
-    """The page of a result, with details of at most so many instructions."""
+def page_of(subject: Subject, values: Watched, most: int) -> Page:
+    """The page of a result and of what is known of values, with details of at most so many instructions."""
     module = module_of(subject.result) or subject.module
     index = None if module is None else Index(module)
     link = no_links if index is None else index.link
     headline, blocks = _headline(blocks_of(subject.view, link))
     ranking = ranked(subject.result, module, most)
-    given = subject.module or module, subject.inputs, subject.options
-    values = recorded(subject.result, *given, ranking, most, is_tried=subject.is_tried)
     ranking = ranking or list(values.ranking[:most])
     figures = figures_of(subject.result, link)
     if isinstance(subject.result, Comparison):
@@ -138,7 +135,7 @@ def _headline(blocks: list[Block]) -> tuple[Line, list[Block]]:
     return (), blocks
 
 
-def _along(values: Recording, ranking: Sequence[Ranked]) -> Figure | None:
+def _along(values: Watched, ranking: Sequence[Ranked]) -> Figure | None:
     """The plot along the data flow."""
     if not values.title:
         return None
@@ -151,7 +148,7 @@ def _along(values: Recording, ranking: Sequence[Ranked]) -> Figure | None:
     return along(values.title, points, marks, values.label, values.lost, values.note)
 
 
-def _detail(index: Index, number: int, each: Ranked, values: Recording, colours: Colours | None) -> Detail:
+def _detail(index: Index, number: int, each: Ranked, values: Watched, colours: Colours | None) -> Detail:
     instruction, seen = index.instruction(each.key), values.seen.get(each.key)
     figures = [] if seen is None else [figure for figure in _plots(seen) if figure is not None]
     graph, note = neighbourhood(index.module, each.key, colours)

@@ -10,13 +10,12 @@ from urllib.parse import quote
 import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module
-from hloexec.core.structs import frozen
 from hloexec.core.wording import truncated
 from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.html.content import Line, Part
-from hloexec.report.html.recording import Key
 from hloexec.report.html.renderables import linked
+from hloexec.tools.watching.findings import Column, Key
 
 _CONTEXT = 7
 """Lines of HLO on either side of an instruction."""
@@ -26,16 +25,6 @@ _LAST = re.compile(r"(?:([\w.\-]+)(?:\[\d+\])?(?::([\w.\-]+))?/)?([\w.\-]+)$")
 def anchor_of(key: Key) -> str:
     """The identifier of an instruction's place on a page, `computation/instruction`."""
     return "/".join(quote(part, safe="") for part in key)
-
-
-@frozen
-class Column:
-    """A figure of each instruction."""
-
-    label: str
-    title: str
-    """What it is, in a sentence."""
-    is_number: bool = True
 
 
 class Index:

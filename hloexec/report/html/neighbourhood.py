@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from hloexec.core.ir import Module
+from hloexec.core.wording import number_text, plural
 from hloexec.errors import HloError, UnsupportedError, printable
 from hloexec.report.html.content import Figure
 from hloexec.report.html.instructions import anchor_of
-from hloexec.report.html.recording import Key
-from hloexec.report.units import number_text, plural
 from hloexec.tools.graphing import Colours, graph, quantity
+from hloexec.tools.watching.findings import Key
 
 _SCALE = 4 / 3
 """From points to pixels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Unpack
 
 from hloexec.core.arguments import require_integer, require_module, require_path, wrong
@@ -14,8 +15,10 @@ from hloexec.engine.exec.options import RunOptions, require_run_options
 from hloexec.errors import InputError, os_errors_named
 from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
-from hloexec.report.html.ranking import module_of
+from hloexec.report.registry import module_of, ranked, report_of
 from hloexec.tools.diffing import Diff
+from hloexec.tools.watching.findings import Watched
+from hloexec.tools.watching.values import watched
 
 MOST_DETAILS = 20
 """Instructions of which a page has plots, unless it is told otherwise."""
@@ -71,9 +74,22 @@ def write_page(path: str | os.PathLike[str], subject: Subject, most: int = MOST_
     """Write the page of a subject; InputError where the file cannot be written."""
     from hloexec.report.html.rendering import render
 
-    text = render(page_of(subject, most))
+    text = render(page_of(subject, _values(subject, most), most))
     with os_errors_named(f"write {os.fspath(path)!r}"), open_atomically(path) as file:
         file.write(text.encode("utf-8", "replace"))
+
+
+def _values(subject: Subject, most: int) -> Watched:
+    """What is known of values: from the result where it has it, else of another run on the same inputs."""
+    report, module = report_of(subject.result), subject.module or module_of(subject.result)
+    if report is not None and report.values is not None:
+        return report.values(subject.result)
+    if report is None or not report.watch or module is None or subject.inputs is None:
+        return Watched()
+    package, _, name = report.watch.rpartition(".")
+    wanted = [each.key for each in ranked(subject.result, module_of(subject.result) or module, most)]
+    given = subject.result, module, subject.inputs, subject.options, wanted, most
+    return watched(getattr(import_module(package), name), *given, is_tried=subject.is_tried)
 
 
 def require_page(path: str | os.PathLike[str]) -> None:

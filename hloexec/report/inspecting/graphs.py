@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.core.wording import plural
 from hloexec.report.layout import next_steps, plain_table, titled
-from hloexec.report.units import plural
 from hloexec.tools.graphing import Graph
 
 _MOST_ROWS = 10

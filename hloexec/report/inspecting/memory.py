@@ -13,13 +13,14 @@ from hloexec.analysis.buffers import LiveValue, MemoryComparison, MemoryUsage
 from hloexec.analysis.buffers.comparison import Difference
 from hloexec.analysis.buffers.running import RunEstimate
 from hloexec.analysis.buffers.usage import Peak
-from hloexec.core.ir import TupleShape
+from hloexec.core.ir import Module, TupleShape
 from hloexec.core.ir.buffer_assignment import BufferAssignment
-from hloexec.core.wording import byte_text, truncated
+from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.language.text import format_shape
 from hloexec.language.text.dumps.lines import index_text
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.units import count_text, plural
+from hloexec.report.registry import Figures, Linker, Report
+from hloexec.tools.watching.findings import Column, Key, Ranked, Watched
 
 _LONGEST_SHAPE = 60
 
@@ -245,3 +246,62 @@ def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any]
     for entry in entries[: top or None]:
         add(entry)
     return with_rest(table, len(entries), top)
+
+
+def _ranking(found: MemoryUsage, _: Module) -> Iterator[Ranked]:
+    for value in found.alive_at(found.peak.time):
+        yield Ranked((value.computation, value.instruction), f"{byte_text(value.byte_size)} alive at the peak")
+
+
+def _figures(found: MemoryUsage, link: Linker) -> Figures:
+    from hloexec.report.html.plots import bars, memory_curve
+
+    alive = [0] * (len(found.sequence) + 2)
+    buffers: dict[int, list[tuple[int, int, int]]] = {}
+    for value in found.values:
+        buffers.setdefault(value.buffer, []).append((value.start, value.end, value.byte_size))
+    for members in buffers.values():
+        # A buffer takes at any time what its largest value takes that is alive.
+        before = 0
+        for time in sorted({start for start, _, _ in members} | {end + 1 for _, end, _ in members}):
+            now = max((size for start, end, size in members if start <= time <= end), default=0)
+            alive[min(time, len(alive) - 1)] += now - before
+            before = now
+    for time in range(1, len(alive)):
+        alive[time] += alive[time - 1]
+    peak = found.peak.time
+    place = found.sequence[min(peak, len(found.sequence) - 1)] if found.sequence else ("", "")
+    yield memory_curve("Bytes alive along the schedule", alive[:-1], peak, place[1], link("/".join(place)))
+    colors = {value.color for value in found.values}
+    if len(colors) > 1:
+        rows = [
+            (f"color {color}", at.bytes, f"{plural(at.bytes, 'byte')}")
+            for color, at in sorted(found.peak_by_color.items())
+        ]
+        yield bars("Most alive in each memory space", rows, "bytes")
+
+
+def _values(found: MemoryUsage) -> Watched:
+    figures: dict[Key, tuple[int, int, int]] = {}
+    for value in found.values:
+        key = value.computation, value.instruction
+        size, start, end = figures.get(key, (0, value.start, value.end))
+        figures[key] = size + value.byte_size, min(start, value.start), max(end, value.end)
+    columns = (
+        Column("bytes", "the bytes of all values that it defines"),
+        Column("alive from", "the position in the schedule from which one of them is alive"),
+        Column("to", "the last position at which one of them is alive"),
+    )
+    along = {key: (start, float(size)) for key, (size, start, _) in figures.items()}
+    return Watched(columns, figures, label="bytes", along=along)
+
+
+REPORTS = {
+    MemoryUsage: Report(lambda found, top, _: memory_view(found, None, None, top), _figures, _ranking, values=_values),
+    MemoryComparison: Report(
+        lambda found, top, _: memory_view(found.usage, found, None, top),
+        lambda found, link: _figures(found.usage, link),
+        lambda found, module: _ranking(found.usage, module),
+        values=lambda found: _values(found.usage),
+    ),
+}

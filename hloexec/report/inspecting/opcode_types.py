@@ -11,8 +11,8 @@ from rich.text import Text
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.structs import frozen
+from hloexec.core.wording import plural
 from hloexec.ops.registry import Opcode
-from hloexec.report.units import plural
 
 _TYPES = [element_type for element_type in ELEMENT_TYPES.values() if element_type.is_array]
 

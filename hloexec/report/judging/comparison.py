@@ -12,9 +12,9 @@ from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Ver
 from hloexec.analysis.numerics.measuring import ElementDifference, Measured
 from hloexec.analysis.numerics.severities import tolerates_nothing
 from hloexec.core.dtypes import element_type
-from hloexec.core.wording import listing, natural_number, number_runs
+from hloexec.core.wording import count_text, listing, natural_number, number_runs, number_text, plural
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest
-from hloexec.report.units import count_text, number_text, plural
+from hloexec.report.registry import Figures, Linker, Report
 
 _STYLES = {
     Verdict.EQUAL: "bold green",
@@ -244,3 +244,12 @@ def _map(leaf: LeafComparison) -> Text:
     found = leaf.error_map
     frame = f"[{found.rows}, {found.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
     return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
+
+
+def _plots(found: Comparison, _: Linker) -> Figures:
+    from hloexec.report.html.figures import error_maps
+
+    return error_maps(found.leaves)
+
+
+REPORTS = {Comparison: Report(lambda found, top, _: comparison_view(found, top), _plots)}

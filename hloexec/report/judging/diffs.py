@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.wording import count_text, number_text, plural
 from hloexec.language.origins import hlo_line
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
@@ -16,7 +17,6 @@ from hloexec.report.judging.comparison import comparison_view, furthest_line
 from hloexec.report.judging.pairs import SavedPair, pair_view
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.tables import extract_command
-from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.diffing import Diff, Finding, RegionStep
 
 _MOST_STEPS = 5

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.core.ir import Module
+from hloexec.core.wording import plural
 from hloexec.report.judging.diffs import diff_view, results_lines
 from hloexec.report.layout import command_text, plain_table, with_rest
-from hloexec.report.units import plural
+from hloexec.report.registry import Figures, Linker, Report
+from hloexec.tools.diffing import Diff
 from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff
+from hloexec.tools.watching.findings import Ranked
 
 _STYLES = {
     "differ": "bold red",
@@ -98,3 +103,46 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
 
 def _share(step: StageDiff) -> str:
     return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
+
+
+def _ranking(found: Diff, _: Module) -> Iterator[Ranked]:
+    for number, finding in enumerate(found.findings):
+        place = finding.after
+        why = "to blame" if finding.is_certain else "where it begins"
+        why += f": {finding.reason}" if finding.reason else ""
+        yield Ranked((place.computation, place.instruction), why, is_bad=not number)
+    for finding in found.findings:
+        for place in finding.region:
+            yield Ranked((place.computation, place.instruction), f"in the region of %{finding.after.instruction}")
+
+
+def _first_diff(found: FolderDiff) -> Diff | None:
+    """The diff of the first module that differs, at the step to blame."""
+    return next((step.diff for each in found.modules if (step := each.to_blame) and step.diff is not None), None)
+
+
+def _figures(found: Diff, _: Linker) -> Figures:
+    from hloexec.report.html.figures import error_maps
+
+    for finding in found.findings[:1]:
+        if finding.comparison is not None:
+            yield from error_maps(finding.comparison.leaves, f"Errors that %{finding.after.instruction} makes")
+    yield from error_maps(found.outputs.leaves, "" if len(found.outputs.leaves) > 1 else "Errors of the result")
+
+
+def _module(found: FolderDiff) -> Module | None:
+    first = _first_diff(found)
+    return None if first is None else first.after
+
+
+def _of_first(say: Callable[[Diff, Any], Iterator[Any]]) -> Callable[[FolderDiff, Any], Iterator[Any]]:
+    """What is said of the first module that differs."""
+    return lambda found, other: iter(()) if (first := _first_diff(found)) is None else say(first, other)
+
+
+REPORTS = {
+    Diff: Report(
+        diff_view, _figures, _ranking, lambda found: found.after, watch="hloexec.tools.diffing.recording.watching.watch"
+    ),
+    FolderDiff: Report(folder_view, _of_first(_figures), _of_first(_ranking), _module),
+}

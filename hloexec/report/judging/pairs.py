@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hloexec.core.ir import Module
 from hloexec.core.structs import UNTOLD, frozen, told
-from hloexec.report.units import plural
+from hloexec.core.wording import plural
 from hloexec.tools.diffing import Diff, ExtractedPair
 from hloexec.tools.diffing.findings import Verdict
 from hloexec.tools.summary import ParameterSummary, parameters_of

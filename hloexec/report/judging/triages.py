@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.core.wording import first_line, listing
+from hloexec.core.wording import first_line, listing, number_text, plural
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
-from hloexec.report.units import number_text, plural
+from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.triaging import (
     CauseGroup,
     MinifiedModule,
@@ -23,6 +23,7 @@ _STYLES = {"differ": "bold red", "rounding only": "cyan", "agree": "green"}
 _OTHER_STYLE = "bold yellow"
 _MOST_OPCODES = 4
 _MOST_STEPS = 3
+_MOST_BARS = 12
 
 
 def triage_view(found: Triage, top: int) -> RenderableType:
@@ -170,3 +171,16 @@ def _commands(found: Triage) -> list[str]:
             drawn = [] if found.distribution == "normal" else ["--distribution", found.distribution]
             commands.append(shlex.join(["hloexec", "diff", *first.files, *drawn]))
     return commands
+
+
+def _figures(found: Triage, _: Linker) -> Figures:
+    from hloexec.report.html.plots import bars
+
+    rows = [
+        (f"cause {group.number}", len(group.members), f"{len(group.members)}  {group.cause}")
+        for group in found.groups[:_MOST_BARS]
+    ]
+    yield bars("How many modules each cause has", rows, "modules")
+
+
+REPORTS = {Triage: Report(lambda found, top, _: triage_page_view(found, top), _figures)}

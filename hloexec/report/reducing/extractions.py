@@ -7,11 +7,11 @@ from rich.text import Text
 
 from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
 from hloexec.core.structs import frozen
+from hloexec.core.wording import plural
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.json.printed import Leaf, leaves_of
 from hloexec.report.layout import next_steps
 from hloexec.report.tables import leaf_label, values_table
-from hloexec.report.units import plural
 from hloexec.tools.extraction import Extraction, Rerun
 from hloexec.tools.summary import ParameterSummary, parameters_of
 

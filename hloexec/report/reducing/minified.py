@@ -7,9 +7,9 @@ import shlex
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.core.wording import plural
 from hloexec.language.text import format as format_module
 from hloexec.report.layout import next_steps
-from hloexec.report.units import plural
 from hloexec.tools.minifying import Minified
 
 _MOST_LINES = 40

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.core.wording import byte_text, truncated
+from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.report.layout import plain_table, titled, with_rest
-from hloexec.report.units import count_text, flop_text, plural
+from hloexec.report.units import flop_text
 from hloexec.tools.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
 
 _LONGEST = 60

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.core.wording import plural
 from hloexec.report.judging.comparison import comparison_view
 from hloexec.report.judging.diffs import diff_line
 from hloexec.report.layout import rest_text
-from hloexec.report.units import plural, seconds_text
+from hloexec.report.registry import Figures, Linker, Report
+from hloexec.report.units import seconds_text
 from hloexec.tools.diffing import Diff
 from hloexec.tools.golden.checking import GoldenCheck, Outcome
 from hloexec.tools.golden.folder import INPUTS, MODULE, OURS, Golden
@@ -75,3 +77,12 @@ def change_lines(golden: Golden, module_file: str, found: Diff | None) -> list[s
     words += ["--numerics", golden.numerics] if golden.numerics != "reference" else []
     lines = [] if found is None else [diff_line(found).plain]
     return [*lines, shlex.join(words)] if golden.inputs_per_device == 1 else lines
+
+
+def _figures(found: GoldenCheck, _: Linker) -> Figures:
+    from hloexec.report.html.figures import error_maps
+
+    return error_maps(() if found.comparison is None else found.comparison.leaves)
+
+
+REPORTS = {GoldenCheck: Report(lambda found, top, _: checks_view([found], 1, top), _figures)}

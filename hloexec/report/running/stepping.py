@@ -9,10 +9,9 @@ import numpy as np
 from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.values import Array, Value, leaves
-from hloexec.core.wording import braced, on_devices
+from hloexec.core.wording import braced, number_text, on_devices, plural
 from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen
-from hloexec.report.units import number_text, plural
 from hloexec.tools.stepping.stops import Level, Stop
 
 _SHOWN_ELEMENTS = 200

@@ -8,9 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.ir import ArrayShape
-from hloexec.core.wording import byte_text
+from hloexec.core.wording import byte_text, count_text, number_text, plural
 from hloexec.report.layout import next_steps, plain_table
-from hloexec.report.units import count_text, number_text, plural
 from hloexec.tools.tracing.recording import Remarkable
 from hloexec.tools.tracing.running import Traced
 

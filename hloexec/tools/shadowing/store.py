@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from hloexec.analysis.numerics.statistics import energy_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
@@ -122,21 +123,6 @@ def _sum_of(array: Array, data: Array | None) -> Array:
 
     in_blocks(work, out.size, _BLOCK)
     return out.reshape(array.shape)
-
-
-def energy_of(array: Array) -> float:
-    """The sum of the squares of the elements, in f64."""
-    repeats = math.prod(size for size, stride in zip(array.shape, array.strides, strict=True) if not stride)
-    if repeats > 1:
-        # What a broadcast repeats is added up once.
-        array = array[tuple(slice(None if stride else 1) for stride in array.strides)]
-    flat = array.reshape(-1)
-    total = 0.0
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
-        total += float(np.vdot(block, block).real)
-    return total * float(repeats)
 
 
 def finite_energy_of(array: Array) -> float:

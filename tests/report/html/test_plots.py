@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from hloexec.report.html.recording import relative_error
+from hloexec.tools.watching.recording import relative_error
 from tests.report.needs import require_report_packages
 
 

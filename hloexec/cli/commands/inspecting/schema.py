@@ -18,13 +18,14 @@ def command(record: str | None) -> None:
 
     RECORD is the value of "schema" in what is printed, hloexec.run or run. Without it, lists the records there are.
     """
-    from hloexec.report.json.records import RECORDS
+    from hloexec.report.json.records import printed_records
     from hloexec.report.json.schemas import json_schema
 
+    names = printed_records()
     if record is None:
-        click.echo("\n".join(RECORDS))
+        click.echo("\n".join(names))
         return
     name = record.removeprefix("hloexec.")
-    if name not in RECORDS:
-        raise InputError(f"there is no record {quoted(record)}; there are {', '.join(RECORDS)}")
+    if name not in names:
+        raise InputError(f"there is no record {quoted(record)}; there are {', '.join(names)}")
     click.echo(json.dumps(json_schema(name), indent=2))

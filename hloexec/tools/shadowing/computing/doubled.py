@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.analysis.numerics.statistics import energy_of
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
 from hloexec.ops.library_calls.registry import CustomCall
@@ -22,7 +23,7 @@ from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
 from hloexec.tools.shadowing.computing.elements import Difference, Sample, sampled, taken
-from hloexec.tools.shadowing.store import Shadow, energy_of, wide
+from hloexec.tools.shadowing.store import Shadow, wide
 
 _HEADROOM = 2.0**-26
 """The largest of the enlarged differences, relative to the largest of the values."""

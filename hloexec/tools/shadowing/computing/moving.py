@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hloexec.analysis.numerics.statistics import energy_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
@@ -16,7 +17,7 @@ from hloexec.tools.shadowing.computing.elements import Difference, energy_in
 from hloexec.tools.shadowing.computing.ranges import BLOCK, exact_ranges
 from hloexec.tools.shadowing.computing.widening import NARROW, PREDS, SAME, WIDE
 from hloexec.tools.shadowing.kinds import Losses
-from hloexec.tools.shadowing.store import Blame, Shadow, energy_of, wide, widened
+from hloexec.tools.shadowing.store import Blame, Shadow, wide, widened
 
 if TYPE_CHECKING:
     from hloexec.tools.shadowing.computing.evaluation import Evaluation

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from hloexec.analysis.numerics.statistics import energy_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape
 from hloexec.core.precision import unit_roundoff
@@ -39,7 +40,7 @@ from hloexec.tools.shadowing.computing.elements import (
 from hloexec.tools.shadowing.computing.moving import Evaluated, exact_operands, wide_operand
 from hloexec.tools.shadowing.computing.ranges import BLOCK, summed
 from hloexec.tools.shadowing.kinds import losses
-from hloexec.tools.shadowing.store import Shadow, energy_of, finite_energy_of, wide
+from hloexec.tools.shadowing.store import Shadow, finite_energy_of, wide
 
 if TYPE_CHECKING:
     from hloexec.tools.shadowing.computing.evaluation import Evaluation

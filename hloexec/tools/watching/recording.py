@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeAlias
 
 import numpy as np
 
+from hloexec.analysis.numerics.statistics import energy_of
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import Module
-from hloexec.core.structs import define, frozen
+from hloexec.core.structs import define
 from hloexec.core.values import Array, arrays_of
-from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.observers import Event
-from hloexec.ops.common import is_inexact, wide
-from hloexec.report.html.sampling import Sample, difference_sample, error_sample, largest_of, value_sample
-from hloexec.tools.shadowing.observer import ShadowObserver
-from hloexec.tools.shadowing.store import Shadow, energy_of
+from hloexec.ops.common import wide
+from hloexec.tools.watching.findings import Key, Seen
+from hloexec.tools.watching.sampling import Sample, error_sample, largest_of, value_sample
 
-Key: TypeAlias = tuple[str, str]
-"""The names of a computation and an instruction."""
 _MOST_BYTES = 1 << 28
 _CLEARLY = 1.5
 """How much worse another run of an instruction has to be to be drawn instead: loops would draw too often."""
@@ -48,19 +43,6 @@ class Measure:
     error: float | None = None
     """The root of the sum of squared errors relative to that of the values, in the worst run; infinite where elements
     are NaN or infinite that should not be. None where it is not known."""
-
-
-@frozen
-class Seen:
-    """What is drawn of an instruction's worst run, or of one that is nearly as bad."""
-
-    sample: Sample
-    name: str
-    """Path and instruction of that run."""
-    shape: str
-    is_error: bool
-    """Whether errors in units in the last place are drawn, or else absolute values."""
-    score: float
 
 
 class ValueRecorder:
@@ -108,41 +90,6 @@ class ValueRecorder:
     def _keep(self, event: Event, key: Key, leaf: Array, sample: Sample, score: float, *, is_error: bool) -> None:
         shape = f"{element_type_of(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
         self.seen[key] = Seen(sample, event.name, shape, is_error, score)
-
-
-class ShadowRecorder(ValueRecorder):
-    """Records rounding errors, beside a run of a module: each value's distance from its shadow."""
-
-    def __init__(self, module: Module, entry: str | None, topology: Topology, wanted: Collection[Key]) -> None:
-        super().__init__(wanted)
-        self._shadows = ShadowObserver(module, entry, topology)
-
-    def on_instruction(self, event: Event) -> None:
-        """Called by the run."""
-        self._shadows.on_instruction(event)
-        super().on_instruction(event)
-
-    def _look(self, event: Event, key: Key, measure: Measure, leaf: Array, largest: float, infinite: int) -> None:
-        if not is_inexact(leaf):
-            return
-        shadow = self._shadows.shadow_of(leaf)
-        energy = 0.0 if shadow is None else shadow.energy
-        lost = 0 if shadow is None else shadow.lost
-        error = math.inf if lost else relative_error(energy, wide(leaf), lambda: _differences(leaf, shadow))
-        measure.error = max(measure.error or 0.0, error)
-        if key in self._wanted and self._has_room(key, error):
-            self._keep(event, key, leaf, difference_sample(leaf, _differences(leaf, shadow)), error, is_error=True)
-
-
-def _differences(leaf: Array, shadow: Shadow | None) -> Array:
-    if shadow is None:
-        return np.zeros(leaf.shape)
-    if not shadow.is_whole:
-        return shadow.data
-    exact = shadow.data
-    with np.errstate(all="ignore"):
-        found = wide(leaf) - exact
-    return np.where((wide(leaf) == exact) | (np.isnan(wide(leaf)) & np.isnan(exact)), 0.0, found)
 
 
 class ValueStore:

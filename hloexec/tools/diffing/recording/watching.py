@@ -1,0 +1,95 @@
+"""Values of two modules side by side, watched in another run of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hloexec.core.values import Value
+from hloexec.engine.devices.topology import Topology, topology_of
+from hloexec.engine.exec.running import run_devices
+from hloexec.language.origins import hlo_line
+from hloexec.tools.diffing.correspondence import correspondence_of
+from hloexec.tools.diffing.findings import Diff, InstructionRun
+from hloexec.tools.diffing.partitioned.correspondence import partitioning_of
+from hloexec.tools.watching.findings import Column, Key, Watched
+from hloexec.tools.watching.recording import DifferenceRecorder, ValueStore
+from hloexec.tools.watching.values import ERROR, RUNS, of_errors
+
+
+def watch(
+    found: Diff,
+    _: object,
+    inputs: Sequence[Sequence[Value]],
+    options: Mapping[str, Any],
+    wanted: Sequence[Key],
+    most: int,
+) -> Watched:
+    """Runs both modules, and compares the values that the diff has paired, and what has the same line of HLO."""
+    options = dict(options)
+    sizes = options.pop("replicas", None), options.pop("partitions", None)
+    policies = options.pop("numerics", "reference")
+    before, after = policies if isinstance(policies, tuple) else (policies, policies)
+    topologies = [topology_of(module, *sizes) for module in (found.before, found.after)]
+    if partitioning_of(found.before, found.after, topologies) is not None:
+        return Watched(note="There are no plots of values where one module is partitioned and the other is not.")
+    ours = correspondence_of(found.before, found.after, topologies).inputs_by_device(inputs)
+    pairs, standing = _paired(found)
+    alike = _alike(found, standing)
+    store = ValueStore({place for place in pairs.values() if place is not None}, alike)
+    run_devices(found.before, inputs, observers=[store], numerics=before, **_on(topologies[0]), **options)
+    recorder = DifferenceRecorder(wanted, pairs, alike, store)
+    run_devices(found.after, ours, observers=[recorder], numerics=after, **_on(topologies[1]), **options)
+    columns = (
+        Column("agrees", "whether diff has found its values in the module before", is_number=False),
+        Column("error", f"{ERROR.title}, where it is known what they should be"),
+        RUNS,
+    )
+    note = (
+        "Values are compared with their counterparts that diff has found and, where it has found none, with what has "
+        "the same line of HLO in the module before. The verdict does not rest on the latter."
+    )
+    figures = {key: (standing.get(key, ""), each.error, each.runs) for key, each in recorder.measures.items()}
+    return of_errors(recorder, columns, figures, note)
+
+
+def _on(topology: Topology) -> dict[str, Any]:
+    return {"replicas": topology.replicas, "partitions": topology.partitions}
+
+
+_Place = tuple[str, int]
+_ORDER = ("to blame", "otherwise", "rounding", "the same")
+"""How an instruction stands, the worst of its runs counting."""
+
+
+def _paired(found: Diff) -> tuple[dict[_Place, _Place | None], dict[Key, str]]:
+    """For values of `after`, by path and device, those of `before`, or None where they are the same; and how each
+    instruction stands."""
+    pairs: dict[_Place, _Place | None] = {}
+    standing: dict[Key, str] = {}
+    for pair in found.matches:
+        word = "the same" if pair.is_exact else "rounding"
+        key = pair.after.computation, pair.after.instruction
+        standing[key] = min(standing.get(key, word), word, key=_ORDER.index)
+        if pair.is_exact or pair.is_in_order:
+            pairs[_place(pair.after)] = None if pair.is_exact else _place(pair.before)
+    for finding in found.findings:
+        standing[finding.after.computation, finding.after.instruction] = "to blame"
+        if finding.before is not None:
+            pairs[_place(finding.after)] = _place(finding.before)
+    return pairs, standing
+
+
+def _alike(found: Diff, standing: Mapping[Key, str]) -> set[Key]:
+    """Instructions of `after` that diff has found no values of, and whose line of HLO stands in `before` as well."""
+    lines = {(each.name, hlo_line(instruction)) for each in found.before for instruction in each}
+    return {
+        (each.name, instruction.name)
+        for each in found.after
+        for instruction in each
+        if (each.name, instruction.name) not in standing and (each.name, hlo_line(instruction)) in lines
+    }
+
+
+def _place(run: InstructionRun) -> _Place:
+    return run.path, run.device
