@@ -87,7 +87,6 @@ OPCODE_NAMES = {
 """Which files outside of the entries name opcodes. What is known of an opcode belongs into its entry: take from these,
 do not add."""
 NO_OPCODES = {
-    "__init__.py": "compare",
     "analysis/numerics/comparing.py": "compare",
     "analysis/numerics/selections.py": "reshape",
     "tools/registration.py": "compare",

@@ -1,0 +1,132 @@
+"""A tool that one file registers is known to every surface of hloexec."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from rich.text import Text
+
+import hloexec
+from docs.hooks.records import record_tables
+from hloexec.cli import main
+from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.reports import show_report, write_command_page
+from hloexec.core.ir import Module
+from hloexec.core.structs import frozen, told
+from hloexec.report.json.printed import File
+from hloexec.report.notebook import html
+from hloexec.report.registry import Report
+from hloexec.tools.registration import TOOLS, Tool, register
+from hloexec.tools.watching.findings import Ranked
+from tests.records import read_record
+from tests.report.needs import require_report_packages
+from tests.text.building import op
+
+TEXT = op("f32[2] negate(x)", x="f32[2]")
+
+
+@frozen
+class Longest:
+    """An instruction with a long name."""
+
+    computation: str
+    instruction: str
+    length: int
+    """How many letters it has."""
+
+
+@frozen(eq=False)
+class Names:
+    """What is known of the names of a module."""
+
+    module: Module
+    longest: tuple[Longest, ...]
+    """The instructions with the longest names."""
+
+    @told
+    def total(self) -> int:
+        """How many letters all of them have."""
+        return sum(each.length for each in self.longest)
+
+
+def names(module: Module) -> Names:
+    """The names of a module."""
+    found = [Longest(each.name, inner.name, len(inner.name)) for each in module for inner in each]
+    return Names(module, tuple(sorted(found, key=lambda each: -each.length)))
+
+
+def _ranking(found: Names, _: Module) -> Iterator[Ranked]:
+    for each in found.longest[:1]:
+        yield Ranked((each.computation, each.instruction), f"it has {each.length} letters")
+
+
+def _view(found: Names, top: int, _: object) -> Text:
+    return Text(f"{found.total} letters, %{found.longest[0].instruction} has most of them")
+
+
+REPORTS = {Names: Report(_view, ranking=_ranking, module=lambda found: found.module)}
+
+
+@click.command("names")
+@file_argument
+@html_option
+@json_option
+def command(file: str, html: str | None, as_json: bool) -> None:
+    """Count the letters of names."""
+    found = names(hloexec.load(file))
+    show_report("names", as_json, lambda: [File(file), found], lambda: _view(found, 0, None))
+    if html is not None:
+        write_command_page(html, found, found.module, lambda top: _view(found, top, None), ())
+
+
+@pytest.fixture(autouse=True)
+def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    Path("m.hlo").write_text(TEXT)
+    records = {"names": f"hloexec.report.json.printed.File {__name__}.Names"}
+    public = f"{__name__}.names {__name__}.Names"
+    register(Tool("names", "inspecting", f"{__name__}.Names", __name__, records, names=public, command=__name__))
+    yield
+    del TOOLS["names"]
+    for name in ("names", "Names"):
+        vars(hloexec).pop(name, None)
+
+
+def test_it_is_a_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["names", "m.hlo"]) == 0
+    assert capsys.readouterr().out == "5 letters, %root has most of them\n"
+    assert main(["--help"]) == 0
+    assert re.search("\n  names +Count the letters of names", capsys.readouterr().out.partition("Look at modules")[2])
+
+
+def test_its_record_is_derived_and_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["names", "m.hlo", "--json"]) == 0
+    record = read_record(capsys.readouterr().out)
+    assert (record["file"], record["total"], record["longest"][0]["instruction"]) == ("m.hlo", 5, "root")
+    assert "module" not in record
+    assert main(["schema", "names"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["total"] == {"type": "integer", "description": "How many letters all of them have."}
+    (part,) = schema["$defs"].values()
+    assert part["properties"]["length"] == {"type": "integer", "description": "How many letters it has."}
+
+
+def test_pages_and_notebooks_show_it() -> None:
+    require_report_packages()
+    assert main(["names", "m.hlo", "--html", "command.html"]) == 0
+    hloexec.write_html(names(hloexec.load("m.hlo")), "function.html")
+    for page in ("command.html", "function.html"):
+        text = Path(page).read_text(encoding="utf-8")
+        assert "5 letters" in text and "it has 4 letters" in text
+    shown = html(names(hloexec.load("m.hlo")))
+    assert shown is not None and "5 letters" in shown
+
+
+def test_it_is_public_and_documented() -> None:
+    assert hloexec.names is names and hloexec.Names is Names  # type: ignore[attr-defined]
+    assert "| `total` | integer | How many letters all of them have. |" in "\n".join(record_tables())
