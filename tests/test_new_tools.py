@@ -48,6 +48,7 @@ class Names:
     longest: tuple[Longest, ...]
     """The instructions with the longest names."""
 
+    @property
     @told
     def total(self) -> int:
         """How many letters all of them have."""

@@ -115,7 +115,8 @@ class JsonView:
         self._outcome = outcome
 
     def close(self) -> None:
-        from hloexec.report.json.printed import Printed, RunResult, Timing, leaves_of
+        from hloexec.report.json.printed import leaves_of
+        from hloexec.report.running.runs import Printed, RunResult, Timing
 
         module, outcome, ran = self._run.module, self._outcome, self._outcome.ran
         warm = ran.warm_seconds

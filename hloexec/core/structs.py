@@ -17,16 +17,19 @@ __all__ = ["UNTOLD", "define", "frozen", "told"]
 UNTOLD = {"is_told": False}
 """`metadata` of an attribute that records leave out, since another one says the same in JSON (`report.json`)."""
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def told(read: _Function) -> _Function:
+    """Below `property`: records have it beside the attributes of its class (`report.json`)."""
+    read.is_told = True  # type: ignore[attr-defined]
+    return read
+
+
 if TYPE_CHECKING:
     # Type checkers know these by name.
-    from builtins import property as told
-
     from attrs import define, frozen
 else:
-
-    class told(property):  # noqa: N801 - a decorator, as property is
-        """A property that records have beside the attributes of its class (`report.json`)."""
-
     _Class = TypeVar("_Class", bound=type)
 
     def frozen(cls: _Class | None = None, **options: Any) -> _Class | Callable[[_Class], _Class]:

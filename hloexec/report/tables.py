@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hloexec.analysis.numerics.statistics import LeafStatistics
 from hloexec.core.ir import ArrayShape, Module, Shape, flat_shapes
+from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, number_text, plural
 from hloexec.ops.registry import Opcode, Role
 from hloexec.report.layout import plain_table, titled, with_rest
@@ -230,6 +231,14 @@ def _status(entry: Opcode) -> Text:
     if entry.is_supported:
         return Text("yes", style="green")
     return Text("not yet", style="yellow") if entry.role is not Role.MACHINE else Text("needs devices", style="yellow")
+
+
+@frozen
+class Computations:
+    """The computations of a module."""
+
+    called: tuple[ComputationSummary, ...] | None
+    """The computations; None without --computations."""
 
 
 REPORTS = {

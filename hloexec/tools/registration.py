@@ -65,13 +65,16 @@ def register(*tools: Tool) -> None:
 
 
 register(
-    Tool("run", "running", records={"run": f"{_RUN} {_PRINTED}.RunResult"}, runs=True),
+    Tool("run", "running", records={"run": f"{_RUN} hloexec.report.running.runs.RunResult"}, runs=True),
     Tool(
         "golden",
         "running",
         "hloexec.tools.golden.GoldenCheck",
         "hloexec.report.running.golden",
-        {"golden-record": f"{_PRINTED}.Recorded", "golden-check": f"{_PRINTED}.Checks"},
+        {
+            "golden-record": "hloexec.report.running.golden.Recorded",
+            "golden-check": "hloexec.report.running.golden.Checks",
+        },
         runs=True,
         has_verdict=True,
     ),
@@ -81,7 +84,7 @@ register(
         records={"trace": f"{_RUN} {_PRINTED}.Folder hloexec.tools.tracing.running.Traced"},
         runs=True,
     ),
-    Tool("step", "running", records={"stepping": f"{_RUN} {_PRINTED}.Stepping"}, runs=True),
+    Tool("step", "running", records={"stepping": f"{_RUN} hloexec.report.running.stepping.Stepping"}, runs=True),
     Tool(
         "compare",
         "judging",
@@ -96,7 +99,7 @@ register(
         "hloexec.tools.diffing.Diff hloexec.tools.diffing.FolderDiff",
         "hloexec.report.judging.folder_diffs",
         {
-            "diff": f"{_PRINTED}.Sides hloexec.tools.diffing.Diff {_PRINTED}.Pair",
+            "diff": f"{_PRINTED}.Sides hloexec.tools.diffing.Diff hloexec.report.judging.pairs.Pair",
             "diff-folders": f"{_PRINTED}.Sides hloexec.tools.diffing.FolderDiff",
         },
         runs=True,
@@ -169,9 +172,9 @@ register(
         "hloexec.core.ir.Module",
         "hloexec.report.tables",
         {
-            "info": f"{_PRINTED}.File hloexec.tools.summary.Summary {_PRINTED}.Computations",
+            "info": f"{_PRINTED}.File hloexec.tools.summary.Summary hloexec.report.tables.Computations",
             "info-arrays": f"{_PRINTED}.Arrays",
-            "info-assignment": f"{_PRINTED}.Assignment",
+            "info-assignment": "hloexec.report.inspecting.memory.Assignment",
         },
     ),
     Tool(
@@ -179,17 +182,17 @@ register(
         "inspecting",
         "hloexec.analysis.buffers.MemoryUsage hloexec.analysis.buffers.MemoryComparison",
         "hloexec.report.inspecting.memory",
-        {"memory": f"{_PRINTED}.File hloexec.analysis.buffers.MemoryUsage {_PRINTED}.Memory"},
+        {"memory": f"{_PRINTED}.File hloexec.analysis.buffers.MemoryUsage hloexec.report.inspecting.memory.Memory"},
         has_verdict=True,
     ),
     Tool(
         "graph",
         "inspecting",
-        records={"graph": f"{_PRINTED}.File {_PRINTED}.Files hloexec.tools.graphing.Graph"},
+        records={"graph": f"{_PRINTED}.File hloexec.report.inspecting.graphs.Files hloexec.tools.graphing.Graph"},
         runs=True,
     ),
     Tool("plan", "inspecting", records={"plan": f"{_PRINTED}.Planned"}),
     Tool("fmt", "inspecting"),
-    Tool("ops", "inspecting", records={"ops": f"{_PRINTED}.Opcodes"}),
+    Tool("ops", "inspecting", records={"ops": "hloexec.report.inspecting.opcode_types.Opcodes"}),
     Tool("schema", "inspecting"),
 )

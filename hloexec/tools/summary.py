@@ -93,16 +93,19 @@ class Summary:
     remedy: str | None = None
     """What can be done about custom calls that are not supported, if there are some."""
 
+    @property
     @told
     def devices(self) -> int:
         """How many devices the module runs on."""
         return self.replica_count * self.num_partitions
 
+    @property
     @told
     def parameter_bytes(self) -> int:
         """The size of all parameters."""
         return sum(parameter.byte_size for parameter in self.parameters)
 
+    @property
     @told
     def flops(self) -> int:
         """Operations of contractions on one device, in all their runs."""

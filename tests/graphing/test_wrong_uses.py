@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("list.json").write_text("[1, 2]")
     Path("run.json").write_text('{"schema": "hloexec.run", "version": 1}')
     Path("cut.json").write_text('{"schema": "hloexec.shadow", "losses": [{"share": 1}]}')
-    loss = {"computation": "main", "instruction": "z", "inherited_error": 1, "added_error": 1, "share": 1}
+    loss = {"computation": "main", "instruction": "z", "inherited": 1, "added": 1, "share": 1}
     losses = [{**loss, "lost_share": 0, "kind": "rounding"}]
     other = {"schema": "hloexec.shadow", "losses": losses, "instruction_errors": losses}
     Path("other.json").write_text(json.dumps(other))

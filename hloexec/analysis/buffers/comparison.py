@@ -93,6 +93,7 @@ class MemoryComparison(Described):
         verdict = "agrees" if self.agrees else f"{len(self.differences)} differences"
         return f"{self.usage.module_name}: {verdict}, {self.range_agreements} of {self.range_count} live ranges alike"
 
+    @property
     @told
     def agrees(self) -> bool:
         """Whether nothing differs but padding."""
@@ -103,26 +104,31 @@ class MemoryComparison(Described):
         """How many differences there are of each kind."""
         return Counter(difference.what for difference in self.differences)
 
+    @property
     @told
     def allocated_bytes(self) -> int | None:
         """What XLA allocates."""
         return self.assignment.allocated_bytes
 
+    @property
     @told
     def allocated_bytes_by_color(self) -> dict[int, int]:
         """What XLA allocates in each memory space."""
         return self.assignment.bytes_by_color
 
+    @property
     @told
     def peak_time(self) -> int | None:
         """Where XLA has its peak."""
         return None if self.assignment.live_ranges is None else self.assignment.live_ranges.peak_time
 
+    @property
     @told
     def listed_ranges(self) -> tuple[LiveRange, ...]:
         """When values live, as XLA says."""
         return () if self.assignment.live_ranges is None else tuple(self.assignment.live_ranges.ranges)
 
+    @property
     @told
     def listed_peak_bytes(self) -> int | None:
         """The sum of what XLA lists as alive at its peak."""

@@ -96,27 +96,22 @@ class MemoryUsage(Described):
         peak = self.peak
         return f"{self.module_name}: at most {peak.bytes} bytes alive at once, at %{self.instruction_at(peak.time)}"
 
+    @cached_property
     @told
     def peak(self) -> Peak:
         """Where most is alive, all memory spaces together."""
-        return self._peak
+        return highest(self.values, len(self.sequence))
 
+    @property
     @told
     def peak_instruction(self) -> str | None:
         """The instruction at which that is."""
         return self.instruction_at(self.peak.time) if self.peak.bytes else None
 
     @cached_property
-    def _peak(self) -> Peak:
-        return highest(self.values, len(self.sequence))
-
     @told
     def peak_by_color(self) -> dict[int, Peak]:
         """Where most is alive in each memory space."""
-        return self._peak_by_color
-
-    @cached_property
-    def _peak_by_color(self) -> dict[int, Peak]:
         by_color: dict[int, list[LiveValue]] = {}
         for value in sorted(self.values, key=lambda value: value.color):
             by_color.setdefault(value.color, []).append(value)

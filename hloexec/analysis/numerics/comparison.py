@@ -221,15 +221,13 @@ class Comparison(Described):
         """`agrees`, so that an assertion fails where results do not agree."""
         return self.agrees
 
+    @cached_property
     @told
     def verdict(self) -> Verdict:
         """The worst of the leaves' verdicts."""
-        return self._verdict
-
-    @cached_property
-    def _verdict(self) -> Verdict:
         return max((leaf.verdict for leaf in self.leaves), key=_ORDER.index, default=Verdict.EQUAL)
 
+    @property
     @told
     def agrees(self) -> bool:
         """Whether no leaf is different."""

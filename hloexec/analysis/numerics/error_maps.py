@@ -35,6 +35,7 @@ class ErrorMap:
         """The grid as text: blank for the same, `·` within tolerance, `░▒▓█` up to 10, 100, 1000 times it, beyond."""
         return ["".join(_MARKS[int(np.searchsorted(_LIMITS, cell))] for cell in row) for row in self.cells.tolist()]
 
+    @property
     @told
     def grid(self) -> list[list[float]]:
         """The worst error in units of the tolerance, by the rows of the grid."""

@@ -44,6 +44,7 @@ class LeafStatistics:
     infinity_count: int = 0
     hash: str = ""
 
+    @property
     @told
     def shape(self) -> str:
         """The shape, as HLO text."""

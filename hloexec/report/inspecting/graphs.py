@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
 from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.tools.graphing import Graph
@@ -38,3 +39,13 @@ def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
         words = ["model-explorer", files[0], *(f"--node_data_paths={name}" for name in files[1:])]
         parts.append(next_steps(shlex.join(words)))
     return Group(*parts)
+
+
+@frozen
+class Files:
+    """What was drawn, and how."""
+
+    files: tuple[str, ...]
+    """The files that were written."""
+    dot: str | None
+    """The graph in Graphviz's language; None where files were written."""

@@ -15,6 +15,7 @@ from hloexec.analysis.buffers.running import RunEstimate
 from hloexec.analysis.buffers.usage import Peak
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.ir.buffer_assignment import BufferAssignment
+from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.language.text import format_shape
 from hloexec.language.text.dumps.lines import index_text
@@ -294,6 +295,29 @@ def _values(found: MemoryUsage) -> Watched:
     )
     along = {key: (start, float(size)) for key, (size, start, _) in figures.items()}
     return Watched(columns, figures, label="bytes", along=along)
+
+
+@frozen
+class Assignment:
+    """A buffer assignment of XLA's."""
+
+    file: str
+    allocation_count: int | None
+    """How many allocations there are."""
+    value_count: int | None
+    """How many values there are."""
+    allocated_bytes: int | None
+    """What XLA allocates."""
+
+
+@frozen
+class Memory:
+    """What is known of a module's memory beside its values."""
+
+    estimate: RunEstimate | None
+    """What hloexec's own run allocates; None where it cannot run."""
+    assignment: MemoryComparison | None
+    """XLA's buffer assignment, compared; None where none was given."""
 
 
 REPORTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import attrs
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -12,7 +13,7 @@ from rich.text import Text
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
-from hloexec.ops.registry import Opcode
+from hloexec.ops.registry import Opcode, Role
 
 _TYPES = [element_type for element_type in ELEMENT_TYPES.values() if element_type.is_array]
 
@@ -57,3 +58,38 @@ class _Types:
         types = self.accepted[entry.name]
         taken = ("●", "green") if entry.is_supported else ("○", "yellow")
         return [taken if types is None or each in types else ("·", "dim") for each in _TYPES]
+
+
+@frozen
+class OpcodeFacts:
+    """What is known of an opcode."""
+
+    name: str
+    minimum_operands: int
+    """The fewest operands it takes."""
+    maximum_operands: int | None
+    """The most operands it takes; None for any number."""
+    role: Role
+    """What it is to a plan."""
+    is_elementwise: bool
+    """Whether it computes each element by itself."""
+    is_supported: bool
+    """Whether it runs on one device."""
+    documentation: str
+    """What it computes."""
+    element_types: tuple[ElementType, ...] | None
+    """The element types that it takes; None for all, and without --types."""
+
+    @classmethod
+    def of(cls, entry: Opcode, types: tuple[ElementType, ...] | None) -> OpcodeFacts:
+        """What an entry says."""
+        names = (field.name for field in attrs.fields(cls) if field.name != "element_types")
+        return cls(**{name: getattr(entry, name) for name in names}, element_types=types)
+
+
+@frozen
+class Opcodes:
+    """The opcodes."""
+
+    opcodes: tuple[OpcodeFacts, ...]
+    """The opcodes there are."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, TupleShape
-from hloexec.core.structs import UNTOLD, frozen, told
+from hloexec.core.structs import UNTOLD, frozen
 from hloexec.errors import HloError
 from hloexec.language.origins import SourceLine
 from hloexec.language.verifier import Note
@@ -58,9 +58,16 @@ class Key:
 
     name: str
     schema: Mapping[str, Any]
-    meaning: str
     parts: tuple[type, ...]
     """The classes of records that its value is made of."""
+    home: type
+    """The class that has the attribute."""
+
+    @property
+    def meaning(self) -> str:
+        """What the docstring of the attribute says or, of words that mean the same everywhere, `WORDS`."""
+        said = _docstrings(self.home.__module__).get((self.home.__name__, self.name)) or WORDS.get(self.name, "")
+        return re.sub(r"\bNone\b", "null", " ".join(said.split()))
 
 
 @cache
@@ -73,7 +80,7 @@ def keys_of(cls: Any) -> tuple[Key, ...]:
         kind = eval(text, vars(sys.modules[home.__module__])) if isinstance(text, str) else text
         schema = _schema(kind, parts)
         if schema is not None:
-            found.append(Key(name, schema, _meaning(home, name), tuple(parts)))
+            found.append(Key(name, schema, tuple(parts), home))
     return tuple(found)
 
 
@@ -87,8 +94,9 @@ def _told(cls: type) -> Iterator[tuple[str, Any, type]]:
             yield name, inspect.get_annotations(home)[name], home
     for home in homes:
         for name, member in vars(home).items():
-            if isinstance(member, told):
-                yield name, member.fget.__annotations__["return"], home
+            read = getattr(member, "fget", None) or getattr(member, "func", None)
+            if hasattr(read, "is_told"):
+                yield name, read.__annotations__["return"], home
 
 
 def _schema(kind: Any, parts: list[type]) -> dict[str, Any] | None:
@@ -134,12 +142,6 @@ def name_of(cls: type) -> str:
 def _word(member: enum.Enum) -> str:
     word = getattr(member, "word", member.value)
     return word if isinstance(word, str) else member.name.lower()
-
-
-def _meaning(home: type, name: str) -> str:
-    """What a key means: the docstring of the attribute or, of words that mean the same everywhere, theirs."""
-    said = _docstrings(home.__module__).get((home.__name__, name)) or WORDS.get(name, "")
-    return re.sub(r"\bNone\b", "null", " ".join(said.split()))
 
 
 @cache

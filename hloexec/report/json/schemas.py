@@ -28,15 +28,21 @@ def printed_record(name: str, parts: Sequence[object], warnings: Sequence[str]) 
 def json_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of a record that is printed, with those of its parts."""
     keys = printed_keys(name)
-    first = [
-        Key("schema", {"const": f"hloexec.{name}"}, "Which record it is.", ()),
-        Key("version", {"const": VERSION}, "The version of its schema.", ()),
-    ]
-    texts = {"type": "array", "items": {"type": "string"}}
-    last = Key("warnings", texts, "What was warned of, as on standard error.", ())
     parts = {part: _object_schema(keys_of(cls)) for part, cls in parts_of(keys).items()}
     title = f"hloexec.{name}"
-    return {"$schema": _DIALECT, "title": title, **_object_schema([*first, *keys, last]), "$defs": parts}
+    schema = _object_schema(keys)
+    schema["properties"] = {
+        "schema": {"const": title, "description": "Which record it is."},
+        "version": {"const": VERSION, "description": "The version of its schema."},
+        **schema["properties"],
+        "warnings": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What was warned of, as on standard error.",
+        },
+    }
+    schema["required"] = list(schema["properties"])
+    return {"$schema": _DIALECT, "title": title, **schema, "$defs": parts}
 
 
 def printed_keys(name: str) -> list[Key]:

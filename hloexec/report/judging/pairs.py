@@ -28,31 +28,37 @@ class SavedPair:
     again: Diff | None = attrs.field(default=None, metadata=UNTOLD)
     """What diff says of the two modules; None where they were not compared."""
 
+    @property
     @told
     def device_count(self) -> int:
         """How many devices they run on."""
         return len(self.pair.inputs)
 
+    @property
     @told
     def instructions_before(self) -> int | None:
         """How many instructions before.hlo has, parameters not counted; None where there is none."""
         return None if self.pair.before is None else _count(self.pair.before)
 
+    @property
     @told
     def instructions_after(self) -> int:
         """How many instructions after.hlo has, parameters not counted."""
         return _count(self.pair.after)
 
+    @property
     @told
     def parameters(self) -> tuple[ParameterSummary, ...]:
         """The parameters of both modules."""
         return parameters_of(self.pair.after)
 
+    @property
     @told
     def verdict(self) -> Verdict | None:
         """Of these modules; None where they were not compared."""
         return None if self.again is None else self.again.verdict
 
+    @property
     @told
     def command(self) -> str:
         """The command that compares them or, if they cannot be compared, runs the one after."""
@@ -99,3 +105,11 @@ _OUTCOMES = {False: ("their results differ as well", "bold green"), True: ("thei
 
 def _count(module: Module) -> int:
     return len(module.entry) - len(module.entry.parameters)
+
+
+@frozen
+class Pair:
+    """What a diff was asked to write."""
+
+    extraction: SavedPair | None
+    """What --extract has written of the first finding."""

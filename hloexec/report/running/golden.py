@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
 from hloexec.report.judging.comparison import comparison_view
 from hloexec.report.judging.diffs import diff_line
@@ -83,6 +84,34 @@ def _figures(found: GoldenCheck, _: Linker) -> Figures:
     from hloexec.report.html.figures import error_maps
 
     return error_maps(() if found.comparison is None else found.comparison.leaves)
+
+
+@frozen
+class Recorded:
+    """A golden that was recorded."""
+
+    file: str
+    folder: str
+    module: str
+    module_hash: str
+    """SHA-256 of the module's text."""
+    seed: int
+    """Of random inputs, and of the random numbers that the module draws."""
+    numerics: str
+    disagreement: str | None
+    """How the given result differs from the module's own; None where it does not."""
+
+
+@frozen
+class Checks:
+    """What came of goldens."""
+
+    checks: tuple[GoldenCheck, ...]
+    """What came of each golden."""
+    is_complete: bool
+    """Whether all were checked."""
+    advice: tuple[str, ...]
+    """If another module fails: what is to blame, and the command that shows it."""
 
 
 REPORTS = {GoldenCheck: Report(lambda found, top, _: checks_view([found], 1, top), _figures)}

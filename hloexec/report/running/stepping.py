@@ -8,6 +8,7 @@ import numpy as np
 
 from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, leaves
 from hloexec.core.wording import braced, number_text, on_devices, plural
 from hloexec.language.origins import hlo_line, source_text
@@ -118,3 +119,17 @@ def listing(computation: Computation, centre: Instruction, marked: Instruction |
         each = lines[number]
         root = "ROOT " if each.name == computation.root_name else ""
         yield f"{'->' if each is marked else '  '} {number + 1:>{width}}  {root}{hlo_line(each)}"
+
+
+@frozen
+class Stepping:
+    """A run that was stopped."""
+
+    stops: tuple[Stop, ...]
+    """Where the run stopped, in order."""
+    has_ended: bool
+    """Whether the run came to its end."""
+    has_failed: bool
+    """Whether it has failed; if neither, it was left where it stopped."""
+    printed_lines: tuple[str, ...]
+    """The commands, each behind a prompt, and what they printed."""

@@ -98,11 +98,13 @@ class Finding:
     modules: tuple[Module, Module] | None = None
     """The modules before and after."""
 
+    @property
     @told
     def after_text(self) -> InstructionText | None:
         """What the instruction of AFTER is."""
         return None if self.modules is None else self.after.text(self.modules[1])
 
+    @property
     @told
     def before_text(self) -> InstructionText | None:
         """What the instruction of BEFORE in its place is."""
@@ -176,16 +178,19 @@ class Diff(Described):
             raise self._extracted
         return self._extracted
 
+    @property
     @told
     def before_module(self) -> str:
         """The name of the module BEFORE."""
         return self.before.name
 
+    @property
     @told
     def after_module(self) -> str:
         """The name of the module AFTER."""
         return self.after.name
 
+    @property
     @told
     def largest_difference(self) -> OutputDifference | None:
         """The array of the result that is furthest off; None where all have the same bits."""
@@ -197,6 +202,7 @@ class Diff(Described):
         """That of the first finding."""
         return self.findings[0].region if self.findings else ()
 
+    @property
     @told
     def matched_share(self) -> float:
         """The part of `after`'s values that `before` has; 1 where there are none."""

@@ -54,11 +54,13 @@ class StageDiff:
             return None
         return self.after if self.after.is_pass else self.after.holder
 
+    @property
     @told
     def step(self) -> str:
         """What lies between the stages: the pass, or the range of passes."""
         return str(self)
 
+    @property
     @told
     def pass_name(self) -> str | None:
         """The name of the pass; None where several may have made the difference."""
@@ -86,11 +88,13 @@ class ModuleDiff:
     stages: int
     """How many stages there are."""
 
+    @property
     @told
     def outcome(self) -> Outcome:
         """What it comes to."""
         return _worst([step.outcome for step in self.steps])
 
+    @property
     @told
     def blamed_step(self) -> str | None:
         """The first step that changed the result."""
@@ -116,6 +120,7 @@ class FolderDiff(Described):
     def __str__(self) -> str:
         return f"{self.outcome}: {len(self.modules)} modules compared"
 
+    @property
     @told
     def outcome(self) -> Outcome:
         """What it comes to."""

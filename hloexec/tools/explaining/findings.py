@@ -58,6 +58,7 @@ class Trial:
         """The name of the policy."""
         return self.policy.name
 
+    @property
     @told
     def instructions(self) -> tuple[str, ...]:
         """Which instructions have policies of their own, as policies name them: `body/dot.3`."""

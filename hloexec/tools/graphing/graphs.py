@@ -83,21 +83,25 @@ class Graph(Described):
     """How many steps from it; None for a whole computation."""
     colours: Colours | None = attrs.field(default=None, metadata=UNTOLD)
 
+    @property
     @told
     def node_count(self) -> int:
         """How many instructions there are."""
         return len(self.nodes)
 
+    @property
     @told
     def edge_count(self) -> int:
         """How many edges there are."""
         return len(self.edges)
 
+    @property
     @told
     def coloured_by(self) -> str | None:
         """What instructions are coloured by; None where they are not."""
         return None if self.colours is None else self.colours.title
 
+    @property
     @told
     def coloured(self) -> tuple[Coloured, ...]:
         """The instructions that have a number."""

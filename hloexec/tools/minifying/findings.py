@@ -91,16 +91,19 @@ class Minified(Described):
     def __str__(self) -> str:
         return f"{self.instruction_count} of {self.instruction_count_before} instructions: {self.failure}"
 
+    @property
     @told
     def devices(self) -> int:
         """How many devices the small module runs on."""
         return topology_of(self.module).count
 
+    @property
     @told
     def hlo_text(self) -> str:
         """The small module."""
         return format_module(self.module)
 
+    @property
     @told
     def largest_dimension(self) -> int:
         """The largest size of a dimension in the module."""

@@ -121,6 +121,7 @@ class NanSearch(Described):
     events: int
     """How many instructions were checked."""
 
+    @property
     @told
     def found(self) -> bool:
         """Whether NaN or infinities were found."""

@@ -127,11 +127,13 @@ class ShadowRun(Described):
         """The instruction that most of the error comes from; None where there is no error."""
         return self.losses[0] if self.losses else None
 
+    @property
     @told
     def instruction_errors(self) -> tuple[InstructionError, ...]:
         """The errors of all instructions, each in its worst run."""
         return tuple(InstructionError(*place, *errors) for place, errors in self.errors.items())
 
+    @property
     @told
     def is_more_than_rounding(self) -> bool:
         """Whether the error of an output, as a whole, exceeds eight units of roundoff of the types that it was made in,

@@ -55,11 +55,13 @@ class LeafError:
     unit: float = 0.0
     """The largest unit roundoff of the types that the error was made in."""
 
+    @property
     @told
     def label(self) -> str:
         """Its place in the result: `value`, or `value.1.0` in a tuple."""
         return ".".join(("value", *map(str, self.index)))
 
+    @property
     @told
     def shape(self) -> str:
         """The shape, as HLO text."""

@@ -43,16 +43,19 @@ class Stop(Described):
         """The instruction that has run, or has failed."""
         return self.place.instruction
 
+    @property
     @told
     def name(self) -> str:
         """Path and instruction, such as `while.3[5]:body/fusion.2/add.7`."""
         return self.place.name
 
+    @property
     @told
     def iteration(self) -> int | None:
         """Of the innermost loop around it, counted from 0."""
         return self.place.iteration
 
+    @property
     @told
     def devices(self) -> tuple[int, ...]:
         """The devices that hold the value."""
@@ -63,16 +66,19 @@ class Stop(Described):
         """What the instruction gave; None where it has failed."""
         return self.place.value if isinstance(self.place, Event) else None
 
+    @property
     @told
     def error(self) -> HloError | None:
         """Why it has failed; None where it has not."""
         return self.place.error if isinstance(self.place, Failure) else None
 
+    @property
     @told
     def hlo(self) -> str:
         """The instruction as HLO text."""
         return hlo_line(self.instruction)
 
+    @property
     @told
     def leaves(self) -> tuple[LeafStatistics, ...]:
         """The arrays of what the instruction gave; none where it has failed."""

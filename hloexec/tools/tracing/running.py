@@ -48,11 +48,13 @@ class Traced(Described):
     select: tuple[str, ...]
     """The patterns of the instructions that were traced; none for all."""
 
+    @property
     @told
     def statistics_only(self) -> bool:
         """Whether the values themselves are left out."""
         return bool(self.trace.information["statistics_only"])
 
+    @property
     @told
     def is_complete(self) -> bool:
         """Whether the run came to its end."""

@@ -181,11 +181,13 @@ class CauseGroup:
     minified: MinifiedModule | None = None
     """The smallest module that shows the cause; None where none was made."""
 
+    @property
     @told
     def member_names(self) -> tuple[str, ...]:
         """The modules of the group."""
         return tuple(member.name for member in self.members)
 
+    @property
     @told
     def opcodes(self) -> dict[str, int]:
         """How often each opcode is to blame."""
@@ -222,6 +224,7 @@ class Triage(Described):
         left = "" if self.is_complete else "; interrupted"
         return f"{len(self.modules)} of {self.case_count} modules: {counts or 'none looked at'}{more}{left}"
 
+    @property
     @told
     def counts(self) -> dict[str, int]:
         """How many modules have each outcome, the worst first."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from hloexec.core.structs import frozen
-from hloexec.tools.watching.sampling import Sample
+
+if TYPE_CHECKING:
+    from hloexec.tools.watching.sampling import Sample
 
 Key: TypeAlias = tuple[str, str]
 """The names of a computation and an instruction."""

@@ -82,8 +82,8 @@ def command(
     import attrs
 
     import hloexec
-    from hloexec.report.inspecting.graphs import graph_view
-    from hloexec.report.json.printed import File, Files
+    from hloexec.report.inspecting.graphs import Files, graph_view
+    from hloexec.report.json.printed import File
     from hloexec.tools.graphing.files import require_savable
 
     module = hloexec.load(file)

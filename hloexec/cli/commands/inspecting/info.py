@@ -57,7 +57,8 @@ def _format(file: str) -> object:
 
 def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> None:
     import hloexec
-    from hloexec.report.json.printed import Computations, File
+    from hloexec.report.json.printed import File
+    from hloexec.report.tables import Computations
     from hloexec.tools.summary import summarize, summarize_computations
 
     module = hloexec.load(file, strict=strict)
@@ -91,7 +92,7 @@ def _show_arrays(file: str, as_json: bool) -> None:
 
 def _show_assignment(file: str, as_json: bool) -> None:
     import hloexec
-    from hloexec.report.json.printed import Assignment
+    from hloexec.report.inspecting.memory import Assignment
 
     assignment = hloexec.load_buffer_assignment(file)
     counts = (None if found is None else len(found) for found in (assignment.allocations, assignment.used_values))

@@ -33,8 +33,8 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     """
     import hloexec
     from hloexec.analysis.buffers.running import run_estimate
-    from hloexec.report.inspecting.memory import memory_view
-    from hloexec.report.json.printed import File, Memory
+    from hloexec.report.inspecting.memory import Memory, memory_view
+    from hloexec.report.json.printed import File
 
     if file == "-" and "-" in assignments:
         raise click.UsageError("the module and the assignment cannot both come from standard input")

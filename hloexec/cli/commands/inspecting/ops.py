@@ -37,7 +37,7 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
         return opcode_types_view(opcodes, accepted) if accepted is not None and opcodes else opcode_view(opcodes)
 
     def results() -> list[object]:
-        from hloexec.report.json.printed import OpcodeFacts, Opcodes
+        from hloexec.report.inspecting.opcode_types import OpcodeFacts, Opcodes
 
         return [Opcodes(tuple(OpcodeFacts.of(entry, (accepted or {}).get(entry.name)) for entry in opcodes))]
 

@@ -136,8 +136,9 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
     from hloexec.cli.progress import ProgressBar
     from hloexec.core.files import require_new_folder
     from hloexec.language.loading import load
-    from hloexec.report.json.printed import Pair, Sides
+    from hloexec.report.json.printed import Sides
     from hloexec.report.judging.diffs import diff_view
+    from hloexec.report.judging.pairs import Pair
     from hloexec.tools.diffing import diff
 
     if folder is not None:

@@ -67,7 +67,7 @@ def record(
     """
     import hloexec
     from hloexec.analysis.numerics.tolerances import given_tolerance
-    from hloexec.report.json.printed import Recorded
+    from hloexec.report.running.golden import Recorded
     from hloexec.tools.golden.folder import SUFFIX
     from hloexec.tools.results import read_result, result_shapes
 
@@ -142,8 +142,7 @@ def check(
     shows what came of those that have been checked.
     """
     import hloexec
-    from hloexec.report.json.printed import Checks
-    from hloexec.report.running.golden import checks_view
+    from hloexec.report.running.golden import Checks, checks_view
     from hloexec.tools.golden import find_goldens
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))

@@ -96,7 +96,7 @@ def command(
             elif not has_quit and stepper.stop is not None and not shell.has_failed:
                 shell.echo(f"no more commands; the run is left after %{stepper.stop.instruction.name}")
         if as_json:
-            from hloexec.report.json.printed import Stepping
+            from hloexec.report.running.stepping import Stepping
 
             found = Stepping(tuple(shell.stops), stepper.results is not None, stepper.has_failed, tuple(printed))
             echo_json("stepping", run.facts(), found)
