@@ -45,8 +45,10 @@ def test_the_files_that_xla_cpu_writes_are_given_one_by_one(capsys: pytest.Captu
     assert main(["memory", str(dump.module), *options, "--json"]) == 0
     record = read_record(capsys.readouterr().out)
     found = record["assignment"]
-    assert found["agrees"] and found["live_range_count"] == found["agreeing_live_range_count"] > 20
-    assert all(value["live"] == value["xla_live"] for value in record["values"])
+    assert found["agrees"] and found["range_count"] == found["range_agreements"] > 20
+    ranges = {(each["instruction"], *each["index"]): (each["start"], each["end"]) for each in record["values"]}
+    listed = {(each["instruction"], *each["index"]): (each["start"], each["end"]) for each in found["listed_ranges"]}
+    assert all(listed[key] == live for key, live in ranges.items())
     assert found["peak_time"] == record["peak"]["time"] or found["listed_peak_bytes"]
 
 

@@ -173,7 +173,7 @@ def test_the_verdict_names_the_pass_and_the_next_command_works(
     capsys.readouterr()
     assert main(["diff", "altered", "--module", "jit_step", "--json"]) == 1
     (record,) = read_record(capsys.readouterr().out)["modules"]
-    assert record["to_blame"] == f"dce in {stage.pipeline}" and record["verdict"] == "differ"
+    assert record["blamed_step"] == f"dce in {stage.pipeline}" and record["outcome"] == "differ"
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_the_report_says_how_many_samples_were_taken(sums, tmp_path, monkeypatch
     arguments = ["backwards.npy", "forwards.npy", "--module", "sums.hlo", "--inputs", "x.npy", "--json"]
     assert main(["compare", *arguments]) == 0
     tolerance = json.loads(capsys.readouterr().out)["leaves"][0]["measured"]["tolerance"]
-    assert tolerance["sample_count"] == STAGES[1]
+    assert tolerance["samples"] == STAGES[1]
     assert f"as {STAGES[1]} runs show" in tolerance["derivation"]
 
 
