@@ -202,6 +202,8 @@ def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_key_says_what_it_means() -> None:
     for name in printed_records():
+        printed_once = [key.name for cls in classes_of(name) for key in keys_of(cls)]
+        assert len(printed_once) == len({*printed_once}), name
         for cls in (*classes_of(name), *parts_of(printed_keys(name)).values()):
             for key in keys_of(cls):
                 assert re.fullmatch(r"[A-Z0-9`].*\.", key.meaning), (cls, key.name)
