@@ -13,6 +13,8 @@ would have one digest, and so would all one-hot rows of a permutation.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,6 +28,8 @@ from hloexec.ops.common import wide
 
 _BLOCK = 1 << 15
 """Number of elements processed at a time: the handful of 64-bit arrays made of them stay in the L2 cache."""
+_SMALL = 1 << 12
+"""Arrays of more elements take as long together as one by one."""
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The multipliers of SplitMix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators,
 2014)."""
@@ -87,6 +91,42 @@ def digest_of(array: Array) -> Digest:
             is_uniform = is_uniform and bool(np.logical_and.reduce(words == first))
             sums.add(values, words, _block_weights()[: words.size], _block_factor(start // _BLOCK))
     return sums.digest(flat.size, family, is_uniform)
+
+
+def digests_of(arrays: Sequence[Array]) -> list[Digest]:
+    """The digests of several arrays; those of small ones are found together, in less time."""
+    found: dict[int, Digest] = {}
+    alike: dict[np.dtype[Any], list[int]] = defaultdict(list)
+    for place, array in enumerate(arrays):
+        if 0 < array.size <= _SMALL and array.dtype.kind != "c":
+            alike[array.dtype].append(place)
+        else:
+            found[place] = digest_of(array)
+    for places in alike.values():
+        most = _BLOCK // (1 + max(arrays[place].size for place in places))
+        for start in range(0, len(places), most):
+            some = places[start : start + most]
+            found.update(zip(some, _digests_together([arrays[place] for place in some]), strict=True))
+    return [found[place] for place in range(len(arrays))]
+
+
+def _digests_together(arrays: Sequence[Array]) -> Iterator[Digest]:
+    """The digests of arrays of one type. A zero stands before each, since a sum over one alone begins with zero."""
+    family, zero = family_of(arrays[0].dtype), np.zeros(1, arrays[0].dtype)
+    sizes = np.array([array.size for array in arrays])
+    starts = np.cumsum(sizes + 1) - (sizes + 1)
+    with np.errstate(all="ignore"):
+        values, words = _numbers(np.concatenate([part for array in arrays for part in (zero, array.ravel())]), family)
+        mixed, is_first = _mixed(words), words == np.repeat(words[starts + 1], sizes + 1)
+        mixed[starts], is_first[starts] = 0, True
+        weights = _block_weights()[np.arange(len(words)) - np.repeat(starts + 1, sizes + 1)]
+        summed = [np.add.reduceat(part, starts) for part in (mixed * weights, mixed, values, np.abs(values))]
+        summed += [np.add.reduceat(np.square(values), starts), np.logical_and.reduceat(is_first, starts)]
+    for array, *sums, is_uniform in zip(arrays, *(part.tolist() for part in summed), strict=True):
+        if math.isfinite(sums[2]):
+            yield Digest(array.size, family, *sums, (0, 0, 0), is_uniform)
+        else:
+            yield digest_of(array)
 
 
 def _digest_of_one(flat: Array, family: str) -> Digest:

@@ -160,6 +160,8 @@ class Limits:
     """What it costs to look for a value in the other run that has none of the same numbers, in the same unit."""
     runs_unplanned: int = 4
     """A module that ran its instructions fewer times than this, each in the mean, is run again as it is written."""
+    large: int = 1 << 16
+    """Where loops may compute values of so many bytes again and again, modules are optimized before they run."""
 
     # Regions.
 

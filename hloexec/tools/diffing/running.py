@@ -19,7 +19,7 @@ from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.numerics.sequential import settled
 from hloexec.analysis.numerics.ulps import same_bits
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
-from hloexec.core.ir import Module
+from hloexec.core.ir import Module, flat_arrays
 from hloexec.core.structs import define, frozen
 from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array, Inputs, Value, arrays_of
@@ -32,6 +32,7 @@ from hloexec.engine.inputs import random_inputs
 from hloexec.errors import HloError, InputError
 from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.agreement import is_near
 from hloexec.tools.diffing.bounds import Bounds, PathBounds
 from hloexec.tools.diffing.chains import InstructionChains
@@ -210,7 +211,9 @@ def diff(
     pairing, topologies = _paired(before, after, replicas, partitions)
     values = [random_inputs(before, seed)] if inputs is None else inputs_by_device(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
-    options: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
+    options: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed}
+    # What runs once, each value being kept, takes less time than to optimize it, but for what loops compute again.
+    options["planner"] = planner and any(map(_has_large_loops, (before, after)))
     again = {**options, "verify": False}  # of a module that has run, or of parts of it
     room = memory_limit_bytes(limit)
     sides = list(map(_Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
@@ -227,7 +230,7 @@ def diff(
     pair = _Pair(sides, theirs, pairing, evaluators, tiles, _Samples(sampled), work, stages)
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
-    runner = _runner(pair, (their_decisions, run.decisions), again | limits, decided)
+    runner = _runner(pair, (their_decisions, run.decisions), again | limits | {"planner": planner}, decided)
     # Where results are parts of `before`'s, what hands values on is not changed.
     judge = partial(_comes_right, pair, runner) if tiles is None else None
     blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
@@ -254,6 +257,13 @@ def _require_arguments(before: object, after: object, top: object, runs: object,
     if budget is not None:
         require_number("budget", budget)
     require_seed(seed)
+
+
+def _has_large_loops(module: Module) -> bool:
+    """Whether a module has loops, and values so large that to compute one again in each iteration takes long."""
+    instructions = [instruction for computation in module for instruction in computation]
+    is_large = any(leaf.byte_size >= LIMITS.large for each in instructions for leaf in flat_arrays(each.shape))
+    return is_large and any(role_of(each) is Role.WHILE for each in instructions)
 
 
 def _are_alike(before: NumericsPolicy, after: NumericsPolicy) -> bool:

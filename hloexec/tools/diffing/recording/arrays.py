@@ -20,7 +20,7 @@ import numpy as np
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.arena import owner_of
-from hloexec.tools.diffing.digests import Digest, digest_of, digest_with, family_of, is_good_base
+from hloexec.tools.diffing.digests import Digest, digest_with, digests_of, family_of, is_good_base
 
 _FINITE = (0, 0, 0)
 
@@ -35,14 +35,19 @@ class DigestTable:
         self._is_uniform = column("b")
         self._nonfinite: dict[int, tuple[int, int, int]] = {}
 
-    def append(self, digest: Digest) -> None:
-        """Add a digest; it has the next number."""
+    def append(self) -> None:
+        """Make room for one more."""
+        self._in_order.append(0)
+        self._in_any_order.append(0)
+        self._sums.extend((0.0, 0.0, 0.0))
+        self._is_uniform.append(0)
+
+    def __setitem__(self, number: int, digest: Digest) -> None:
         if digest.nonfinite != _FINITE:
-            self._nonfinite[len(self._in_order)] = digest.nonfinite
-        self._in_order.append(digest.in_order)
-        self._in_any_order.append(digest.in_any_order)
-        self._sums.extend((digest.total, digest.magnitude, digest.squares))
-        self._is_uniform.append(digest.is_uniform)
+            self._nonfinite[number] = digest.nonfinite
+        self._in_order[number], self._in_any_order[number] = digest.in_order, digest.in_any_order
+        self._sums[3 * number : 3 * number + 3] = column("d", (digest.total, digest.magnitude, digest.squares))
+        self._is_uniform[number] = digest.is_uniform
 
     def of(self, number: int, count: int, family: str) -> Digest:
         """The digest of that number, of an array of so many elements of a family."""
@@ -114,7 +119,9 @@ class Arrays:
     def __init__(self) -> None:
         self.byte_size = 0
         """What the arrays keep alive."""
-        self.digests = DigestTable()
+        self._digests = DigestTable()
+        self._to_come: list[int] = []
+        """The arrays whose digests have yet to be made: those of many together take less time."""
         self._layouts: list[_Layout] = []
         self._sizes: list[tuple[int, str]] = []
         self._layout_numbers: dict[_Layout, int] = {}
@@ -171,11 +178,24 @@ class Arrays:
             if size == (count, family)
         }
 
+    @property
+    def digests(self) -> DigestTable:
+        """Those of all arrays."""
+        if self._to_come:
+            self._make_digests()
+        return self._digests
+
+    def _make_digests(self) -> None:
+        for number, digest in zip(self._to_come, digests_of([self[each] for each in self._to_come]), strict=True):
+            self._digests[number] = digest
+        self._to_come = []
+
     def digest(self, number: int) -> Digest:
         return self.digests.of(number, *self.size(number))
 
-    def add(self, array: Array, digest: Digest) -> int:
-        """The number of an array; of one that was added a short while ago, the one that it has already."""
+    def add(self, array: Array, digest: Digest | None = None) -> int:
+        """The number of an array; of one that was added a short while ago, the one that it has already. Its digest is
+        made when it is asked for, unless it is given."""
         kept = array
         if 0 in array.strides and array.size:
             # What a broadcast repeats is kept once.
@@ -212,7 +232,7 @@ class Arrays:
         digest = digest_with(before, array.shape, window, old, value)
         if not is_good_base(before, digest):
             return None
-        held = self.add(value, digest_of(value))
+        held = self.add(value)
         self._overwriting[len(self)] = _Overwriting(base, window, held)
         return self._append(array.shape, array.dtype, array.strides, _OVERWRITTEN, digest)
 
@@ -242,7 +262,7 @@ class Arrays:
         return whole
 
     def _append(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], place: int, digest: Digest
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], place: int, digest: Digest | None
     ) -> int:
         layout = _Layout(shape, dtype, strides)
         known = self._layout_numbers.setdefault(layout, len(self._layouts))
@@ -251,8 +271,15 @@ class Arrays:
             self._sizes.append((math.prod(shape), family_of(dtype)))
         self._layout.append(known)
         self._place.append(place)
-        self.digests.append(digest)
-        return len(self._layout) - 1
+        number = len(self) - 1
+        self._digests.append()
+        if digest is None:
+            self._to_come.append(number)
+        else:
+            self._digests[number] = digest
+        if len(self._to_come) >= _RECENT:
+            self._make_digests()
+        return number
 
     def _pack(self, kept: Array) -> int:
         """The place of a copy of a small array."""

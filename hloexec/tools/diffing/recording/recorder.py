@@ -18,7 +18,6 @@ from hloexec.engine.exec.observers import Event
 from hloexec.errors import ResourceError
 from hloexec.ops.operations import exchanges, forwarded_names
 from hloexec.ops.registry import Role, find_opcode, role_of
-from hloexec.tools.diffing.digests import digest_of
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.recording.arrays import Arrays
 from hloexec.tools.diffing.recording.columns import Operands
@@ -228,7 +227,7 @@ class GraphRecorder:
         number = self._overwritten(array, event, operands)
         living = _Living(array, self._forget)
         living.key, living.nodes = id(array), {}
-        living.array = self._arrays.add(array, digest_of(array)) if number is None else number
+        living.array = self._arrays.add(array) if number is None else number
         self._living[id(array)] = living
         return living
 
