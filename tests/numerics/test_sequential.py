@@ -54,7 +54,15 @@ def seeds(monkeypatch):
             found.append(int(how["numerics"].name.partition(":")[2]))
         return run(*args, **how)
 
+    together = running.run_seeds
+
+    def counted_together(module, inputs, some, **how):
+        results = together(module, inputs, some, **how)
+        found.extend(some if results else ())
+        return results
+
     monkeypatch.setattr(running, "run_devices", counted)
+    monkeypatch.setattr(running, "run_seeds", counted_together)
     return found
 
 
@@ -199,6 +207,7 @@ def test_runs_that_fail_later_leave_what_is_known(sums, monkeypatch):
         return run(*args, **how)
 
     monkeypatch.setattr(running, "run_devices", limited)
+    monkeypatch.setattr(running, "run_seeds", lambda *_, **__: [])
     (leaf,) = hloexec.compare(backwards, forwards, module=module, inputs=[x]).leaves
     assert leaf.verdict is Verdict.DIFFERENT
     assert leaf.tolerance.samples == SAMPLES

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from hloexec.engine.exec.limits import Limits
     from hloexec.engine.exec.statistics import Statistics
 
+_MOST_TOGETHER = 1 << 22
+"""What a run may take at the peak, in bytes, for it to take place with several seeds side by side."""
+
 
 def run(
     module: Module,
@@ -181,6 +184,26 @@ def repeated_run(
             return run.outputs(inputs)
 
     return outputs
+
+
+def run_seeds(module: Module, inputs: Inputs, seeds: Sequence[int], **options: Unpack[RunOptions]) -> list[Value]:
+    """The results of runs that round at random with these seeds, whatever that of `numerics` is, side by side: those of
+    small arrays on one device, which are found sooner so. There are none of others, and where a run fails."""
+    from hloexec.engine.exec.lockstep.seeds import SeedMachine
+
+    run = _Run(module, topology_of(module, options.get("replicas"), options.get("partitions")), (), options)
+    try:
+        plan = run._plan(run.planner)
+        is_alone = run.topology.count == 1 and not (plan.communication or plan.host_transfers or plan.has_draws)
+        if not is_alone or entry_peak_bytes(plan) > _MOST_TOGETHER or run.limits is not None:
+            return []
+        arguments = device_arguments(plan.computation, inputs, 1)
+        require_memory(plan, run.memory_limit)
+        with np.errstate(all="ignore"), single_threaded_blas():
+            results = SeedMachine(seeds).run(plan, arguments)
+            return device_results(plan, results, len(seeds), always_copy=False)
+    except HloError:
+        return []
 
 
 def _outputs(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,13 +36,15 @@ _LARGEST = 1e300
 """Larger numbers have no larger errors: their bits might become those of a NaN."""
 _PLACES = np.arange(2 * BLOCK, dtype=np.uint64) * _GOLDEN
 
-_seed: ContextVar[int] = ContextVar("seed of random rounding")
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
+_seed: ContextVar[int | tuple[int, ...]] = ContextVar("seed of random rounding")
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int | tuple[int, ...]) -> Iterator[None]:
     """Within this context, kernels round at random with this seed. They are the same for all seeds, so that one plan
-    serves many runs, also at the same time."""
+    serves many runs, also at the same time. Of several seeds, each is that of one of the arrays that are stacked."""
     token = _seed.set(seed)
     try:
         yield
@@ -49,27 +52,53 @@ def seeded(seed: int) -> Iterator[None]:
         _seed.reset(token)
 
 
-def key_of(name: str) -> int:
-    """The key of what rounds under this name, for the run's seed."""
+def one_by_one(function: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+    """What a function gives for each of several; where there are as many seeds, with its own."""
+    seeds, found = _seed.get(), []
+    for number, each in enumerate(given):
+        with seeded(seeds if isinstance(seeds, int) else seeds[number]):
+            found.append(function(each))
+    return found
+
+
+def are_several() -> bool:
+    """Whether there are several seeds."""
+    return isinstance(_seed.get(), tuple)
+
+
+def key_of(name: str) -> Any:
+    """The key of what rounds under this name, for the run's seed; an array of those of several."""
     return _key(_seed.get(), name)
 
 
 @cache
-def _key(seed: int, name: str) -> int:
-    return zlib.crc32(f"{seed}:{name}".encode())
+def _key(seed: int | tuple[int, ...], name: str) -> Any:
+    if isinstance(seed, int):
+        return zlib.crc32(f"{seed}:{name}".encode())
+    return np.array([_key(each, name) for each in seed], np.uint64)
+
+
+def are_mixed() -> bool:
+    """Whether some seeds are odd and others are not."""
+    return len({seed % 2 for seed in _seeds()}) > 1
 
 
 def has_odd_seed() -> bool:
-    """Whether the run's seed is odd."""
-    return _seed.get() % 2 == 1
+    """Whether the run's seed is odd, or all of several are."""
+    return _seeds()[0] % 2 == 1
 
 
 def reach() -> float:
-    """How many times as large the run's errors are as those of rounding."""
-    return FARTHER if _seed.get() >= FAR_SEEDS else 1.0
+    """How many times as large the run's errors are as those of rounding; the same for all of several."""
+    return FARTHER if _seeds()[0] >= FAR_SEEDS else 1.0
 
 
-def _mixed(values: Array, key: int, start: int | None = None) -> Array:
+def _seeds() -> tuple[int, ...]:
+    seeds = _seed.get()
+    return (seeds,) if isinstance(seeds, int) else seeds
+
+
+def _mixed(values: Array, key: Any, start: int | None = None) -> Array:
     """Hashes of some f32 or f64 numbers, the lower halves of which are good: what they are multiplied with by an odd
     number spreads to the upper ones.
 
@@ -81,14 +110,17 @@ def _mixed(values: Array, key: int, start: int | None = None) -> Array:
     if start is not None:
         size = values.shape[-1]
         found += _PLACES[:size] if size <= _PLACES.size else np.arange(size, dtype=np.uint64) * _GOLDEN
-        offset += start * int(_GOLDEN)
-    found += np.uint64(offset & _WORD)
+        offset += start * int(_GOLDEN) & _WORD
+    if isinstance(offset, int):
+        found += np.uint64(offset & _WORD)
+    else:
+        found = (found.reshape(len(offset), -1) + offset[:, None]).reshape(found.shape)
     found *= np.uint64(0xBF58476D1CE4E5B9)
     found ^= found >> np.uint64(32)
     return found
 
 
-def hashes_of(values: Array, key: int, start: int | None = None) -> Array:
+def hashes_of(values: Array, key: Any, start: int | None = None) -> Array:
     """64 bits of chance for each of some f32 or f64 numbers; upper bits are the better ones. See `_mixed`."""
     found = _mixed(values, key, start)
     found *= np.uint64(0x94D049BB133111EB)
@@ -100,7 +132,7 @@ def steps_of(hashes: Array) -> Array:
     return hashes.astype(np.uint32).view(np.int32) * 2.0**-31
 
 
-def chances(values: Array, key: int) -> Array:
+def chances(values: Array, key: Any) -> Array:
     """A number in [0, 1) for each of some f32 or f64 numbers."""
     return hashes_of(values, key) * 2.0**-64
 
@@ -111,7 +143,7 @@ def as_parts(values: Array) -> Array:
     return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat
 
 
-def with_errors(values: Array, amplitude: float, entry: ElementType, key: int, count: int = 1) -> Array:
+def with_errors(values: Array, amplitude: float, entry: ElementType, key: Any, count: int = 1) -> Array:
     """Floats or complex numbers with independent relative errors, uniform up to `amplitude`, rounded to a type.
 
     Errors depend on the place in one of the `count` arrays that the values are.
@@ -132,7 +164,7 @@ def with_errors(values: Array, amplitude: float, entry: ElementType, key: int, c
     return found.view(entry.storage).reshape(values.shape)
 
 
-def with_errors_along(values: Array, amplitudes: Sequence[float], key: int) -> Array:
+def with_errors_along(values: Array, amplitudes: Sequence[float], key: Any) -> Array:
     """Floats or complex numbers in f64, with relative errors for each of the last dimensions, with the variance of a
     uniform one up to its amplitude: half of it depends on the place there, as factors are rounded, and half on the
     element, too, as partial sums are. Equal lines have equal errors."""
@@ -195,7 +227,7 @@ def _between_neighbours(exact: Array, entry: ElementType, fractions: Array) -> A
     return np.where(np.abs(errors) > fractions * gaps, other, near)
 
 
-def moved(nearest: Array, errors: Array, key: int) -> Array:
+def moved(nearest: Array, errors: Array, key: Any) -> Array:
     """f64 numbers, each moved to the next one on the side of its error with a probability in proportion."""
     moves = np.abs(errors) > chances(nearest, key) * np.spacing(np.abs(nearest))
     return np.where(moves, np.nextafter(nearest, np.where(errors > 0, np.inf, -np.inf)), nearest)
@@ -212,7 +244,7 @@ def accumulated(operand: Array) -> Array:
     return operand.astype(entry.accumulate) if entry.is_narrow and entry.is_floating else operand
 
 
-def walked(operand: Array, dimensions: Sequence[int], share: float, key: int, exact: float = 0.0) -> Array:
+def walked(operand: Array, dimensions: Sequence[int], share: float, key: Any, exact: float = 0.0) -> Array:
     """An operand in its accumulation type, each element times 1 + a random walk along `dimensions` from the end.
 
     Steps are uniform within a unit of roundoff. They belong to partial sums: the first term that is not zero makes
@@ -237,7 +269,7 @@ def walked(operand: Array, dimensions: Sequence[int], share: float, key: int, ex
     return np.moveaxis(found.view(transposed.dtype).reshape(transposed.shape), last, dimensions)
 
 
-def _walk(rows: Array, targets: Array, share: float, key: int, exact: float) -> None:
+def _walk(rows: Array, targets: Array, share: float, key: Any, exact: float) -> None:
     """Write what `walked` makes of f32 or f64 numbers [row, term, part].
 
     Terms share the hash of their row. That is taken from the front, while walks go from the end.
@@ -271,7 +303,7 @@ def _walk(rows: Array, targets: Array, share: float, key: int, exact: float) -> 
         targets[:, start : start + _PIECE] = (terms.view(moves.dtype) + moves).view(terms.dtype)
 
 
-def _hashes(terms: Array, key: int, start: int) -> Array:
+def _hashes(terms: Array, key: Any, start: int) -> Array:
     return _mixed(terms.reshape(len(terms), -1), key, start * terms.shape[2]).reshape(terms.shape)
 
 

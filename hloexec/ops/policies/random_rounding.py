@@ -87,6 +87,11 @@ class RandomRounding(RandomSums):
         leaves = [part for part in parts_of(self.shape) if isinstance(part, ArrayShape)]
         made = [leaf.dimensions for leaf in leaves if leaf.element_type.is_inexact]
         count = chance.BLOCK // max(1, *map(math.prod, (*sizes, *made)))
+        if chance.are_several():
+            kinds = [element_type_of(each.dtype) for each in given[0] if isinstance(each, np.ndarray)]
+            is_narrow = self.even_type is not None or any(kind.is_narrow for kind in kinds)
+            if count < len(given) or (is_narrow and chance.are_mixed()) or any(kind.is_complex for kind in kinds):
+                return None
         is_elementwise = self.rounding in (Rounding.ONCE, Rounding.FUNCTION)
         if count < 2 or self.rounding is Rounding.FORMAT or self.split is not None:
             return None

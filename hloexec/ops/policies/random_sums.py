@@ -46,7 +46,7 @@ class RandomSums:
     """What even seeds round elements to, where odd ones keep those of a wider type: see `excess.widest_shape`."""
 
     @property
-    def key(self) -> int:
+    def key(self) -> Any:
         """What makes hashes those of this kernel, under the run's seed."""
         return chance.key_of(self.name) + 1024 * self.number
 
@@ -68,7 +68,7 @@ class RandomSums:
         may_be_exact = self.rounding is Rounding.SUM and not (sums.is_product or sums.transformed)
         exact = {may_be_exact and self._adds_exactly(operands) for operands in given}
         if len(exact) > 1 or (sums.transformed and len(given) > 1):
-            return [self.rounded_sums([operands])[0] for operands in given]
+            return chance.one_by_one(lambda operands: self.rounded_sums([operands])[0], given)
         terms = sums.narrow_steps if is_narrow else sums.terms
         amplitudes = (0.0, 0.0) if exact == {True} else (math.sqrt(terms / 6), math.sqrt(terms / 3))
         columns = [
@@ -134,7 +134,7 @@ class RandomSums:
         """Lists of operands with the errors that adding them, or products of them, leaves in the sums."""
         shares, exact = self._error_shares(given[0])
         if any(self._error_shares(operands) != (shares, exact) for operands in given[1:]):
-            return [operands for alone in given for operands in self._walked([alone])]
+            return chance.one_by_one(lambda operands: self._walked([operands])[0], given)
         columns = [
             self._walked_column(column, place, shares[place], exact)
             if place in shares
@@ -186,14 +186,15 @@ class RandomSums:
         if not amplitude and element_type_of(values[0].dtype) is entry:
             return [value.astype(storage, copy=False) for value in values]
         if len({value.shape for value in values}) > 1:
-            return [self._results([value], shape, amplitude)[0] for value in values]
+            return chance.one_by_one(lambda value: self._results([value], shape, amplitude)[0], values)
         rounded = self._with_errors(values, self._of_units(amplitude, entry), entry, self.key)
         return [value.astype(storage, copy=False) for value in rounded]
 
 
 def stacked(column: Sequence[Array]) -> Array:
-    """Arrays of one shape along a new first dimension; the array itself where they are all one."""
-    return column[0] if all(each is column[0] for each in column) else np.stack(column)
+    """Arrays of one shape along a new first dimension; the array itself where they are all one, with one seed."""
+    is_one = all(each is column[0] for each in column) and not chance.are_several()
+    return column[0] if is_one else np.stack(column)
 
 
 def parted(together: Array, count: int) -> list[Array]:

@@ -122,9 +122,11 @@ def _digests_together(arrays: Sequence[Array]) -> Iterator[Digest]:
         weights = _block_weights()[np.arange(len(words)) - np.repeat(starts + 1, sizes + 1)]
         summed = [np.add.reduceat(part, starts) for part in (mixed * weights, mixed, values, np.abs(values))]
         summed += [np.add.reduceat(np.square(values), starts), np.logical_and.reduceat(is_first, starts)]
-    for array, *sums, is_uniform in zip(arrays, *(part.tolist() for part in summed), strict=True):
-        if math.isfinite(sums[2]):
-            yield Digest(array.size, family, *sums, (0, 0, 0), is_uniform)
+    rows = zip(arrays, *(part.tolist() for part in summed), strict=True)
+    for array, in_order, in_any_order, total, magnitude, squares, is_uniform in rows:
+        if math.isfinite(total):
+            bad = 0, 0, 0
+            yield Digest(array.size, family, in_order, in_any_order, total, magnitude, squares, bad, is_uniform)
         else:
             yield digest_of(array)
 

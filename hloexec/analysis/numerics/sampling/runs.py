@@ -89,20 +89,29 @@ def sampled_in_stages(
     Runs take place when what they show is asked for. Each stage goes on from the one before, whose means change with
     it: what is found is to be used before the next is asked for. It ends early where a later run fails.
     """
-    from hloexec.engine.exec.running import run_devices
+    from hloexec.engine.exec.running import run_devices, run_seeds
 
     decisions = _Decisions(module)
     leaves: dict[str, Samples] = {}
     keys: dict[ModuleValue, Samples] = {}
     whole: dict[ModuleValue, Array] = {}
     rows: dict[str, list[Array]] = {label: [] for label in kept}
+    together: list[Value] = []
+    are_plain = not (places or round_far) and at_random(numerics, 0) == at_random("reference", 0)
     for before, count in pairwise((0, *stages)):
         try:
             for seed in range(before, count):
                 watcher = Watcher(places)
                 observers = [watcher] if places else []
                 policy = at_random(numerics, seed + FAR_SEEDS * (round_far and is_far(seed)))
-                results = run_devices(module, inputs, numerics=policy, observers=observers, **options)
+                if are_plain and not together:
+                    some = range(seed, min(seed + SAMPLES, count))
+                    together = run_seeds(module, inputs, some, numerics=policy, **options)[::-1]
+                    are_plain = bool(together)
+                if together:
+                    results = [together.pop()]
+                else:
+                    results = run_devices(module, inputs, numerics=policy, observers=observers, **options)
                 looked_at = results[:1] if first_only else results
                 _take_leaves(leaves, looked_at, seed, decisions)
                 _keep(rows, kept, looked_at)
