@@ -30,8 +30,9 @@ from hloexec.core.structs import frozen
 from hloexec.language.origins import hlo_line
 from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields, computation_names
-from hloexec.ops.registry import OPCODES, Role, find_opcode
+from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
 from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.extraction.slicing import Slice, slice_module
 
 
 @frozen(eq=False)
@@ -61,10 +62,16 @@ def edits_of(module: Module) -> Iterator[Edit]:
 def moved_otherwise(module: Module, computation: Computation, name: str) -> Iterator[Edit]:
     """The module with an instruction of one of its computations edited in its attributes, or a bitcast in its layout;
     each is well-formed."""
-    alone = attrs.evolve(computation, root_name=name)
-    for instruction in chain(_other_attributes(alone, _devices(module)), _other_layouts(alone)):
+    rooted = attrs.evolve(computation, root_name=name)
+    root, part = rooted.root, None
+    if role_of(root) is Role.KERNEL and root is not module.entry.root:
+        # All else is as well-formed as it was.
+        part = slice_module(module, Slice(computation, name, (name,), tuple(dict.fromkeys(root.operands))))
+    for instruction in chain(_other_attributes(rooted, _devices(module)), _other_layouts(rooted)):
         edited = replace_computation(module, replace_instruction(computation, instruction))
-        if is_well_formed(edited):
+        alone = attrs.evolve(instruction, control_predecessors=())
+        checked = edited if part is None else replace_computation(part, replace_instruction(part.entry, alone))
+        if is_well_formed(checked):
             yield Edit(edited, _text(instruction), is_called=False)
 
 
