@@ -22,17 +22,18 @@ class InstructionChains:
     """How much each instruction of a module rounds by itself."""
 
     def __init__(self, module: Module, policy: str | NumericsPolicy) -> None:
-        self._known: dict[tuple[str, str], Chain] = {}
+        self._known: dict[int, Chain] = {}
+        """By the identity of the instruction."""
         self._called: dict[str, dict[str, Chain]] = {}
         self._module, self._policy = module, policy
         self._bits = numerics_policy(policy).coarsest_operand_bits
 
     def of(self, node: Node) -> Chain:
         """What the instruction that gave a node adds."""
-        instance = node.instance
-        found = self._known.get(instance.static)
+        key = id(node.instruction)
+        found = self._known.get(key)
         if found is None:
-            found = self._known[instance.static] = self._own(instance.instruction, instance.computation)
+            found = self._known[key] = self._own(node.instruction, node.instance.computation)
         return found
 
     def _own(self, instruction: Instruction, computation: Computation) -> Chain:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 from weakref import WeakValueDictionary
@@ -35,6 +35,8 @@ from hloexec.tools.diffing.recording.held import Kept
 _ITERATION = re.compile(r"\[(\d+)\]")
 _RECENT = 1 << 12
 """So many instances are kept once they have been made."""
+_KEPT = 1 << 14
+"""All nodes of a graph are kept once they have been made, unless there are more."""
 
 
 @define(eq=False)
@@ -62,6 +64,10 @@ class Node:
     @property
     def instance(self) -> Instance:
         return self._graph.instance_of(self.number)
+
+    @property
+    def instruction(self) -> Instruction:
+        return self._graph.instruction_of(self.number)
 
     @property
     def leaf(self) -> int:
@@ -175,7 +181,7 @@ class Graph:
         self.columns = Columns()
         self.outputs: dict[int, list[Node]] = {}
         """The arrays of the result on each device, depth first."""
-        self._nodes: WeakValueDictionary[int, Node] = WeakValueDictionary()
+        self._nodes: MutableMapping[int, Node] = {}
         self._instances: WeakValueDictionary[int, Instance] = WeakValueDictionary()
         self._recent: deque[Instance] = deque(maxlen=_RECENT)
         self._added: dict[int, Instance] = {}
@@ -194,6 +200,8 @@ class Graph:
     def node(self, number: int) -> Node:
         found = self._nodes.get(number)
         if found is None:
+            if len(self._nodes) == _KEPT and type(self._nodes) is dict:
+                self._nodes = WeakValueDictionary(self._nodes)
             found = self._nodes[number] = Node(number, self)
         return found
 

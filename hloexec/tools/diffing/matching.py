@@ -67,6 +67,7 @@ class Index:
         self._layouts = graph.arrays.layouts(arrays)
         self._chosen: dict[object, Node] = {}
         self._known_equal: dict[object, Sequence[int]] = {}
+        self._last: tuple[object, Sequence[int]] = None, ()
         self._known_likeness: dict[tuple[int, int], int] = {}
         self._known_sizes: dict[tuple[int, str], _SameSize] = {}
 
@@ -89,6 +90,8 @@ class Index:
     def _equal_on(self, device: int, digest: Digest) -> Sequence[int]:
         """The numbers of the nodes with the same elements on a device, in order."""
         key = (device, digest.in_order, digest.count, digest.family)
+        if key == self._last[0]:
+            return self._last[1]
         found = self._known_equal.get(key)
         if found is None:
             numbers = self._numbers_of_kind(digest, self._in_order[digest.in_order])
@@ -96,6 +99,7 @@ class Index:
             # A constant of a loop has as many nodes as that has iterations.
             if len(found) > LIMITS.chosen_once:
                 self._known_equal[key] = found
+        self._last = key, found
         return found
 
     def note(self, node: Node) -> None:
@@ -166,7 +170,7 @@ class Index:
 
     def _likeness(self, node: int, like: Node) -> int:
         """How much two nodes look like one another, by names and shapes."""
-        ours, counterpart = self.graph.instruction_of(node), like.instance.instruction
+        ours, counterpart = self.graph.instruction_of(node), like.instruction
         key = (id(ours), id(counterpart))
         if key not in self._known_likeness:
             self._known_likeness[key] = (

@@ -122,6 +122,7 @@ class Arrays:
         self._digests = DigestTable()
         self._to_come: list[int] = []
         """The arrays whose digests have yet to be made: those of many together take less time."""
+        self._known_digests: dict[int, Digest] = {}
         self._layouts: list[_Layout] = []
         self._sizes: list[tuple[int, str]] = []
         self._layout_numbers: dict[_Layout, int] = {}
@@ -191,7 +192,12 @@ class Arrays:
         self._to_come = []
 
     def digest(self, number: int) -> Digest:
-        return self.digests.of(number, *self.size(number))
+        found = self._known_digests.get(number)
+        if found is None:
+            if len(self._known_digests) == _RECENT:
+                self._known_digests.clear()
+            found = self._known_digests[number] = self.digests.of(number, *self.size(number))
+        return found
 
     def add(self, array: Array, digest: Digest | None = None) -> int:
         """The number of an array; of one that was added a short while ago, the one that it has already. Its digest is

@@ -69,10 +69,12 @@ class GraphRecorder:
         self._living: dict[int, _Living] = {}
         self._starts: dict[tuple[str, str], list[int]] = {}
         """By computation and tuple, where each element begins among its arrays."""
+        self._last: tuple[object, object, str] | None = None
+        """The activation that was met last, and its path."""
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        path, _, name = event.name.rpartition("/")
+        path, name = self._path(event), event.instruction.name
         arrays = arrays_of(event.value)
         role = role_of(event.instruction)
         is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(path)) or _hands_over(event)
@@ -104,6 +106,13 @@ class GraphRecorder:
         """The nodes that an instruction gave on a device, in a scope that is running; none where it has not run."""
         scope = self._scopes.get((path, device))
         return () if scope is None else tuple(map(self.graph.node, scope.nodes.get(name, ())))
+
+    def _path(self, event: Event) -> str:
+        """The path of calls and iterations in which an instruction ran, mostly the one of that before."""
+        scope, context = event.activation
+        if self._last is None or scope is not self._last[0] or context is not self._last[1]:
+            self._last = scope, context, "/".join(map(str, event.path))
+        return self._last[2]
 
     def _scope(self, path: str, device: int) -> _Scope:
         found = self._scopes.get((path, device))

@@ -151,17 +151,16 @@ class Replay:
         columns = self.graph.columns
         inputs = columns.inputs(number)
         nodes = list(map(self.graph.node, columns.results(number)))
-        carried = worst(self._carried(state, node) for node in inputs)
-        made_of = self._made_of(state, number)
+        carried = worst([self._carried(state, node) for node in inputs])
+        made_of = frozenset(map(state.values.in_any_order, inputs))
         found, chains = None, [carried.then(self._own_chains.of(node)) for node in nodes]
         if state.takes_roundings_back and (unrounded := self._unrounded(state, self.graph.instance(number))):
             found, chains = unrounded, [carried] * len(nodes)
         elif not all(self.is_recorded(state.values, node) for node in inputs):
             found = self._computed(state, self.graph.instance(number))
-        if found is None:
-            found = [node.held for node in nodes]
+        found = [node.held for node in nodes] if found is None else list(map(self._recorded, nodes, found))
         for node, held, chain in zip(nodes, found, chains, strict=True):
-            self._settle(state, node, self._recorded(node, held), chain, made_of)
+            self._settle(state, node, held, chain, made_of)
 
     def _unrounded(self, state: State, instance: Instance) -> Sequence[Held] | None:
         """What an instance gives that moves operands of a wider type, or converts one to a type that `before` has
