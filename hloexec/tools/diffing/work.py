@@ -8,7 +8,8 @@ some 60 µs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, flat_shapes
 from hloexec.ops.costs import contraction_of
@@ -53,6 +54,13 @@ class Work:
 
     def add(self, cost: float) -> None:
         self._done += cost
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Within, work is not counted: it is done to save other work, which is."""
+        done = self._done
+        yield
+        self._done = done
 
     def is_over(self) -> bool:
         """Whether no more is to be done; to ask is to take a step, which counts."""

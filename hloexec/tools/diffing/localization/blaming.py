@@ -16,6 +16,7 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
+from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.agreement import says_much
 from hloexec.tools.diffing.control import Decisions
 from hloexec.tools.diffing.findings import InstructionRun
@@ -26,8 +27,9 @@ from hloexec.tools.diffing.localization.relations import NodePair, Relations, Su
 from hloexec.tools.diffing.localization.rewiring import rewired
 from hloexec.tools.diffing.localization.trials import Trials
 from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.replaying.rerun import stays_wrong
 from hloexec.tools.diffing.replaying.states import State
-from hloexec.tools.diffing.work import Work
+from hloexec.tools.diffing.work import BYTES, Work
 
 _INTERRUPTED = "the search was interrupted; this is the best that it had found"
 
@@ -212,7 +214,22 @@ class Blame:
         differing = {pair.ours.number for pair in wrong}
         leaves = {number: node for number, node in enumerate(results) if node.number in differing}
         module = self._replay.graph.module
-        found = rewired(module, nodes, leaves, lambda edited: not self.is_over() and comes_right(edited))
+        first = min(wrong, key=lambda pair: pair.ours.number, default=None)
+        theirs = self._replay.index.graph
+        is_straight = not any(role_of(each) in (Role.WHILE, Role.CONDITIONAL) for part in module for each in part)
+
+        def is_right(edited: Module, mover: tuple[str, str] | None) -> bool:
+            if self.is_over():
+                return False
+            if mover is None or first is None or not is_straight:
+                return comes_right(edited)
+            with self._work.uncounted():
+                is_wrong = stays_wrong(self._replay, mover, edited, first.ours, first.theirs.value)
+            if is_wrong:
+                self._work.add(len(theirs.instances) + theirs.arrays.byte_size / BYTES)
+            return not is_wrong and comes_right(edited)
+
+        found = rewired(module, nodes, leaves, is_right)
         if found is None:
             return []
         reason = f"the results are right if it is {found.text}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -25,6 +26,7 @@ from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.edits import moved_otherwise
 
+_Judge: TypeAlias = Callable[[Module, tuple[str, str] | None], bool]
 _MOVER = -1
 """In the place of an operand: what is looked at are the attributes of an instruction that moves elements."""
 
@@ -70,13 +72,11 @@ class _Use:
     """That of the place."""
 
 
-def rewired(
-    module: Module, nodes: Sequence[Node], results: Mapping[int, Node], is_right: Callable[[Module], bool]
-) -> Rewiring | None:
+def rewired(module: Module, nodes: Sequence[Node], results: Mapping[int, Node], is_right: _Judge) -> Rewiring | None:
     """The change that makes the results right, of what hands on the operands of some nodes, or on results, which are
     given by the numbers of their leaves; None where none does.
 
-    `is_right` runs a module and says whether its results are right.
+    `is_right` runs a module and says whether its results are right, and is told where it moves elements otherwise.
     """
     uses: defaultdict[_Handle, list[_Use]] = defaultdict(list)
     for node in nodes:
@@ -120,9 +120,7 @@ def rewired(
     return Rewiring(place, text, is_alone, is_only_one, first.node, tuple(region[: LIMITS.largest_region]))
 
 
-def _right_ones(
-    module: Module, handles: Iterable[_Handle], is_right: Callable[[Module], bool]
-) -> tuple[list[tuple[_Handle, str]], bool]:
+def _right_ones(module: Module, handles: Iterable[_Handle], is_right: _Judge) -> tuple[list[tuple[_Handle, str]], bool]:
     """The changes that make the results right, of as many as are tried; and whether these are all."""
     found: list[tuple[_Handle, str]] = []
     tried: set[tuple[tuple[str, str], str]] = set()
@@ -133,7 +131,7 @@ def _right_ones(
             if len(tried) == LIMITS.rewirings:
                 return found, False
             tried.add((handle.place, text))
-            if is_right(edited):
+            if is_right(edited, handle.place if handle.operand == _MOVER else None):
                 found.append((handle, text))
     return found, True
 
