@@ -22,8 +22,9 @@ class InstructionChains:
     """How much each instruction of a module rounds by itself."""
 
     def __init__(self, module: Module, policy: str | NumericsPolicy) -> None:
-        self._known: dict[int, Chain] = {}
-        """By the identity of the instruction."""
+        self._known: dict[object, Chain] = {}
+        """By the identity of the instruction, and by all that it depends on where that is its opcode and shapes, which
+        instructions of one text share."""
         self._called: dict[str, dict[str, Chain]] = {}
         self._module, self._policy = module, policy
         self._bits = numerics_policy(policy).coarsest_operand_bits
@@ -33,8 +34,17 @@ class InstructionChains:
         key = id(node.instruction)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._own(node.instruction, node.instance.computation)
+            found = self._known[key] = self._alike(node.instruction, node.instance.computation)
         return found
+
+    def _alike(self, instruction: Instruction, computation: Computation) -> Chain:
+        if instruction.attributes is not None:
+            return self._own(instruction, computation)
+        shapes = (operand.shape for operand in computation.operands_of(instruction))
+        key = (instruction.opcode, id(instruction.shape), *map(id, shapes))
+        if key not in self._known:
+            self._known[key] = self._own(instruction, computation)
+        return self._known[key]
 
     def _own(self, instruction: Instruction, computation: Computation) -> Chain:
         shapes = [operand.shape for operand in computation.operands_of(instruction)]

@@ -291,6 +291,11 @@ class Graph:
         return [node for node in map(self.node, numbers.tolist()) if node.digest == digest]
 
     @cached_property
+    def types(self) -> frozenset[np.dtype[Any]]:
+        """The types of its values."""
+        return frozenset(map(self.arrays.dtype, set(self.columns.array)))
+
+    @cached_property
     def runs(self) -> _Runs:
         """The instances of each instruction."""
         return _Runs(self, self._added.values())

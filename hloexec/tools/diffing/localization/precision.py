@@ -16,7 +16,7 @@ from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide
 from hloexec.ops.operations import traits_of
 from hloexec.tools.diffing.agreement import aligned
-from hloexec.tools.diffing.graph import Instance, Node, Users
+from hloexec.tools.diffing.graph import Graph, Instance, Node, Users
 from hloexec.tools.diffing.localization.relations import NodePair, Relations, transparent_chain
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.states import State
@@ -94,11 +94,18 @@ def is_only_unrounded(actual: Array, expected: Array, entry: ElementType) -> boo
 def lost_roundings(replay: Replay, state: State) -> Iterator[tuple[Node, str]]:
     """The values of `after` that it does not round as `before` does, on the way to values that agree up to rounding and
     to results, and to what `before` rounds them; each instruction once."""
+    if max(_units(replay.index.graph), default=0.0) <= min(_units(replay.graph), default=0.0):
+        return
     named: set[tuple[str, str]] = set()
     for node, entry in (*_unrounded_values(replay, state), *_unrounded_operands(replay, state)):
         if node.instance.static not in named:
             named.add(node.instance.static)
             yield node, reason_of_lost(entry)
+
+
+def _units(graph: Graph) -> list[float]:
+    """The units of roundoff of the floating types of its values."""
+    return [unit_roundoff(entry) for entry in map(element_type_of, graph.types) if entry.is_floating]
 
 
 def _unrounded_values(replay: Replay, state: State) -> Iterator[tuple[Node, ElementType]]:

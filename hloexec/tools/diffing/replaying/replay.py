@@ -9,7 +9,7 @@ in which only what depends on it has been recomputed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
@@ -168,16 +168,10 @@ class Replay:
         if _rounds_what_it_moves(instance):
             arrays = self.evaluator.results(instance, state.values, rounds=False)
             return None if arrays is None else list(map(own, arrays))
-        if not traits_of(instance.instruction).converts or instance.results[0].dtype in self._their_types:
+        if not traits_of(instance.instruction).converts or instance.results[0].dtype in self.index.graph.types:
             return None
         held = state.values.of(instance.inputs[0].number)
         return [held] if _holds(held.dtype, instance.results[0].dtype) else None
-
-    @cached_property
-    def _their_types(self) -> frozenset[np.dtype[Any]]:
-        """The types of the values of `before`."""
-        graph = self.index.graph
-        return frozenset(graph.arrays.dtype(number) for number in set(graph.columns.array))
 
     def _made_of(self, state: State, instance: int) -> frozenset[int]:
         """The digests of what an instance's results are made of."""
