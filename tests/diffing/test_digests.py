@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.tools.diffing.digests import digest_of, digest_with
+from hloexec.tools.diffing.digests import digest_of, digest_with, digests_of
 
 
 def _random(*dimensions: int) -> np.ndarray:
@@ -140,3 +140,22 @@ def test_what_becomes_uniform_is_told_from_what_is_not(shape: tuple[int, int]) -
     holed[window] = 0
     assert digest_with(digest_of(holed), shape, window, holed[window], ones[window]).is_uniform
     assert not digest_with(digest_of(zeros), shape, window, zeros[window], ones[window]).is_uniform
+
+
+def test_digests_of_many_are_those_of_each() -> None:
+    rng = np.random.default_rng(5)
+    sizes = [0, 1, 2, 3, 7, 8, 9, 100, 129, 1000, 4096, 5000]
+    types = [np.float32, np.float64, ml_dtypes.bfloat16, np.int32, np.uint64, np.bool_, np.complex64]
+    arrays = []
+    for number in range(300):
+        values = 3 * rng.standard_normal(sizes[number % len(sizes)])
+        if number % 5 == 0:
+            values[:1] = (np.nan, np.inf, -np.inf)[number % 3]
+        if number % 7 == 0:
+            values[:] = 2
+        kind = types[number % len(types)]
+        with np.errstate(all="ignore"):
+            array = values.astype(kind)
+        arrays.append(np.broadcast_to(array, (2, array.size)).T if number % 11 == 0 else array)
+    # Their sums, too, are the same to the bit.
+    assert list(map(repr, digests_of(arrays))) == list(map(repr, map(digest_of, arrays)))

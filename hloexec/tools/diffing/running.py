@@ -211,9 +211,7 @@ def diff(
     pairing, topologies = _paired(before, after, replicas, partitions)
     values = [random_inputs(before, seed)] if inputs is None else inputs_by_device(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
-    options: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed}
-    # What runs once, each value being kept, takes less time than to optimize it, but for what loops compute again.
-    options["planner"] = planner and any(map(_has_large_loops, (before, after)))
+    options = _options((before, after), elided=elided, unknown=unknown, seed=seed, planner=planner)
     again = {**options, "verify": False}  # of a module that has run, or of parts of it
     room = memory_limit_bytes(limit)
     sides = list(map(_Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
@@ -259,11 +257,12 @@ def _require_arguments(before: object, after: object, top: object, runs: object,
     require_seed(seed)
 
 
-def _has_large_loops(module: Module) -> bool:
-    """Whether a module has loops, and values so large that to compute one again in each iteration takes long."""
-    instructions = [instruction for computation in module for instruction in computation]
+def _options(modules: Sequence[Module], *, planner: bool, **options: Any) -> dict[str, Any]:
+    """How modules run once, each value being kept: to optimize them takes longer, unless they have loops, and values so
+    large that to compute one again in each iteration takes long."""
+    instructions = [each for module in modules for computation in module for each in computation]
     is_large = any(leaf.byte_size >= LIMITS.large for each in instructions for leaf in flat_arrays(each.shape))
-    return is_large and any(role_of(each) is Role.WHILE for each in instructions)
+    return options | {"planner": planner and is_large and any(role_of(each) is Role.WHILE for each in instructions)}
 
 
 def _are_alike(before: NumericsPolicy, after: NumericsPolicy) -> bool:
