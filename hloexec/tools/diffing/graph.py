@@ -188,6 +188,8 @@ class Graph:
         """By number."""
         self._apart: dict[int, Instance] = {}
         """By the number of their node, those that are no runs."""
+        self._words: Array = np.zeros(0, np.uint64)
+        """By node, what its digest says of its elements in their order; of those that were there when it was asked."""
 
     @property
     def nodes(self) -> _Nodes:
@@ -286,8 +288,9 @@ class Graph:
 
     def has_digest(self, digest: Digest) -> list[Node]:
         """The nodes with a digest."""
-        in_order, _, _ = self.arrays.digests.columns()
-        numbers = np.flatnonzero(in_order[np.array(self.columns.array)] == np.uint64(digest.in_order))
+        if len(self._words) < len(self.columns.array):
+            self._words = self.arrays.digests.columns()[0][np.array(self.columns.array)]
+        numbers = np.flatnonzero(self._words == np.uint64(digest.in_order))
         return [node for node in map(self.node, numbers.tolist()) if node.digest == digest]
 
     @cached_property
