@@ -13,7 +13,7 @@ from hloexec.ops.registry import Role, find_opcode, role_of
 
 def decided_leaves(module: Module) -> frozenset[tuple[int, ...]]:
     """The leaves of the entry's result that depend on a decision about floats."""
-    return _leaves_of(module, _decides)
+    return _leaves_of(module, decides)
 
 
 def steep_leaves(module: Module) -> frozenset[tuple[int, ...]]:
@@ -34,7 +34,7 @@ def _is_steep(instruction: Instruction) -> bool:
     return (traits.is_quotient or traits.pole is not None) and _has_floats(instruction.shape)
 
 
-def _decides(computation: Computation, instruction: Instruction) -> bool:
+def decides(computation: Computation, instruction: Instruction) -> bool:
     """Whether an instruction decides something about floats."""
     if role_of(instruction) not in (Role.KERNEL, Role.CUSTOM_CALL):
         return False

@@ -15,8 +15,10 @@ from hloexec.analysis.numerics.index_leaves import IndexLeaves
 from hloexec.analysis.numerics.leaves import Pair, leaves_of, relabelled
 from hloexec.analysis.numerics.measuring import measure
 from hloexec.analysis.numerics.sampling.decided import with_groups
-from hloexec.analysis.numerics.sampling.runs import Key, Sampled, sampled_in_stages
+from hloexec.analysis.numerics.sampling.paths import Path
+from hloexec.analysis.numerics.sampling.runs import Key, Sample, Sampled, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import Spread
+from hloexec.analysis.numerics.sampling.turning import Turning
 from hloexec.analysis.numerics.selections import ModuleValue
 from hloexec.analysis.numerics.sequential import settled, severity_beside, severity_in_common
 from hloexec.analysis.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
@@ -26,10 +28,11 @@ from hloexec.core.arguments import require_flags, require_integer, require_modul
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.core.structs import define
-from hloexec.core.values import Array, Inputs, Value, label_of
+from hloexec.core.values import Array, Inputs, Value, join_values, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.plans import require_elided
+from hloexec.engine.exec.running import run_devices
 from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 
@@ -123,9 +126,23 @@ def compare(
         result = Comparison(tuple(judged(spreads or {}, pairs)))
     else:
         result = runs.settled(lambda spreads: Comparison(tuple(judged(spreads, pairs))))
-    if module is None or sample is None or spreads is not None:
+    if module is None or sample is None or not result.different:
         return result
-    return with_groups(result, pairs, _by_either_label(runs.spreads), sample, judged, module)
+
+    def grouped(found: Comparison, pairs: Sequence[Pair], spreads: Mapping[str, Spread], sample: Sample) -> Comparison:
+        return with_groups(found, pairs, _by_either_label(spreads), sample, judged, module)
+
+    def again(pairs: Sequence[Pair], sample: Sample) -> Comparison:
+        own = _Runs(sample())
+        found = own.settled(lambda spreads: Comparison(tuple(judged(spreads, pairs))))
+        return grouped(found, pairs, own.spreads, sample)
+
+    def run(path: Path) -> Value:
+        found = run_devices(module, rows, numerics=numerics, observers=[path])
+        return join_values(found[:1] if is_of_one_device else found)
+
+    result = grouped(result, pairs, runs.spreads if spreads is None else spreads, sample)
+    return Turning(module, judged, sample, run, again).explained(result, pairs)
 
 
 @define(eq=False)

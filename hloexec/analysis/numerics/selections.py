@@ -27,7 +27,7 @@ from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, role_of
 
 _MOST_STEPS = 10_000
-_TOP_K = ("topk", "TopK", "__gpu$TopK")
+TOP_K = ("topk", "TopK", "__gpu$TopK")
 
 Steps: TypeAlias = tuple[tuple[str, Any], ...]
 """What to do to a leaf, one after the other: to reshape or to transpose it."""
@@ -140,12 +140,12 @@ def _selection(module: Module, place: ModuleValue, steps: Steps) -> Selection | 
         return None
     number = place.element[0]
     operands = [place.operand(k) for k in range(len(instruction.operands))]
-    if operation_name(instruction) in _TOP_K:
+    if operation_name(instruction) in TOP_K:
         last = len(_dimensions(operands[0].instruction)) - 1
         return Selection((operands[0],), last, False, steps, instruction) if number == 1 else None
     if instruction.opcode == "sort":
         dimension = instruction.attributes.dimension
-        used = _compared(module.by_name[instruction.attributes.to_apply])
+        used = compared_operands(module.by_name[instruction.attributes.to_apply])
         sources = tuple(operand for k, operand in enumerate(operands) if k in used and k != number)
         if sources and _counts_along(module, operands[number], dimension):
             return Selection(sources, dimension, False, steps, instruction)
@@ -158,7 +158,7 @@ def _selection(module: Module, place: ModuleValue, steps: Steps) -> Selection | 
     return None
 
 
-def _compared(comparator: Computation) -> set[int]:
+def compared_operands(comparator: Computation) -> set[int]:
     """Which operands of a sort its comparator looks at."""
     used = {name for instruction in comparator for name in instruction.operands}
     return {

@@ -285,8 +285,8 @@ class _Observer:
         if not all(isinstance(operand, np.ndarray) for operand in operands):
             return None
         if place not in self._kernels:
-            alone = _alone(self._module, event.computation, event.instruction)
-            self._kernels[place] = repeated_run(alone, verify=False)
+            found = alone(self._module, event.computation, event.instruction)
+            self._kernels[place] = repeated_run(found, verify=False)
         try:
             results = flat(self._kernels[place](list(operands))[0])
         except HloError:
@@ -346,7 +346,7 @@ def _computations_within(module: Module, values: Mapping[Place, str]) -> set[str
         found |= more
 
 
-def _alone(module: Module, computation: Computation, instruction: Instruction) -> Module:
+def alone(module: Module, computation: Computation, instruction: Instruction) -> Module:
     """A module whose entry is one instruction on parameters."""
     parameters = tuple(
         make_parameter(f"operand.{number}", operand.shape, number)

@@ -28,7 +28,7 @@ from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Und
 from hloexec.analysis.numerics.leaves import Pair
 from hloexec.analysis.numerics.measuring import MOST_ELEMENTS, MOST_PLACES
 from hloexec.analysis.numerics.sampling.groups import Membership, are_in_tails, groups_of, membership, reach_of
-from hloexec.analysis.numerics.sampling.runs import Sampled, is_far
+from hloexec.analysis.numerics.sampling.runs import Sample, Sampled, is_far
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
 from hloexec.analysis.numerics.sequential import MOST_BESIDE
 from hloexec.core.ir import Module
@@ -59,16 +59,16 @@ def with_groups(
     found: Comparison,
     pairs: Sequence[Pair],
     spreads: Mapping[str, Spread],
-    sample: Callable[..., Iterator[Sampled]],
+    sample: Sample,
     judge: _Judge,
     module: Module,
 ) -> Comparison:
     """A comparison, with elements between whose values rounding chooses *not decided*.
 
-    `sample` takes samples in stages, as `sampled_in_stages` of the `module` does; `judge` compares leaves with spreads.
+    `judge` compares leaves with spreads.
     """
     arrays = {label: (actual, expected) for label, actual, expected in pairs}
-    labels = _Labels(module)
+    labels = Labels(module)
     places = _beyond(found, labels)
     if not places or sum(leaf.mismatches for leaf in found.different) > MOST_PLACES:
         return found
@@ -91,7 +91,7 @@ def with_groups(
 
 
 @define(slots=False, eq=False)
-class _Labels:
+class Labels:
     """The labels of leaves that what chooses is behind."""
 
     _module: Module
@@ -124,15 +124,15 @@ def _has(labels: frozenset[str], label: str) -> bool:
     return not labels.isdisjoint((label, rest or "value", *lone))
 
 
-def _beyond(found: Comparison, labels: _Labels) -> dict[str, Array]:
+def _beyond(found: Comparison, labels: Labels) -> dict[str, Array]:
     """Elements that are beyond their tolerance, by leaf; none where a leaf is different that is so as a whole."""
     places = {}
     for leaf in found.different:
-        measured, factor = leaf.measured, leaf.tolerance.factor
+        measured = leaf.measured
         if measured is None or leaf.tolerance.is_given or leaf.ulp_type[:1] == "c" or not labels.chooses(leaf.label):
             return {}
         # What is off as a whole is a fault.
-        if factor * max(leaf.severity_beside, measured.severity_within) > MOST_BESIDE or not leaf.mismatches:
+        if is_whole(leaf):
             return {}
         most = _SHARE if labels.decides(leaf.label) else _SHARE_BY_STEEPNESS
         columns = max(1, measured.error_map.columns)
@@ -141,6 +141,12 @@ def _beyond(found: Comparison, labels: _Labels) -> dict[str, Array]:
             return {}
         places[leaf.label] = measured.beyond
     return places
+
+
+def is_whole(leaf: LeafComparison) -> bool:
+    """Whether a leaf that is different is off as a whole, beside what is beyond its tolerance."""
+    within = 0.0 if leaf.measured is None else leaf.measured.severity_within
+    return leaf.tolerance.factor * max(leaf.severity_beside, within) > MOST_BESIDE or not leaf.mismatches
 
 
 def _looks(

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from textwrap import shorten
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -21,6 +21,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, join_values, label_of
+from hloexec.engine.exec.observers import Observer
 from hloexec.errors import HloError
 from hloexec.ops.common import wide
 from hloexec.ops.policies.chance import FAR_SEEDS
@@ -51,6 +52,10 @@ class Sampled:
     """Of elements that were asked for, by the label of their leaf: f64, one row for each run."""
 
 
+Sample: TypeAlias = Callable[..., Iterator[Sampled]]
+"""Takes samples in stages, as `sampled_in_stages` does, with its options."""
+
+
 def sampled(
     module: Module,
     inputs: Sequence[Sequence[Value]],
@@ -79,6 +84,7 @@ def sampled_in_stages(
     first_only: bool = False,
     kept: Mapping[str, Array] = MappingProxyType({}),
     round_far: bool = False,
+    observers: Sequence[Observer] = (),
     **options: Any,
 ) -> Iterator[Sampled]:
     """The same, also of values at `places` in the module, after as many runs in all as each of `stages` says.
@@ -97,12 +103,12 @@ def sampled_in_stages(
     whole: dict[ModuleValue, Array] = {}
     rows: dict[str, list[Array]] = {label: [] for label in kept}
     together: list[Value] = []
-    are_plain = not (places or round_far) and at_random(numerics, 0) == at_random("reference", 0)
+    are_plain = not (places or round_far or observers) and at_random(numerics, 0) == at_random("reference", 0)
     for before, count in pairwise((0, *stages)):
         try:
             for seed in range(before, count):
                 watcher = Watcher(places)
-                observers = [watcher] if places else []
+                watching = [*observers, watcher] if places else observers
                 policy = at_random(numerics, seed + FAR_SEEDS * (round_far and is_far(seed)))
                 if are_plain and not together:
                     some = range(seed, min(seed + SAMPLES, count))
@@ -111,7 +117,7 @@ def sampled_in_stages(
                 if together:
                     results = [together.pop()]
                 else:
-                    results = run_devices(module, inputs, numerics=policy, observers=observers, **options)
+                    results = run_devices(module, inputs, numerics=policy, observers=watching, **options)
                 looked_at = results[:1] if first_only else results
                 _take_leaves(leaves, looked_at, seed, decisions)
                 _keep(rows, kept, looked_at)
