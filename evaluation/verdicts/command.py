@@ -52,7 +52,7 @@ def _summary(records: Sequence[Record]) -> Iterator[str]:
 
 
 @click.command()
-@half_option("seen", "held", "library")
+@half_option("seen", "held", "library", "choices", "reserve")
 @ONLY
 @LIMIT
 @JOBS

@@ -7,6 +7,7 @@ the lowered module; a fault is in the program, in the module, or in one element 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from evaluation.faults.editing import Draft
 from evaluation.faults.kinds import KINDS
 from evaluation.faults.planting import plant, without_calls
 from evaluation.programs.program import integers, normal
+from evaluation.verdicts.choices import CHOICES
 from evaluation.verdicts.models import FEATURES, LIBRARY, ROWS, WRITTEN, Model
 from hloexec.core.ir import Module
 from hloexec.core.values import Value
@@ -31,6 +33,10 @@ _KINDS = ("adam", "lion", "clip", "route", "sample")
 _MODELS = {"seen": ("perceptron", "convolutions"), "held": ("attention", "recurrence"), "library": tuple(LIBRARY)}
 _DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 FAULTS = ("scaled", "planted", "element")
+_SEEDS = ("1", "2", "3")
+"""Of programs that choose."""
+_FAULTS = ("scaled", "element")
+_CHANGE = 0.2
 _LEAST = 64
 """Elements of a layer's weights. Smaller ones are biases, some of whose gradients are rounding and nothing else."""
 _MOST_TRIALS = 15
@@ -72,6 +78,9 @@ class Made:
 
 def cases(half: str) -> list[Case]:
     """A clean and a faulty step for each kind, network and type; each network of Flax has a kind of its own."""
+    if half in CHOICES:
+        kinds = [(kind, seed, dtype) for kind in CHOICES[half] for seed in _SEEDS for dtype in _DTYPES]
+        return [Case(half, *each, fault=fault) for n, each in enumerate(kinds) for fault in ("", _FAULTS[n // 2 % 2])]
     if half == "library":
         kinds = [("adam", "lion", "clip", "adam", "lion")[n] for n in range(len(LIBRARY))]
         steps = [(kind, model, dtype) for kind, model in zip(kinds, LIBRARY, strict=True) for dtype in _DTYPES]
@@ -87,8 +96,11 @@ def cases(half: str) -> list[Case]:
 
 def made(case: Case) -> Made:
     """Lower a step, and run it; LookupError where no fault that was tried is seen."""
-    step, arguments, names = _step(case, None)
     import jax
+
+    if case.half in CHOICES:
+        return _choice(jax, case)
+    step, arguments, names = _step(case, None)
 
     lowered = jax.jit(step).lower(*arguments)
     inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
@@ -108,6 +120,28 @@ def made(case: Case) -> Made:
         doubles = jax.tree.map(lambda x: np.asarray(x, np.float64) if x.dtype.kind == "f" else x, arguments)
         exact = _leaves(jax, jax.jit(wide)(*doubles))
     return _planted(Made(module, inputs, theirs), exact, random)
+
+
+def _choice(jax: Any, case: Case) -> Made:
+    """The same of a program that chooses."""
+    draw = np.random.default_rng(int(case.model))
+    program = CHOICES[case.half][case.kind](jax, draw, _DTYPES[case.dtype])
+    lowered = jax.jit(partial(program.function, 1.0)).lower(*program.arguments)
+    theirs = _leaves(jax, lowered.compile()(*program.arguments))
+    made = Made(hloexec.from_jax(lowered), [np.asarray(leaf) for leaf in jax.tree.leaves(program.arguments)], theirs)
+    if not case.fault:
+        return made
+    if case.fault == "scaled":
+        theirs = _leaves(jax, jax.jit(partial(program.function, _FACTOR))(*program.arguments))
+        return attrs.evolve(made, theirs=theirs, what=f"a factor of {_FACTOR}")
+    random = Random(case.name)
+    floats = [n for n, leaf in enumerate(theirs) if leaf.dtype.kind not in "biu" and leaf.size > 1]
+    place = random.choice([n for n in floats if np.abs(theirs[n].astype(np.float64)).max() > 0])
+    changed = np.array(theirs[place])
+    where = np.unravel_index(int(np.abs(changed.astype(np.float64)).argmax()), changed.shape)
+    changed[where] *= 1 + _CHANGE
+    theirs = [changed if n == place else leaf for n, leaf in enumerate(theirs)]
+    return attrs.evolve(made, theirs=theirs, what=f"[{', '.join(map(str, where))}] of {place} is {_CHANGE:.0%} larger")
 
 
 def _leaves(jax: Any, tree: Any) -> list[Value]:

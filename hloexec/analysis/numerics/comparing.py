@@ -20,7 +20,7 @@ from hloexec.analysis.numerics.sampling.runs import Key, Sample, Sampled, sample
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.numerics.sampling.turning import Turning
 from hloexec.analysis.numerics.selections import ModuleValue
-from hloexec.analysis.numerics.sequential import settled, severity_beside, severity_in_common
+from hloexec.analysis.numerics.sequential import CHANCE, settled, severity_beside, severity_in_common
 from hloexec.analysis.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.analysis.numerics.ulps import are_comparable, narrower
 from hloexec.analysis.numerics.undecided import UndecidedLeaves
@@ -126,7 +126,7 @@ def compare(
         result = Comparison(tuple(judged(spreads or {}, pairs)))
     else:
         result = runs.settled(lambda spreads: Comparison(tuple(judged(spreads, pairs))))
-    if module is None or sample is None or not result.different:
+    if module is None or sample is None or spreads is not None or not result.different:
         return result
 
     def grouped(found: Comparison, pairs: Sequence[Pair], spreads: Mapping[str, Spread], sample: Sample) -> Comparison:
@@ -141,7 +141,7 @@ def compare(
         found = run_devices(module, rows, numerics=numerics, observers=[path])
         return join_values(found[:1] if is_of_one_device else found)
 
-    result = grouped(result, pairs, runs.spreads if spreads is None else spreads, sample)
+    result = grouped(result, pairs, runs.spreads, sample)
     return Turning(module, judged, sample, run, again).explained(result, pairs)
 
 
@@ -303,8 +303,9 @@ def _compared(
             f"{many} off by more than roundings make of their own size; where larger numbers were added up to make "
             f"them, a run on the inputs shows it: {way}"
         )
-    beside, verdict = 0.0, verdict_of(measured)
+    beside, verdict, is_suspect = 0.0, verdict_of(measured), False
     if spread is not None:
+        is_suspect = severity_in_common(measured, spread, actual.size, CHANCE) > 0
         beside = severity_beside(actual, expected, measured, spread)
         if common := severity_in_common(measured, spread, actual.size):
             share, verdict = measured.common[0], Verdict.DIFFERENT
@@ -312,7 +313,7 @@ def _compared(
                 f"what is within its tolerance is off by {share:+.2%} in common, where runs vary by {spread.common:.2%}"
             )
             beside = max(beside, common)
-    return LeafComparison(label, verdict, *shapes, actual.size, narrow.name, measured, note, beside)
+    return LeafComparison(label, verdict, *shapes, actual.size, narrow.name, measured, note, beside, is_suspect)
 
 
 def _shape_text(array: Array | None) -> str:

@@ -87,6 +87,8 @@ class LeafComparison:
     severity_beside: float = 0.0
     """Of a leaf with few elements beyond a measured tolerance: the mean severity of the others in their row, the
     largest of these rows'."""
+    is_suspect: bool = False
+    """Whether a factor that all elements have in common is far enough off for more samples to be taken."""
     undecided: Undecided | None = None
     """Of a leaf that differs where something is left open: what that is."""
 

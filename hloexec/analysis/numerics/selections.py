@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.calls import calls_of
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, flat_shapes, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.engine.exec import run
@@ -27,7 +27,7 @@ from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, role_of
 
 _MOST_STEPS = 10_000
-TOP_K = ("topk", "TopK", "__gpu$TopK")
+_TOP_K = ("topk", "TopK", "__gpu$TopK")
 
 Steps: TypeAlias = tuple[tuple[str, Any], ...]
 """What to do to a leaf, one after the other: to reshape or to transpose it."""
@@ -140,12 +140,12 @@ def _selection(module: Module, place: ModuleValue, steps: Steps) -> Selection | 
         return None
     number = place.element[0]
     operands = [place.operand(k) for k in range(len(instruction.operands))]
-    if operation_name(instruction) in TOP_K:
+    if operation_name(instruction) in _TOP_K:
         last = len(_dimensions(operands[0].instruction)) - 1
         return Selection((operands[0],), last, False, steps, instruction) if number == 1 else None
     if instruction.opcode == "sort":
         dimension = instruction.attributes.dimension
-        used = compared_operands(module.by_name[instruction.attributes.to_apply])
+        used = _compared(module.by_name[instruction.attributes.to_apply])
         sources = tuple(operand for k, operand in enumerate(operands) if k in used and k != number)
         if sources and _counts_along(module, operands[number], dimension):
             return Selection(sources, dimension, False, steps, instruction)
@@ -158,7 +158,24 @@ def _selection(module: Module, place: ModuleValue, steps: Steps) -> Selection | 
     return None
 
 
-def compared_operands(comparator: Computation) -> set[int]:
+def order_of(module: Module, place: ModuleValue) -> tuple[int, int, int | None] | None:
+    """Of what chooses by the order of floats: which operand they are, along which dimension it goes, and how many are
+    chosen, None for all; None where there is no such order of one operand."""
+    instruction, attributes = place.instruction, place.instruction.attributes
+    if operation_name(instruction) in _TOP_K:
+        chosen = next(leaf for leaf in flat_shapes(instruction.shape) if isinstance(leaf, ArrayShape))
+        return 0, chosen.rank - 1, chosen.dimensions[-1]
+    if instruction.opcode == "sort":
+        keys, dimensions, count = _compared(module.by_name[attributes.to_apply]), (attributes.dimension,), None
+    elif instruction.opcode == "reduce" and len(instruction.operands) == 4:
+        keys, dimensions, count = {0, 1}, attributes.dimensions, 1
+    else:
+        return None
+    floats = [key for key in sorted(keys) if _is_float(place.operand(key).instruction)]
+    return (floats[0], dimensions[0], count) if len(floats) == len(dimensions) == 1 else None
+
+
+def _compared(comparator: Computation) -> set[int]:
     """Which operands of a sort its comparator looks at."""
     used = {name for instruction in comparator for name in instruction.operands}
     return {
@@ -229,6 +246,10 @@ def _is_in_usual_order(shape: ArrayShape) -> bool:
 
 def _dimensions(instruction: Instruction) -> tuple[int, ...]:
     return instruction.shape.dimensions if isinstance(instruction.shape, ArrayShape) else ()
+
+
+def _is_float(instruction: Instruction) -> bool:
+    return isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_floating
 
 
 def _is_integral(instruction: Instruction) -> bool:

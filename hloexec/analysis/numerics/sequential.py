@@ -35,9 +35,9 @@ from hloexec.analysis.numerics.sampling.spread import FEW, Spread
 from hloexec.analysis.numerics.sampling.student import student_quantile, student_tail
 from hloexec.core.values import Array
 
-_CHANCE = 0.01
+CHANCE = 0.01
 """Of rounding alone being further off in some element of a leaf than what is left open."""
-_CHANCE_IN_COMMON = 1e-4
+CHANCE_IN_COMMON = 1e-4
 """Of the same in the factor that a leaf's elements have in common: a result may have a hundred leaves."""
 _LEAST_IN_COMMON = 0.5
 """By how many scales such a factor moves elements in the mean, or it is left to others' libraries, whose errors may all
@@ -69,8 +69,9 @@ def settled(stages: Iterator[Sampled], judge: Callable[[Sampled], Comparison]) -
 
 def is_open(comparison: Comparison) -> bool:
     """Whether more samples might show that nothing but rounding differs: chance may be behind every leaf that is
-    different."""
-    return bool(comparison.different) and all(map(_may_be_chance, comparison.different))
+    different, or a factor that some leaf's elements have in common is farther off than chance mostly puts it."""
+    different = comparison.different
+    return all(map(_may_be_chance, different)) if different else any(leaf.is_suspect for leaf in comparison.leaves)
 
 
 def severity_beside(actual: Array, expected: Array, measured: Measured, spread: Spread) -> float:
@@ -89,16 +90,16 @@ def severity_beside(actual: Array, expected: Array, measured: Measured, spread: 
     return max(found)
 
 
-def severity_in_common(measured: Measured, spread: Spread, count: int) -> float:
+def severity_in_common(measured: Measured, spread: Spread, count: int, chance: float = CHANCE_IN_COMMON) -> float:
     """How far all elements are off in the mean, in units of their tolerance, where that is a fault of the leaf as a
-    whole; else 0.
+    whole; else 0. Rounding alone is farther off with the given chance.
 
     A factor that all have in common stands out where it does not in any element. It is a fault if it is more than the
     samples' own factors explain, which are of what moves all alike, too.
     """
     share, scales = map(abs, measured.common)
     is_of_all = count >= FEW and 2 * measured.unequal >= count and scales > _LEAST_IN_COMMON
-    if not is_of_all or not share > student_quantile(spread.samples - 1, _CHANCE_IN_COMMON) * spread.common:
+    if not is_of_all or not share > student_quantile(spread.samples - 1, chance) * spread.common:
         return 0.0
     return scales / spread.factor
 
@@ -117,7 +118,7 @@ def _may_be_chance(leaf: LeafComparison) -> bool:
     expected = leaf.count * student_tail(tolerance.factor, degrees)
     # Three standard deviations more than are to be expected; one is always possible. All of them must be listed.
     most = min(1 + expected + 3 * math.sqrt(expected), MOST_ELEMENTS)
-    reach = student_quantile(degrees, _CHANCE / leaf.count) / tolerance.factor
+    reach = student_quantile(degrees, CHANCE / leaf.count) / tolerance.factor
     if leaf.mismatches > most or leaf.worst[0].severity > min(reach, _MOST_SEVERITY):
         return False
     if leaf.severity_beside * tolerance.factor > MOST_BESIDE:

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.dataflow.decisions import decides
-from hloexec.analysis.numerics.selections import TOP_K, compared_operands
+from hloexec.analysis.numerics.selections import ModuleValue, order_of
 from hloexec.analysis.numerics.undecided import alone
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
@@ -23,7 +23,7 @@ from hloexec.core.values import Array, Value, flat
 from hloexec.engine.exec.observers import Event, Failure
 from hloexec.engine.exec.running import repeated_run
 from hloexec.ops.common import wide
-from hloexec.ops.operations import is_elementwise, operation_name, traits_of
+from hloexec.ops.operations import is_elementwise, traits_of
 
 REACH = 5.5
 """As many spreads as rounding may move anything."""
@@ -170,8 +170,8 @@ class Path:
         self._size += 0 if subject.is_whole else base.size
         if self._size > _MOST_ELEMENTS:
             return
-        is_simple = subject.pairs is not None or event.instruction.opcode == "compare"
-        jumps = None if is_simple else partial(_jumps, self.module, event)
+        is_simple = subject.pairs is not None or _compares(event)
+        jumps = None if is_simple else partial(_jumps, _kernel(self.module, event), event)
         place = f"{event.computation.name}/{event.instruction.name}"
         self._margins[key] = _Margins(place, subject, base, np.zeros(base.shape), jumps)
 
@@ -186,7 +186,7 @@ class Path:
 
     def _turned(self, turn: Turn, event: Event, value: Value) -> Value:
         """What an instruction gives once a decision of it is turned."""
-        if event.instruction.opcode == "compare":
+        if _compares(event):
             changed = np.array(value)
             changed.reshape(-1)[turn.element] ^= True
             return changed
@@ -231,8 +231,8 @@ def _subject(module: Module, event: Event) -> _Subject | None:
     if is_elementwise(instruction):
         is_number = not traits_of(instruction).reads_bits and element_type_of(operands[0].dtype).is_floating
         return _Subject(0, is_whole=operands[0].size == 1) if is_number else None
-    found = _ordered(module, event, operands)
-    if found is None:
+    found = order_of(module, ModuleValue(event.computation, instruction))
+    if found is None or operands[found[0]].size == 0:
         return None
     number, dimension, count = found
     keys = np.moveaxis(wide(operands[number]), dimension, -1)
@@ -248,28 +248,13 @@ def _subject(module: Module, event: Event) -> _Subject | None:
         flipped = np.argsort(keys[..., ::-1], axis=-1, kind="stable")[..., ::-1]
         order = np.take_along_axis(places[..., ::-1], flipped, -1)
     # Only the border between what is chosen and what is not decides, and the order of what is.
-    order = order[..., : count + 1]
+    order = order[..., : None if count is None else count + 1]
     return _Subject(number, (order[..., :-1].reshape(-1), order[..., 1:].reshape(-1)), 1 if is_descending else -1)
 
 
-def _ordered(module: Module, event: Event, operands: Sequence[Array]) -> tuple[int, int, int] | None:
-    """Of what chooses by an order: which operand's, along which dimension, and how many are chosen."""
-    instruction, attributes = event.instruction, event.instruction.attributes
-    if operation_name(instruction) in TOP_K:
-        return 0, operands[0].ndim - 1, flat(event.value)[0].shape[-1]
-    if instruction.opcode == "sort":
-        keys, dimension = compared_operands(module.by_name[attributes.to_apply]), attributes.dimension
-    elif instruction.opcode == "reduce" and len(operands) == 4 and len(attributes.dimensions) == 1:
-        keys, (dimension,) = {0, 1}, attributes.dimensions
-    else:
-        return None
-    floats = [key for key in keys if element_type_of(operands[key].dtype).is_floating]
-    is_known = len(floats) == 1 and operands[floats[0]].shape[dimension] > 1
-    return (
-        (floats[0], dimension, operands[floats[0]].shape[dimension] if instruction.opcode == "sort" else 1)
-        if is_known
-        else None
-    )
+def _compares(event: Event) -> bool:
+    """Whether an instruction compares one number with another."""
+    return is_elementwise(event.instruction) and len(event.operands) == 2 and flat(event.value)[0].dtype == np.bool_
 
 
 def _margin(event: Event, subject: _Subject) -> Array:
@@ -278,16 +263,16 @@ def _margin(event: Event, subject: _Subject) -> Array:
     keys = wide(operands[subject.operand]).reshape(-1).astype(np.float64)
     if subject.pairs is not None:
         return keys[subject.pairs[0]] - keys[subject.pairs[1]]
-    if event.instruction.opcode == "compare":
+    if _compares(event):
         return keys - wide(operands[1]).reshape(-1).astype(np.float64)
     return keys
 
 
-def _jumps(module: Module, event: Event, changes: Array) -> Array:
+def _jumps(kernel: Callable[..., list[Value]], event: Event, changes: Array) -> Array:
     """Which elements of a result are others if those of the first operand change."""
     first, *others = flat(event.operands)
     moved = (wide(first).astype(np.float64) + changes.reshape(first.shape)).astype(first.dtype)
-    (value,) = _kernel(module, event)([moved, *others])
+    (value,) = kernel([moved, *others])
     return np.asarray(flat(value)[0] != flat(event.value)[0])
 
 
