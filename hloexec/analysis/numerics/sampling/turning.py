@@ -20,15 +20,17 @@ from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.analysis.numerics.sampling.decided import Labels, is_whole
 from hloexec.analysis.numerics.sampling.paths import Path, Turn
 from hloexec.analysis.numerics.sampling.runs import Sample
-from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.core.ir import Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value
 from hloexec.core.wording import listing
 from hloexec.errors import HloError
 
+_RUNS = 12
+"""How many decide alike at first: fewer may round what is decided on as one, above all in bf16."""
 _MOST_TRIALS = 40
-_MOST_FRUITLESS = 20
+_MOST_FRUITLESS = 16
 """After so many runs that are no nearer, there are no more."""
 _NEARER = 0.95
 """A run is nearer if at most this share of what was off still is."""
@@ -122,7 +124,7 @@ class _Run:
     def spreads(self) -> Mapping[str, Spread]:
         """What rounding does to its results, where it decides like this."""
         self.path.is_followed = True
-        return next(self._owner.sample(stages=(SAMPLES,), observers=[self.path])).spreads
+        return next(self._owner.sample(stages=(_RUNS,), observers=[self.path])).spreads
 
     @cached_property
     def close(self) -> Sequence[Turn]:
