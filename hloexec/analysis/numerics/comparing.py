@@ -14,11 +14,10 @@ from hloexec.analysis.numerics.error_budget import Chain, leaf_chains
 from hloexec.analysis.numerics.index_leaves import IndexLeaves
 from hloexec.analysis.numerics.leaves import Pair, leaves_of, relabelled
 from hloexec.analysis.numerics.measuring import measure
-from hloexec.analysis.numerics.sampling.decided import with_groups
 from hloexec.analysis.numerics.sampling.paths import Path
-from hloexec.analysis.numerics.sampling.runs import Key, Sample, Sampled, sampled_in_stages
+from hloexec.analysis.numerics.sampling.runs import Key, Sampled, by_either_label, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import Spread
-from hloexec.analysis.numerics.sampling.turning import Turning
+from hloexec.analysis.numerics.sampling.turning import Turning, with_decisions
 from hloexec.analysis.numerics.selections import ModuleValue
 from hloexec.analysis.numerics.sequential import CHANCE, settled, severity_beside, severity_in_common
 from hloexec.analysis.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
@@ -98,7 +97,6 @@ def compare(
     _require_leaves(module, pairs, chains)
     is_of_one_device = own.keys() >= leaves[1].keys()
     indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
-
     undecided = UndecidedLeaves(None if same_choices else module, rows, numerics, elided, is_of_one_device)
     sample = None
     if module is not None and rows is not None and given is None:
@@ -107,7 +105,7 @@ def compare(
     runs = _Runs(iter(()) if sample is None else sample())
 
     def judged(spreads: Mapping[str, Spread], pairs: Sequence[Pair]) -> list[LeafComparison]:
-        spreads = _by_either_label(spreads)
+        spreads = by_either_label(spreads)
 
         def found(own: Sequence[Pair], others: Sequence[Pair]) -> Iterator[LeafComparison]:
             way = _way(module, runs.failure)
@@ -129,20 +127,16 @@ def compare(
     if module is None or sample is None or spreads is not None or not result.different:
         return result
 
-    def grouped(found: Comparison, pairs: Sequence[Pair], spreads: Mapping[str, Spread], sample: Sample) -> Comparison:
-        return with_groups(found, pairs, _by_either_label(spreads), sample, judged, module)
+    run = partial(_controlled, module, rows, numerics, is_of_one_device)
+    return with_decisions(result, by_either_label(runs.spreads), pairs, Turning(module, judged, sample, run))
 
-    def again(pairs: Sequence[Pair], sample: Sample) -> Comparison:
-        own = _Runs(sample())
-        found = own.settled(lambda spreads: Comparison(tuple(judged(spreads, pairs))))
-        return grouped(found, pairs, own.spreads, sample)
 
-    def run(path: Path) -> Value:
-        found = run_devices(module, rows, numerics=numerics, observers=[path])
-        return join_values(found[:1] if is_of_one_device else found)
-
-    result = grouped(result, pairs, runs.spreads, sample)
-    return Turning(module, judged, sample, run, again).explained(result, pairs)
+def _controlled(
+    module: Module, rows: Sequence[Sequence[Value]] | None, numerics: NumericsPolicy, first_only: bool, path: Path
+) -> Value:
+    """The result of a run that takes a path."""
+    found = run_devices(module, rows, numerics=numerics, observers=[path])
+    return join_values(found[:1] if first_only else found)
 
 
 @define(eq=False)
@@ -173,11 +167,6 @@ class _Runs:
     @property
     def failure(self) -> str:
         return "" if self.taken is None else self.taken.failure
-
-
-def _by_either_label(spreads: Mapping[str, Spread]) -> Mapping[str, Spread]:
-    """The spreads, where a lone leaf may be labelled in either way."""
-    return {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())} if len(spreads) == 1 else spreads
 
 
 def _way(module: Module | None, failure: str) -> str:

@@ -140,6 +140,11 @@ def sampled_in_stages(
         yield Sampled(spreads, found_keys, kept=whole_rows)
 
 
+def by_either_label(spreads: Mapping[str, Spread]) -> Mapping[str, Spread]:
+    """The spreads, where a lone leaf may be labelled in either way."""
+    return {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())} if len(spreads) == 1 else spreads
+
+
 def is_far(number: int) -> bool:
     """Whether a run rounds farther: half of those behind the second stage, with even and odd seeds."""
     return number >= STAGES[1] and number % 4 >= 2

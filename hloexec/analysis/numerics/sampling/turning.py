@@ -17,10 +17,11 @@ import attrs
 
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
-from hloexec.analysis.numerics.sampling.decided import Labels, is_whole
+from hloexec.analysis.numerics.sampling.decided import Labels, is_whole, with_groups
 from hloexec.analysis.numerics.sampling.paths import Path, Turn
-from hloexec.analysis.numerics.sampling.runs import Sample
+from hloexec.analysis.numerics.sampling.runs import Sample, Sampled, by_either_label
 from hloexec.analysis.numerics.sampling.spread import Spread
+from hloexec.analysis.numerics.sequential import settled
 from hloexec.core.ir import Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value
@@ -29,15 +30,24 @@ from hloexec.errors import HloError
 
 _RUNS = 12
 """How many decide alike at first: fewer may round what is decided on as one, above all in bf16."""
-_MOST_TRIALS = 40
-_MOST_FRUITLESS = 16
+_MOST_TRIALS = 128
+_MOST_FRUITLESS = 64
 """After so many runs that are no nearer, there are no more."""
+_FEW_FRUITLESS = 16
+"""And after so many for what is different: most of that is a fault."""
 _NEARER = 0.95
 """A run is nearer if at most this share of what was off still is."""
 _FIRST = 4
 
 _Side: TypeAlias = Sequence[tuple[str, Array | None]]
 _Judge: TypeAlias = Callable[[Mapping[str, Spread], Sequence[Pair]], Sequence[LeafComparison]]
+
+
+def with_decisions(
+    found: Comparison, spreads: Mapping[str, Spread], pairs: Sequence[Pair], turning: Turning
+) -> Comparison:
+    """A comparison that is different with these spreads, with elements *not decided* of which rounding decides."""
+    return turning.explained(turning.grouped(found, spreads, pairs, turning.sample), pairs)
 
 
 @define(eq=False)
@@ -50,8 +60,12 @@ class Turning:
     sample: Sample
     run: Callable[[Path], Value]
     """Gives the result of a run that is controlled so."""
-    compare: Callable[[Sequence[Pair], Sample], Comparison]
-    """Compares pairs with as many samples as are needed, and looks for groups."""
+
+    def grouped(
+        self, found: Comparison, spreads: Mapping[str, Spread], pairs: Sequence[Pair], sample: Sample
+    ) -> Comparison:
+        """A comparison with what groups of samples show."""
+        return with_groups(found, pairs, spreads, sample, self.judge, self.module)
 
     def explained(self, found: Comparison, pairs: Sequence[Pair]) -> Comparison:
         """A comparison, with leaves *not decided* whose sides are results of runs that decide otherwise, and others
@@ -84,7 +98,11 @@ class Turning:
         while off := _off(self.judge(run.spreads, run.paired(side))):
             nearest, fruitless, turned = run, 0, {turn.pair for turn in run.turns}
             for turn in run.close:
-                if fruitless == _MOST_FRUITLESS or trials == _MOST_TRIALS or not off:
+                if (
+                    fruitless == (_FEW_FRUITLESS if is_thorough else _MOST_FRUITLESS)
+                    or trials == _MOST_TRIALS
+                    or not off
+                ):
                     break
                 if turn.pair in turned:
                     continue
@@ -100,8 +118,19 @@ class Turning:
             run = nearest
         run.compared = Comparison(tuple(self.judge(run.spreads, run.paired(side))))
         if run.compared.different and (is_thorough or any(map(is_whole, run.compared.different))):
-            run.compared = self.compare(run.paired(side), partial(self.sample, observers=[run.path]))
+            run.compared = self._settled(run.paired(side), partial(self.sample, observers=[run.path]))
         return run
+
+    def _settled(self, pairs: Sequence[Pair], sample: Sample) -> Comparison:
+        """Pairs, compared by as many samples as are needed."""
+        spreads: Mapping[str, Spread] = {}
+
+        def judged(found: Sampled) -> Comparison:
+            nonlocal spreads
+            spreads = by_either_label(found.spreads)
+            return Comparison(tuple(self.judge(spreads, pairs)))
+
+        return self.grouped(settled(sample(), judged), spreads, pairs, sample)
 
 
 @define(eq=False, slots=False)
