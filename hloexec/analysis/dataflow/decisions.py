@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterator
 
 from hloexec.analysis.dataflow.open_values import depending_leaves
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes
-from hloexec.ops.operations import traits_of
+from hloexec.ops.operations import is_elementwise, traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 
 
 def decided_leaves(module: Module) -> frozenset[tuple[int, ...]]:
     """The leaves of the entry's result that depend on a decision about floats."""
     return _leaves_of(module, decides)
+
+
+def ordered_leaves(module: Module) -> frozenset[tuple[int, ...]]:
+    """Those that depend on an order of floats: on an argmax, a sort, the largest ones."""
+    return _leaves_of(module, lambda where, each: decides(where, each) and not is_elementwise(each))
 
 
 def steep_leaves(module: Module) -> frozenset[tuple[int, ...]]:

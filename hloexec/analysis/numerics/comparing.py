@@ -124,7 +124,7 @@ def compare(
         result = Comparison(tuple(judged(spreads or {}, pairs)))
     else:
         result = runs.settled(lambda spreads: Comparison(tuple(judged(spreads, pairs))))
-    if module is None or sample is None or spreads is not None or not result.different:
+    if module is None or sample is None or spreads is not None or result.verdict is Verdict.EQUAL:
         return result
 
     run = partial(_controlled, module, rows, numerics, is_of_one_device)

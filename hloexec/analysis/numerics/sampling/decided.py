@@ -23,7 +23,7 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.analysis.dataflow.decisions import decided_leaves, steep_leaves
+from hloexec.analysis.dataflow.decisions import decided_leaves, ordered_leaves, steep_leaves
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair
 from hloexec.analysis.numerics.measuring import MOST_ELEMENTS, MOST_PLACES
@@ -104,6 +104,10 @@ class Labels:
         """Whether a quotient or a pole is."""
         return _has(self._steep, label)
 
+    def is_ordered(self, label: str) -> bool:
+        """Whether an order of floats is."""
+        return _has(self._ordered, label)
+
     def chooses(self, label: str) -> bool:
         """Whether either is."""
         return self.decides(label) or self.is_steep(label)
@@ -111,6 +115,10 @@ class Labels:
     @cached_property
     def _decided(self) -> frozenset[str]:
         return frozenset(map(label_of, decided_leaves(self._module)))
+
+    @cached_property
+    def _ordered(self) -> frozenset[str]:
+        return frozenset(map(label_of, ordered_leaves(self._module)))
 
     @cached_property
     def _steep(self) -> frozenset[str]:

@@ -46,7 +46,8 @@ _Judge: TypeAlias = Callable[[Mapping[str, Spread], Sequence[Pair]], Sequence[Le
 def with_decisions(
     found: Comparison, spreads: Mapping[str, Spread], pairs: Sequence[Pair], turning: Turning
 ) -> Comparison:
-    """A comparison that is different with these spreads, with elements *not decided* of which rounding decides."""
+    """A comparison with these spreads, with elements *not decided* of which rounding decides. What all runs explain
+    that round at random is *different*, too, if it is off as a whole from those that decide alike."""
     return turning.explained(turning.grouped(found, spreads, pairs, turning.sample), pairs)
 
 
@@ -73,12 +74,16 @@ class Turning:
         labels = Labels(self.module)
         if any(leaf.measured is None or not labels.decides(leaf.label) for leaf in found.different):
             return found
+        if found.agrees and not any(
+            leaf.unequal and leaf.tolerance.factor and labels.is_ordered(leaf.label) for leaf in found.leaves
+        ):
+            return found
         try:
             start = self._run(())
             if not start.close:
                 return found
             sides = ([(label, arrays[number]) for label, *arrays in pairs] for number in (0, 1))
-            ends = [self._search(side, start, is_thorough=bool(found.different)) for side in sides]
+            ends = [self._search(side, start, found) for side in sides]
         except HloError:
             return found
         if all(end.is_explained for end in ends):
@@ -91,11 +96,14 @@ class Turning:
         path = Path(self.module, turns)
         return _Run(self, path, self.run(path))
 
-    def _search(self, side: _Side, start: _Run, *, is_thorough: bool) -> _Run:
-        """The run with turns that explains one side, or is as near as any. Unless it is thorough, few samples decide
-        whether it does where nothing is off as a whole."""
+    def _search(self, side: _Side, start: _Run, found: Comparison) -> _Run:
+        """The run with turns that explains one side, or is as near as any. Unless something was found to be different,
+        what is off as a whole is all that counts."""
+        is_thorough = bool(found.different)
         run, trials = start, 0
-        while off := _off(self.judge(run.spreads, run.paired(side))):
+        while off := _off(leaves := self.judge(run.spreads, run.paired(side))):
+            if found.agrees and not any(map(_is_doubtful, leaves)):
+                break
             nearest, fruitless, turned = run, 0, {turn.pair for turn in run.turns}
             for turn in run.close:
                 if (
@@ -117,7 +125,7 @@ class Turning:
                 break
             run = nearest
         run.compared = Comparison(tuple(self.judge(run.spreads, run.paired(side))))
-        if run.compared.different and (is_thorough or any(map(is_whole, run.compared.different))):
+        if (is_thorough and run.compared.different) or any(map(_is_doubtful, run.compared.leaves)):
             run.compared = self._settled(run.paired(side), partial(self.sample, observers=[run.path]))
         return run
 
@@ -181,6 +189,11 @@ class _Run:
 def _off(leaves: Sequence[LeafComparison]) -> int:
     """How many elements are different."""
     return sum(max(1, leaf.mismatches) for leaf in leaves if leaf.verdict is Verdict.DIFFERENT)
+
+
+def _is_doubtful(leaf: LeafComparison) -> bool:
+    """Whether a leaf may be off as a whole."""
+    return leaf.is_suspect or (leaf.verdict is Verdict.DIFFERENT and is_whole(leaf))
 
 
 def _not_decided(leaf: LeafComparison, turns: Sequence[Turn]) -> LeafComparison:
