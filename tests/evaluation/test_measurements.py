@@ -37,6 +37,7 @@ COMMANDS = {
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),
     "precision convnet --steps 2 --inputs 1 --fresh 1 --held-back 1 --max-trials 1": ("convnet: ", "0 beyond 1%"),
     "verdicts --half library --only lion/gated/f32": ("1 clean and 1 faulty", "right:             2 of 2 (100.0%)"),
+    "verdicts --half choices --only gumbel/1/f32": ("1 clean and 1 faulty", "right:             2 of 2 (100.0%)"),
     "mutants 0 5": ("0 faults at 0 places",),
     "page 20": ("MB for 20 instructions",),
 }
