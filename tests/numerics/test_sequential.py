@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +16,7 @@ from hloexec.analysis.numerics.comparison import Verdict
 from hloexec.analysis.numerics.sampling.groups import are_in_tails
 from hloexec.analysis.numerics.sampling.runs import sampled, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
-from hloexec.analysis.numerics.sequential import is_open, settled
+from hloexec.analysis.numerics.sequential import CHANCE, is_open, settled, severity_in_common
 from hloexec.cli import main
 from hloexec.engine.exec import running
 from tests.text.building import module
@@ -259,6 +261,22 @@ def test_a_factor_that_all_elements_have_in_common_is_a_fault(seed: int) -> None
     found = hloexec.compare(ours, faulty, module=parsed, inputs=[x, y])
     assert found.verdict is Verdict.DIFFERENT
     assert "in common" in found.leaves[0].note
+
+
+@pytest.mark.parametrize(
+    ("share", "common", "samples", "expected"),
+    [(0.0275, 0.0056, 6, 0.0), (0.0275, 0.0056, 24, 0.2), (2.75, 0.6, 64, 0.0), (0.0, 0.0, 64, 0.0)],
+)
+def test_a_factor_in_common_is_no_fault_where_elements_are_errors(
+    share: float, common: float, samples: int, expected: float
+) -> None:
+    """Few samples leave it open; of what varies by more than a tenth in common, nothing is left but errors."""
+    measured: Any = SimpleNamespace(common=(share, 1.0), unequal=64)
+    spread = Spread(np.ones(64), samples, samples - 1.0, 5.0, None, common)
+    assert severity_in_common(measured, spread, 64) == expected
+    if expected:
+        few = Spread(np.ones(64), 6, 5.0, 5.0, None, common)
+        assert severity_in_common(measured, few, 64, CHANCE) == expected
 
 
 def test_sides_beside_a_pole_may_be_further_than_all_samples() -> None:

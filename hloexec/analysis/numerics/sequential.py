@@ -99,6 +99,7 @@ def severity_in_common(measured: Measured, spread: Spread, count: int, chance: f
     """
     share, scales = map(abs, measured.common)
     is_of_all = count >= FEW and 2 * measured.unequal >= count and scales > _LEAST_IN_COMMON
+    is_of_all &= spread.common < _GROWN  # Else they are errors and nothing else.
     if not is_of_all or not share > student_quantile(spread.samples - 1, chance) * spread.common:
         return 0.0
     return scales / spread.factor
