@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import pytest
 
 import hloexec
 from hloexec.analysis.numerics.comparison import Comparison, Verdict
+from hloexec.tools.golden.checking import Outcome
 from tests.text.building import module
 
 ARGMAX = module(
@@ -157,3 +159,14 @@ def test_of_equal_numbers_either_may_be_the_larger() -> None:
     found = compared(text, arguments, change)
     assert found.verdict is Verdict.NOT_DECIDED
     assert "a decision of %r may go either way (0.0 spreads" in str(found)
+
+
+def test_a_golden_leaves_it_open(tmp_path: Path) -> None:
+    arguments = draw(1)
+    parsed = hloexec.parse(ARGMAX)
+    folder = hloexec.record_golden(parsed, arguments, tmp_path / "m.golden").folder
+    theirs = np.array(hloexec.run(parsed, *arguments))
+    theirs[7] = turned(arguments)
+    assert hloexec.check_golden(folder, actual=theirs).outcome is Outcome.NOT_DECIDED
+    theirs[7, 4] *= 1.001
+    assert hloexec.check_golden(folder, actual=theirs).outcome is Outcome.FAILED
