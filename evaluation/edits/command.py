@@ -14,7 +14,7 @@ from evaluation.edits.kinds import KINDS, Edit, edits
 from evaluation.options import JSON, LIMIT, ONLY, half_option, share, spread, taken
 from evaluation.partitioned.faults import LOOKED_THROUGH
 from evaluation.processes import Record
-from evaluation.programs import FRESH, HELD, LATER, PROGRAMS, RESERVE
+from evaluation.programs import FRESH, HELD, LATER, MOVING, PROGRAMS, RESERVE
 
 _PER_PROGRAM = 4
 _HALVES = {
@@ -22,6 +22,7 @@ _HALVES = {
     "held": [name for name in PROGRAMS if name in HELD],
     "reserve": [name for name in PROGRAMS if name in RESERVE],
     "fresh": [name for name in PROGRAMS if name in FRESH],
+    "moving": [name for name in PROGRAMS if name in MOVING],
 }
 
 

@@ -23,6 +23,7 @@ from evaluation.options import JSON, LIMIT, ONLY, half_option, share, spread, ta
 from evaluation.partitioned.exchanging import HELD, SMALL
 from evaluation.partitioned.faults import LOOKED_THROUGH
 from evaluation.partitioned.misplacing import Misplaced, misplaced
+from evaluation.partitioned.passing import PASSING
 from evaluation.partitioned.programs import PROGRAMS, arguments_of, module_of, write_programs
 from evaluation.processes import Record
 from hloexec.core.ir import Module
@@ -30,7 +31,7 @@ from hloexec.errors import HloError
 from hloexec.tools.diffing import Finding
 
 _LARGEST_REGION = 5
-_HALVES = {"seen": [*PROGRAMS, *SMALL], "held": [*HELD]}
+_HALVES = {"seen": [*PROGRAMS, *SMALL], "held": [*HELD], "passing": [*PASSING]}
 _STAGES = (("before", "after"), ("after", "optimized"), ("before", "optimized"))
 _PER_KIND = 1
 """How many faults of each kind are planted in a module."""

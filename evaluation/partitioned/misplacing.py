@@ -47,9 +47,9 @@ def misplaced(module: Module, seed: str) -> dict[str, list[Misplaced]]:
 
 
 def _is_exchange(instruction: Instruction) -> bool:
-    """Whether it exchanges one array, or adds up several."""
+    """Whether it exchanges one array, or adds up or hands around several."""
     is_one = len(instruction.operands) == 1 and isinstance(instruction.shape, ArrayShape)
-    return (is_one and exchanges(instruction)) or instruction.opcode == "all-reduce"
+    return (is_one and exchanges(instruction)) or instruction.opcode in ("all-reduce", "all-to-all")
 
 
 def _changed(kind: str, module: Module, computation: Computation, instruction: Instruction, change: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 
 import hloexec
 from evaluation.partitioned.exchanging import HELD, SMALL
+from evaluation.partitioned.passing import PASSING
 from evaluation.partitioned.program import Axes, Program
 from hloexec.core.ir import Module
 
@@ -152,7 +153,7 @@ def _write(name: str, folder: Path) -> None:
 
     import hloexec
 
-    program = {**PROGRAMS, **SMALL, **HELD}[name]
+    program = {**PROGRAMS, **SMALL, **HELD, **PASSING}[name]
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("d", "m"))
 
     def sharding(axes: Axes) -> Any:

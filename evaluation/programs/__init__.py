@@ -10,6 +10,7 @@ from evaluation.programs import (
     fresh,
     learning,
     loops,
+    moving,
     numeric,
     ordinary,
     ordinary_methods,
@@ -20,13 +21,13 @@ from evaluation.programs import (
 )
 from evaluation.programs.program import Program
 
-__all__ = ["FRESH", "HELD", "LATER", "ORDINARY", "PROGRAMS", "RESERVE", "Program"]
+__all__ = ["FRESH", "HELD", "LATER", "MOVING", "ORDINARY", "PROGRAMS", "RESERVE", "Program"]
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
     for module in (
         learning, sequences, vision, numeric, loops, decisions, devices, reserve_learning, reserve_methods, fresh,
-        ordinary, ordinary_methods,
+        ordinary, ordinary_methods, moving,
     )
     for program in module.PROGRAMS
 }  # fmt: skip
@@ -48,5 +49,8 @@ FRESH = frozenset(program.name for program in fresh.PROGRAMS)
 ORDINARY = frozenset(program.name for module in (ordinary, ordinary_methods) for program in module.PROGRAMS)
 """Programs on which the time of `diff` is measured; they belong to no half, either."""
 
-LATER = RESERVE | FRESH | ORDINARY
+MOVING = frozenset(program.name for program in moving.PROGRAMS)
+"""Programs for the layouts that `edits` edits, written after all of these, and in the same way."""
+
+LATER = RESERVE | FRESH | ORDINARY | MOVING
 """Those that belong to no half."""
