@@ -1,8 +1,9 @@
-"""A module in which a value is added up over groups of devices."""
+"""A module in which devices exchange a value that they keep in another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -13,7 +14,7 @@ from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import computation_names
 from hloexec.tools.diffing.graph import Node
 
-_TEMPLATE = """HloModule sums, replica_count={replicas}, num_partitions={partitions}
+_TEMPLATE = """HloModule exchange, replica_count={replicas}, num_partitions={partitions}
 {adder} {{
   a = {number} parameter(0)
   b = {number} parameter(1)
@@ -21,15 +22,23 @@ _TEMPLATE = """HloModule sums, replica_count={replicas}, num_partitions={partiti
 }}
 ENTRY main {{
   value = {shape} parameter(0)
-  ROOT {name} = {shape} all-reduce(value), {how}, use_global_device_ids=true, to_apply={adder}
+  ROOT {name} = {shape} {opcode}(value), channel_id={channel}, {how}
 }}
 """
 
 
-def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Module | None:
-    """The module with an all-reduce over groups of devices of what an instruction gives, which all that uses it takes
-    instead; None where there can be none."""
-    place = _place(module, node)
+def over(groups: Sequence[Sequence[int]]) -> str:
+    """Groups of devices, as an attribute."""
+    listed = ",".join("{" + ",".join(map(str, group)) + "}" for group in groups)
+    return f"replica_groups={{{listed}}}"
+
+
+Place: TypeAlias = tuple[Computation, Instruction]
+
+
+def with_exchange(module: Module, place: Place | None, opcode: str, how: str) -> Module | None:
+    """The module with a collective on what an instruction gives, which all that uses it takes instead; None where there
+    can be none. `how` has its attributes, but for the computation that adds up."""
     if place is None:
         return None
     computation, source = place
@@ -38,16 +47,18 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
     if not isinstance(shape, ArrayShape):
         return None
     channel = 1 + max(_channels(module), default=0)
-    listed = ",".join("{" + ",".join(map(str, group)) + "}" for group in groups)
+    adder = take_name("adder", names)
     made = parse(
         _TEMPLATE.format(
             replicas=module.replica_count,
             partitions=module.num_partitions,
-            adder=take_name("adder", names),
-            name=take_name("added", names),
+            adder=adder,
+            name=take_name("exchanged", names),
             number=ArrayShape(shape.element_type, ()),
             shape=ArrayShape(shape.element_type, shape.dimensions),
-            how=f"channel_id={channel}, replica_groups={{{listed}}}",
+            opcode=opcode,
+            channel=channel,
+            how=f"{how}, use_global_device_ids=true, to_apply={adder}" if opcode == "all-reduce" else how,
         )
     )
     added = attrs.evolve(made.entry.root, shape=shape, operands=(source.name,))
@@ -58,12 +69,12 @@ def with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mod
             instructions.append(added)
     root = added.name if computation.root_name == source.name else computation.root_name
     changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
-    adder = next(each for each in made if each is not made.entry)
-    edited = attrs.evolve(module, computations=(adder, *replace_computation(module, changed)))
+    sums = [each for each in made if each is not made.entry and opcode == "all-reduce"]
+    edited = attrs.evolve(module, computations=(*sums, *replace_computation(module, changed)))
     return edited if is_well_formed(edited) else None
 
 
-def _place(module: Module, node: Node) -> tuple[Computation, Instruction] | None:
+def place_of(module: Module, node: Node) -> Place | None:
     """The instruction that gives a value to others than those of its own fusion."""
     computation = module.by_name[node.instance.computation.name]
     source = computation.by_name[node.instance.instruction.name]

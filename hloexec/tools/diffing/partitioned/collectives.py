@@ -1,13 +1,13 @@
 """What devices exchange otherwise than they should: parts of a sum that nothing adds up, as an all-reduce was left out,
-and collectives between the wrong devices.
+other exchanges that are missing, and collectives between the wrong devices.
 
 All results have to come right once the module is changed in one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, product
 
 import attrs
 import numpy as np
@@ -18,46 +18,163 @@ from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.ops.common import wide
 from hloexec.ops.operations import exchanges, traits_of
-from hloexec.tools.diffing.agreement import is_near
+from hloexec.tools.diffing.agreement import comes_near, is_near
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.blaming import Blamed
 from hloexec.tools.diffing.localization.edits import Edit, moved_otherwise
-from hloexec.tools.diffing.partitioned.adding import with_sum
+from hloexec.tools.diffing.localization.relations import NodePair, transparent_chain
+from hloexec.tools.diffing.partitioned.adding import over, place_of, with_exchange
 from hloexec.tools.diffing.partitioned.steps import contents_of
+from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.replaying.rerun import Rerun
 from hloexec.tools.diffing.searching import Search
 
 
-def with_exchanges(found: Search, ours: Graph, theirs: Graph, is_right: Callable[[Module], bool]) -> Search:
+def with_exchanges(
+    found: Search, replay: Replay, wrong: Sequence[NodePair], is_right: Callable[[Module], bool]
+) -> Search:
     """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
 
     So it is if all results are right once that, or what it is computed from, is added up; or, where the finding is not
-    certain, once a collective before it exchanges otherwise. `is_right` runs a module in place of `after`, and says
-    whether its results are right.
+    certain, once results are, or a collective before it exchanges otherwise, or there is another one. `wrong` are the
+    results that differ; `is_right` runs a module in place of `after`, and says whether its results are right.
     """
+    ours = replay.graph
     if found.first is None or not found.findings or len(ours.outputs) < 2:
         return found
-    first, *others = found.findings
-    group = _group(found.first, ours)
+    (first, *others), blamed = found.findings, found.first
+    group = _group(blamed, ours)
     if group and first.is_certain:
         return attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     if first.is_certain and not first.reason:
         return found
     right: dict[int, tuple[Node, Sequence[int]]] = {}
-    for node, groups in _candidates(found.first, ours, theirs):
-        edited = None if node.number in right else with_sum(ours.module, node, groups)
+    for node, groups in _candidates(blamed, ours, replay.index.graph):
+        edited = None if node.number in right else _with_sum(ours.module, node, groups)
         if edited is not None and is_right(edited):
-            right[node.number] = node, next(group for group in groups if node.device in group)
+            right[node.number] = node, _own(node, groups)
     if right:
         # What takes parts in the place of their sum may give parts, too.
         node, own = right[min(right)]
         return _blaming(found, node, _reason(own))
-    if group:
+    if first.is_certain:
+        return found
+    added = _adding_results(found, wrong, ours, is_right)
+    if added is None and group:
         found = attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
-    return found if first.is_certain or found.first is None else _exchanging(found, found.first, ours.module, is_right)
+    return (
+        added
+        or _exchanging(found, blamed, ours.module, is_right)
+        or _exchanging_once_more(found, blamed, replay, is_right)
+        or found
+    )
 
 
-def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callable[[Module], bool]) -> Search:
+def _with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Module | None:
+    return with_exchange(module, place_of(module, node), "all-reduce", over(groups))
+
+
+def _adding_results(
+    found: Search, wrong: Sequence[NodePair], ours: Graph, is_right: Callable[[Module], bool]
+) -> Search | None:
+    """The search with what gives the first result that differs as its only finding, if all that do are right once they
+    are added up over the same devices."""
+    places = {node.number: place for nodes in ours.outputs.values() for place, node in enumerate(nodes)}
+    for groups in _groupings(sorted(ours.outputs)) if wrong else ():
+        edited: Module | None = ours.module if _add_up(wrong, ours, groups) else None
+        for place in {places[pair.ours.number] for pair in wrong}:
+            if edited is not None:
+                entry, root = edited.entry, edited.entry.root
+                source = entry.by_name[root.operands[place]] if root.opcode == "tuple" else root
+                edited = with_exchange(edited, (entry, source), "all-reduce", over(groups))
+        if edited is not None and is_right(edited):
+            node = transparent_chain(wrong[0].ours)[-1]
+            return _blaming(found, node, _reason(_own(node, groups)), is_certain=False)
+    return None
+
+
+def _add_up(wrong: Sequence[NodePair], ours: Graph, groups: Sequence[Sequence[int]]) -> bool:
+    """Whether values that differ are parts of sums that are what they should be."""
+    for pair in wrong:
+        parts, group = _on_devices(pair.ours, ours), _own(pair.ours, groups)
+        if not _are_parts(parts, group) or not is_near(_total(parts, group), pair.theirs.value):
+            return False
+    return True
+
+
+def _exchanging_once_more(
+    found: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]
+) -> Search | None:
+    """The search with what gives a value before the first finding as its only one, if all results are right once
+    devices exchange that; the nearest. That it is to blame is then not certain."""
+    pair = blamed.compared
+    if pair is None and blamed.counterpart is not None:
+        pair = NodePair(blamed.node, blamed.counterpart)
+    if pair is None:
+        return None
+    ours, state = replay.graph, found.state
+    rerun, before = Rerun(replay, state, pair.ours), state.raw[pair.ours.number]
+    starts = (blamed.node, pair.ours)
+    for node in {node.instance.static: node for start in starts for node in _behind(start, False)}.values():
+        if exchanges(node.instance.instruction):
+            # It is itself what may exchange otherwise.
+            continue
+        peers = {peer.device: peer for peer in _peers(node, ours)}
+        values = {device: state.values[peer.number] for device, peer in peers.items()}
+        for opcode, how, given in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
+            now = rerun.value({peers[device].number: array for device, array in given.items()})
+            if now is None or not comes_near(now, before, pair.theirs.value):
+                continue
+            edited = with_exchange(ours.module, place_of(ours.module, node), opcode, how)
+            if edited is not None and is_right(edited):
+                return _blaming(found, node, f"the results are right once {opcode}, {how}, follows it", False)
+    return None
+
+
+def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, str, dict[int, Array]]]:
+    """How devices may exchange values and keep their shape, and what each has then: along the routes of the module, to
+    a neighbour, or part by part."""
+    devices = sorted(values)
+    shape = values[devices[0]].shape
+    routes = [
+        tuple(each.attributes.source_target_pairs)
+        for computation in ours.module
+        for each in computation
+        if each.opcode.startswith("collective-permute") and hasattr(each.attributes, "source_target_pairs")
+    ]
+    groupings = [*_groupings(devices)]
+    for groups, step, is_open in product(groupings, (1, -1), (False, True)):
+        moves = [
+            [(group[place], group[(place + step) % len(group)]) for place in range(len(group))][::step]
+            for group in groups
+        ]
+        routes.append(tuple(pair for group in moves for pair in group[: len(group) - is_open]))
+    for route in dict.fromkeys(tuple(sorted(route)) for route in routes):
+        sources = {target: values[source] for source, target in route}
+        nothing = np.zeros_like(values[devices[0]])
+        pairs = ",".join(f"{{{source},{target}}}" for source, target in route)
+        yield (
+            "collective-permute",
+            f"source_target_pairs={{{pairs}}}",
+            {device: sources.get(device, nothing) for device in devices},
+        )
+    for groups, axis in product(groupings, range(len(shape))):
+        count = len(groups[0])
+        if shape[axis] % count == 0:
+            parts = {device: np.split(value, count, axis) for device, value in values.items()}
+            yield (
+                "all-to-all",
+                f"dimensions={{{axis}}}, {over(groups)}",
+                {
+                    device: np.concatenate([parts[source][place] for source in group], axis)
+                    for group in groups
+                    for place, device in enumerate(group)
+                },
+            )
+
+
+def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callable[[Module], bool]) -> Search | None:
     """The search with a collective as its only finding, if it is the only one of those before the first finding that,
     exchanging otherwise, puts all results right; that it is to blame is then not certain."""
     right: dict[tuple[str, str], tuple[Node, str]] = {}
@@ -65,7 +182,7 @@ def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callabl
         if node.instance.static not in right and is_right(edit.module):
             right[node.instance.static] = node, f"the results are right if it is {edit.text}"
     if len(right) != 1:
-        return found
+        return found if right else None
     ((node, reason),) = right.values()
     if node.instance.static == blamed.node.instance.static:
         return found
@@ -118,7 +235,7 @@ def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
         return ()
     parts = _on_devices(node, ours)
     for groups in _groupings(sorted(parts)):
-        group = next(group for group in groups if node.device in group)
+        group = _own(node, groups)
         if _are_parts(parts, group) and is_near(_total(parts, group), right):
             return group
     return ()
@@ -135,14 +252,14 @@ def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[No
         for groups in _groupings(sorted(parts)):
             if not all(_are_parts(parts, group) for group in groups):
                 continue
-            group = next(group for group in groups if node.device in group)
+            group = _own(node, groups)
             if _has(theirs, _total(parts, group), node):
                 yield node, groups
 
 
-def _behind(node: Node) -> Iterator[Node]:
+def _behind(node: Node, passes_exchanges: bool = True) -> Iterator[Node]:
     """A node, and what it is computed from, the nearest first and each instruction once; the first ones. What exchanges
-    values is passed if it does not add them up."""
+    values is passed if it does not add them up, or not at all."""
     pending = {node.instance.name: node}
     seen: set[str] = set()
     while pending and len(seen) < LIMITS.steps_to_sums:
@@ -151,7 +268,8 @@ def _behind(node: Node) -> Iterator[Node]:
         seen.add(name)
         yield current
         instance = current.instance
-        if not exchanges(instance.instruction) or traits_of(instance.instruction).moves is not None:
+        moves = traits_of(instance.instruction).moves is not None
+        if not exchanges(instance.instruction) or (passes_exchanges and moves):
             inputs = [entry for part in instance.operands for entry in part]
             pending |= {entry.instance.name: entry for entry in inputs if entry.instance.name not in seen}
 
@@ -172,11 +290,19 @@ def _has(graph: Graph, value: Array, like: Node) -> bool:
     return False
 
 
-def _on_devices(node: Node, ours: Graph) -> dict[int, Array]:
+def _peers(node: Node, ours: Graph) -> list[Node]:
     """What an instruction gave in the same iterations on each device."""
     instance = node.instance
-    alike = (entry for entry in ours.runs[instance.static] if entry.scope == instance.scope)
-    return {entry.device: entry.results[node.leaf].value for entry in alike}
+    return [entry.results[node.leaf] for entry in ours.runs[instance.static] if entry.scope == instance.scope]
+
+
+def _on_devices(node: Node, ours: Graph) -> dict[int, Array]:
+    return {peer.device: peer.value for peer in _peers(node, ours)}
+
+
+def _own(node: Node, groups: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The group of a node's device."""
+    return next(group for group in groups if node.device in group)
 
 
 def _total(parts: dict[int, Array], group: Sequence[int]) -> Array:
