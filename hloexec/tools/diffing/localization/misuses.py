@@ -64,7 +64,7 @@ class Misuses:
             node = operand.ours
         place = self.carrier(user, operand)
         reason = _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}")
-        if _name(other) == _name(operand.theirs) and other.instance.iterations == operand.theirs.instance.iterations:
+        if _is_part_of_same(other, operand.theirs):
             reason = f"it takes another part of %{_name(other)} than it should"
         is_same_step = other.instance.static == transparent_chain(operand.theirs)[-1].instance.static
         is_evident = self.is_evident(operand, other)
@@ -100,8 +100,8 @@ class Misuses:
     def is_evident(self, operand: NodePair, other: Node) -> bool:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.
 
-        If `after` has that value elsewhere as well, or if both are given by one instruction, in one iteration, it is
-        rather computed wrong; not if it lacks only the step that makes it what it should be.
+        If `after` has that value elsewhere as well, or if both are parts of what one instruction gives in one
+        iteration, it is rather computed wrong; not if it lacks only the step that makes it what it should be.
         """
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
         is_a_step_short = any(is_varied(entry) and entry.digest == other.digest for entry in theirs.instance.inputs)
@@ -110,7 +110,8 @@ class Misuses:
         is_evidence = ours.instance.is_source or self._relations.is_evidence(ours)
         if not is_evidence or len(self._relations.holders(other)) > 1:
             return False
-        return other.instance.static != theirs.instance.static or ours.instance.iterations != theirs.instance.iterations
+        is_other_iteration = ours.instance.iterations != theirs.instance.iterations
+        return is_other_iteration or not _is_part_of_same(other, theirs)
 
     def carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
         """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be,
@@ -141,6 +142,11 @@ class Misuses:
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
         return any(map(is_varied, right)) or len(right) >= LIMITS.few_runs
+
+
+def _is_part_of_same(node: Node, other: Node) -> bool:
+    """Whether two values of `before` are what one instruction gave in one iteration, or parts of it."""
+    return transparent_chain(node)[-1].instance.name == transparent_chain(other)[-1].instance.name
 
 
 def is_made_of(node: Node, other: Node) -> bool:

@@ -272,6 +272,9 @@ class Trials:
             return Suspect(where, reason, pair, decision=decision, place=place, is_end=True)
         region = repair.alike if len(repair.alike) <= LIMITS.largest_region else ()
         is_end = not repair.is_everywhere  # a change of an instruction changes it on all devices
+        if repair.operand is not None and len(self._replay.graph.outputs) > 1:
+            # What devices have nowhere else may be computed or exchanged otherwise than it should.
+            is_end |= self._relations.holders(repair.operand.theirs) <= {repair.operand.ours.instance.static}
         return Suspect(where, repair.text, pair, region, decision=decision, is_repair=True, is_end=is_end)
 
     def _repaired(self, pair: NodePair) -> Repair | None:

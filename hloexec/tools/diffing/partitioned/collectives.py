@@ -14,6 +14,7 @@ import numpy as np
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
+from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.ops.common import wide
@@ -22,13 +23,16 @@ from hloexec.tools.diffing.agreement import comes_near, is_near
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.blaming import Blamed
-from hloexec.tools.diffing.localization.edits import Edit, moved_otherwise
+from hloexec.tools.diffing.localization.edits import moved_otherwise
 from hloexec.tools.diffing.localization.relations import NodePair, transparent_chain
 from hloexec.tools.diffing.partitioned.adding import over, place_of, with_exchange
 from hloexec.tools.diffing.partitioned.steps import contents_of
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.rerun import Rerun
+from hloexec.tools.diffing.replaying.states import State
 from hloexec.tools.diffing.searching import Search
+
+_LEFT_OUT = "left out"
 
 
 def with_exchanges(
@@ -107,28 +111,43 @@ def _exchanging_once_more(
     found: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]
 ) -> Search | None:
     """The search with what gives a value before the first finding as its only one, if all results are right once
-    devices exchange that; the nearest. That it is to blame is then not certain."""
+    devices exchange that; with what else they may exchange. That it is to blame is then not certain."""
     pair = blamed.compared
     if pair is None and blamed.counterpart is not None:
         pair = NodePair(blamed.node, blamed.counterpart)
     if pair is None:
         return None
-    ours, state = replay.graph, found.state
-    rerun, before = Rerun(replay, state, pair.ours), state.raw[pair.ours.number]
+    right: dict[int, tuple[Node, str]] = {}
     starts = (blamed.node, pair.ours)
-    for node in {node.instance.static: node for start in starts for node in _behind(start, False)}.values():
-        if exchanges(node.instance.instruction):
-            # It is itself what may exchange otherwise.
-            continue
-        peers = {peer.device: peer for peer in _peers(node, ours)}
-        values = {device: state.values[peer.number] for device, peer in peers.items()}
-        for opcode, how, given in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
-            now = rerun.value({peers[device].number: array for device, array in given.items()})
-            if now is None or not comes_near(now, before, pair.theirs.value):
-                continue
+    for node in {node.instance.static: node for start in starts for node in _behind(start)}.values():
+        # A collective is itself what may exchange otherwise.
+        how = None if exchanges(node.instance.instruction) else _exchange(node, pair, replay, found.state, is_right)
+        if how is not None:
+            right[node.number] = node, f"the results are right once {how}, follows it"
+    nodes = [right[number][0] for number in sorted(right)]
+    known = [node for node in nodes if found.state.has(node)]
+    if 0 < len(known) < len(nodes):
+        # It is missing where values begin to be others.
+        nodes = [known[-1], *(node for node in nodes if node not in known)][:2]
+    # Between steps that compute, it may be missing anywhere.
+    nodes = [node for node in nodes if node.instance.is_movement] or nodes
+    region = nodes if 1 < len(nodes) <= LIMITS.largest_region else []
+    return _blaming(found, *right[nodes[0].number], False, region) if nodes else None
+
+
+def _exchange(
+    node: Node, pair: NodePair, replay: Replay, state: State, is_right: Callable[[Module], bool]
+) -> str | None:
+    """The first exchange of what an instruction gives that puts a pair right, and all results."""
+    ours, rerun = replay.graph, Rerun(replay, state, pair.ours)
+    peers = {peer.device: peer for peer in _peers(node, ours)}
+    values = {device: state.values[peer.number] for device, peer in peers.items()}
+    for opcode, how, given in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
+        now = rerun.value({peers[device].number: array for device, array in given.items()})
+        if now is not None and comes_near(now, state.raw[pair.ours.number], pair.theirs.value):
             edited = with_exchange(ours.module, place_of(ours.module, node), opcode, how)
             if edited is not None and is_right(edited):
-                return _blaming(found, node, f"the results are right once {opcode}, {how}, follows it", False)
+                return f"{opcode}, {how}"
     return None
 
 
@@ -176,11 +195,17 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
 
 def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callable[[Module], bool]) -> Search | None:
     """The search with a collective as its only finding, if it is the only one of those before the first finding that,
-    exchanging otherwise, puts all results right; that it is to blame is then not certain."""
+    exchanging otherwise, puts all results right; or one of several, if all results are right without one of them. That
+    it is to blame is then not certain."""
     right: dict[tuple[str, str], tuple[Node, str]] = {}
-    for node, edit in islice(_other_exchanges(blamed.node, module), LIMITS.rewirings):
-        if node.instance.static not in right and is_right(edit.module):
-            right[node.instance.static] = node, f"the results are right if it is {edit.text}"
+    idle: dict[int, Node] = {}
+    for node, text, edited in islice(_other_exchanges(blamed.node, module), LIMITS.rewirings):
+        if node.instance.static not in right and is_right(edited):
+            right[node.instance.static] = node, f"the results are right if it is {text}"
+            idle |= {node.number: node} if text == _LEFT_OUT else {}
+    if len(right) == len(idle) > 1:
+        node = idle[min(idle)]
+        return _blaming(found, node, right[node.instance.static][1], False, [idle[number] for number in sorted(idle)])
     if len(right) != 1:
         return found if right else None
     ((node, reason),) = right.values()
@@ -189,13 +214,19 @@ def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callabl
     return _blaming(found, node, reason, is_certain=False)
 
 
-def _other_exchanges(blamed: Node, module: Module) -> Iterator[tuple[Node, Edit]]:
-    for node in _behind(blamed):
-        instance = node.instance
-        if exchanges(instance.instruction):
-            computation = module.by_name[instance.computation.name]
-            for edit in moved_otherwise(module, computation, instance.instruction.name):
-                yield node, edit
+def _other_exchanges(blamed: Node, module: Module) -> Iterator[tuple[Node, str, Module]]:
+    """Collectives behind a node, with what they could be instead, and the module with that."""
+    nodes = [node for node in _behind(blamed) if exchanges(node.instance.instruction)]
+    for node in nodes:
+        computation = module.by_name[node.instance.computation.name]
+        own = computation.by_name[node.instance.instruction.name]
+        if [each.shape for each in computation.operands_of(own)] == [own.shape]:
+            kept = attrs.evolve(own, opcode="copy", attributes=None, backend_config=None)
+            yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
+    for node in nodes:
+        computation = module.by_name[node.instance.computation.name]
+        for edit in moved_otherwise(module, computation, node.instance.instruction.name):
+            yield node, edit.text, edit.module
 
 
 def _reason(group: Sequence[int]) -> str:
@@ -203,13 +234,14 @@ def _reason(group: Sequence[int]) -> str:
     return f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
 
 
-def _blaming(found: Search, node: Node, reason: str, is_certain: bool = True) -> Search:
+def _blaming(found: Search, node: Node, reason: str, is_certain: bool = True, region: Sequence[Node] = ()) -> Search:
     """The search with an instruction as its only finding."""
+    places = tuple(each.place for each in region)
     first, *_ = found.findings
     assert found.first is not None
     if node.instance.static == found.first.node.instance.static and found.first.place is None:
-        finding = attrs.evolve(first, is_certain=is_certain, reason=reason, region=(), graph=())
-        blamed = attrs.evolve(found.first, is_certain=is_certain, region=(), reason=reason)
+        finding = attrs.evolve(first, is_certain=is_certain, reason=reason, region=places, graph=())
+        blamed = attrs.evolve(found.first, is_certain=is_certain, region=tuple(region), reason=reason)
     else:
         finding = attrs.evolve(
             first,
@@ -218,10 +250,12 @@ def _blaming(found: Search, node: Node, reason: str, is_certain: bool = True) ->
             comparison=None,
             is_certain=is_certain,
             reason=reason,
-            region=(),
+            region=places,
             graph=(),
         )
-        blamed = Blamed(node, None, None, node.value, None, found.first.wrong, reason, is_certain=is_certain)
+        blamed = Blamed(
+            node, None, None, node.value, None, found.first.wrong, reason, None, is_certain, region=tuple(region)
+        )
     return attrs.evolve(found, blamed=[blamed], findings=(finding,), first=blamed)
 
 
@@ -257,9 +291,10 @@ def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[No
                 yield node, groups
 
 
-def _behind(node: Node, passes_exchanges: bool = True) -> Iterator[Node]:
+def _behind(node: Node) -> Iterator[Node]:
     """A node, and what it is computed from, the nearest first and each instruction once; the first ones. What exchanges
-    values is passed if it does not add them up, or not at all."""
+    values is passed if it does not add them up; of what floats are computed from, only floats count, not their places.
+    """
     pending = {node.instance.name: node}
     seen: set[str] = set()
     while pending and len(seen) < LIMITS.steps_to_sums:
@@ -268,10 +303,14 @@ def _behind(node: Node, passes_exchanges: bool = True) -> Iterator[Node]:
         seen.add(name)
         yield current
         instance = current.instance
-        moves = traits_of(instance.instruction).moves is not None
-        if not exchanges(instance.instruction) or (passes_exchanges and moves):
-            inputs = [entry for part in instance.operands for entry in part]
-            pending |= {entry.instance.name: entry for entry in inputs if entry.instance.name not in seen}
+        if not exchanges(instance.instruction) or traits_of(instance.instruction).moves is not None:
+            inputs = [entry for part in instance.operands for entry in part if not entry.instance.is_constant]
+            is_float = element_type_of(current.dtype).is_inexact
+            pending |= {
+                entry.instance.name: entry
+                for entry in inputs
+                if entry.instance.name not in seen and element_type_of(entry.dtype).is_inexact >= is_float
+            }
 
 
 def _has(graph: Graph, value: Array, like: Node) -> bool:
