@@ -180,11 +180,15 @@ def _equal_nodes_of(graph: Graph, node: Node) -> list[Node]:
 
 def _runs_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> dict[int, Node]:
     """The nodes that an instruction gave later, and on other devices, with what its counterpart gave there; as far as
-    that ran as often."""
+    that ran as often, or both did from one call."""
     found = {}
     if len(counterpart.instance.iterations) < len(node.instance.iterations):
         return _carried_alike(ours, theirs, node, counterpart)
     (runs, place), (other_runs, other_place) = (_later_runs(ours, node), _later_runs(theirs, counterpart))
+    if any(len(instances) != len(other_runs[device]) for device, instances in runs.items()):
+        # One side may call, more than once, what the other has written out.
+        runs, place = _later_runs(ours, node, node.instance.loops)
+        other_runs, other_place = _later_runs(theirs, counterpart, counterpart.instance.loops)
     for device, instances in runs.items():
         for instance, other in zip(instances[place:], other_runs[device][other_place:], strict=False):
             if node.leaf < len(instance.results) and counterpart.leaf < len(other.results):
@@ -210,11 +214,13 @@ def _carried_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) ->
     }
 
 
-def _later_runs(graph: Graph, node: Node) -> tuple[dict[int, list[Instance]], int]:
-    """The runs of a node's instruction on each device, and which of its own device's it is."""
+def _later_runs(graph: Graph, node: Node, loops: str | None = None) -> tuple[dict[int, list[Instance]], int]:
+    """The runs of a node's instruction on each device, in these loops if they are given, and which of its own device's
+    it is."""
     found: dict[int, list[Instance]] = defaultdict(list)
     for instance in graph.runs[node.instance.static]:
-        found[instance.device].append(instance)
+        if loops in (None, instance.loops):
+            found[instance.device].append(instance)
     return found, found[node.device].index(node.instance)
 
 
