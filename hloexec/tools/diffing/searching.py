@@ -96,8 +96,10 @@ def search(
     if findings or not comparison.agrees:
         notes += _roundings(replay, blame)
     if not findings and not comparison.agrees:
-        nearest = blame.nearest(state)
-        findings = [_finding(entry, state, _NOWHERE) for entry in nearest]
+        nearest, doubt = blame.misaligned(state), ""
+        if not nearest:
+            nearest, doubt = blame.nearest(state), _NOWHERE
+        findings = [_finding(entry, state, doubt) for entry in nearest]
     return Search(state, blamed, tuple(findings[:top]), tuple(notes), next(iter([*blamed, *nearest]), None))
 
 

@@ -16,6 +16,7 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
+from hloexec.ops.operations import is_elementwise
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.agreement import says_much
 from hloexec.tools.diffing.control import Decisions
@@ -23,7 +24,7 @@ from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.patches import Patch, patched
-from hloexec.tools.diffing.localization.relations import NodePair, Relations, Suspect
+from hloexec.tools.diffing.localization.relations import NodePair, Relations, Suspect, is_filled
 from hloexec.tools.diffing.localization.rewiring import rewired
 from hloexec.tools.diffing.localization.trials import Trials
 from hloexec.tools.diffing.replaying.replay import Replay
@@ -262,6 +263,33 @@ class Blame:
                 worst = severity
                 found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
+
+    def misaligned(self, state: State) -> list[Blamed]:
+        """The first value that is computed element by element as one of `before` that `after` lacks, from the same
+        numbers, but does not have its numbers: some of what it takes lies in another order. Or nothing.
+
+        No rounding explains that, and the bounds of what follows, in a narrow type, may."""
+        users = self._replay.index.graph.users()
+        for node in self._replay.graph.nodes:
+            if state.matches.is_any(node.number) or not is_elementwise(node.instance.instruction):
+                continue
+            taken = [entry for entry in node.instance.inputs if not is_filled(entry)]
+            known = [(entry, match) for entry in taken if (match := state.matches[entry.number]) is not None]
+            shuffled = [entry for entry, match in known if not match.is_in_order and entry.instance.is_movement]
+            if not shuffled or len(known) < len(taken):
+                continue
+            digests = {match.node.digest.in_any_order for _, match in known}
+            for user in users[known[0][1].node.number]:
+                inputs = [entry for entry in user.inputs if not is_filled(entry)]
+                is_alike = user.opcode == node.instance.opcode and user.device == node.device
+                if is_alike and {entry.digest.in_any_order for entry in inputs} == digests:
+                    theirs = user.results[0]
+                    if theirs.number in state.matched or theirs.digest.count != node.digest.count:
+                        continue
+                    reason = f"%{node.instance.instruction.name} takes its elements in another order than before does"
+                    raw, wrong = state.raw[shuffled[0].number], self._between(state, self._wrong(state))
+                    return [Blamed(shuffled[0], None, None, raw, None, wrong, reason, is_certain=False)]
+        return []
 
     def _wrong(self, state: State, is_explained: bool = False) -> list[NodePair]:
         """The results that differ: those that rounding cannot explain in the runs as they were, or if there are none,
