@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ import pytest
 import hloexec
 from hloexec.engine.devices.topology import topology_of
 from hloexec.tools.diffing.bounds import Bounds, PathBounds
-from hloexec.tools.diffing.chains import InstructionChains
+from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains
+from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.recording.recorder import GraphRecorder
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
+from hloexec.tools.diffing.replaying.origins import _arranged, _Error
 
 ADD = "add { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b) }\n"
 LARGER = "max { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] maximum(a, b) }\n"
@@ -128,3 +132,11 @@ def test_errors_pass_through_what_follows(name):
     assert (errors <= bound + 2.0**-149).all()
     is_off = errors > 0
     assert np.median(bound[is_off] / errors[is_off]) < 1000
+
+
+def test_the_bound_of_an_equal_value_is_brought_to_the_dimensions_in_which_it_is_taken() -> None:
+    """The first value with some numbers, of which the bound is known, may have other dimensions than the others."""
+    value = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    error = _Error(np.arange(12.0).reshape(3, 1, 4), NO_CHAIN)
+    node = SimpleNamespace(shape=value.shape, value=value)
+    np.testing.assert_array_equal(_arranged(error, cast(Node, node), value), np.arange(12.0).reshape(3, 4))

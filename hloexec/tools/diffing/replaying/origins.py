@@ -174,7 +174,7 @@ def _shaped(bound: Bound, dimensions: tuple[int, ...]) -> Bound:
 def _arranged(error: _Error, node: Node, value: Array) -> Bound:
     """The bound of a node's elements as an array arranges them; the largest one for all where nothing shows how."""
     if node.shape == value.shape and is_same(node.value, value):
-        return error.bound
+        return _shaped(error.bound, value.shape)
     bound = whole(error.bound).reshape(node.shape)
     for elements, limits in zip(aligned(node.value, value.shape), aligned(bound, value.shape), strict=True):
         if is_same(elements, value):
