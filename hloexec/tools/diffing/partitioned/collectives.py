@@ -7,7 +7,7 @@ All results have to come right once the module is changed in one place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, product
+from itertools import groupby, islice, product
 
 import attrs
 import numpy as np
@@ -126,13 +126,20 @@ def _exchanging_once_more(
             right[node.number] = node, f"the results are right once {how}, follows it"
     nodes = [right[number][0] for number in sorted(right)]
     known = [node for node in nodes if found.state.has(node)]
-    if 0 < len(known) < len(nodes):
+    unknown = [node for node in nodes if node not in known]
+    if known and unknown:
         # It is missing where values begin to be others.
-        nodes = [known[-1], *(node for node in nodes if node not in known)][:2]
-    # Between steps that compute, it may be missing anywhere.
-    nodes = [node for node in nodes if node.instance.is_movement] or nodes
-    region = nodes if 1 < len(nodes) <= LIMITS.largest_region else []
-    return _blaming(found, *right[nodes[0].number], False, region) if nodes else None
+        region, place = [known[-1], unknown[0]], 1
+    else:
+        # Most is moved where shards are made ready to be exchanged.
+        runs = [[*run] for moves, run in groupby(nodes, _moves) if moves]
+        region, place = max(runs, key=len, default=nodes), 0
+    shown = region if 1 < len(region) <= LIMITS.largest_region else []
+    return _blaming(found, *right[region[place].number], False, shown) if region else None
+
+
+def _moves(node: Node) -> bool:
+    return node.instance.is_movement or traits_of(node.instance.instruction).moves is not None
 
 
 def _exchange(
