@@ -18,7 +18,7 @@ from evaluation.faults.editing import Draft
 from evaluation.faults.kinds import KINDS, Kind, flow, places
 from evaluation.faults.planting import Planted, plant, without_calls
 from evaluation.pairs.table import CLEAN, FAULTY, Case
-from evaluation.programs import FRESH, HELD, ORDINARY, PROGRAMS, RESERVE
+from evaluation.programs import FRESH, HELD, MOVING, ORDINARY, PROGRAMS, RESERVE
 from evaluation.programs.lowering import lowered
 from evaluation.programs.outliers import VARIANTS, Reference, reference
 from hloexec.core.ir import Instruction, Module
@@ -68,7 +68,7 @@ class Pair:
 
     @property
     def half(self) -> str:
-        """`seen`, `held`, one of the later sets, `reserve` and `fresh`, `ordinary`, or `table`."""
+        """`seen`, `held`, one of the later sets, `reserve`, `fresh` and `moving`, `ordinary`, or `table`."""
         if self.program == TABLE:
             return TABLE
         if self.program in ORDINARY:
@@ -77,6 +77,8 @@ class Pair:
             return "fresh"
         if self.program in RESERVE:
             return "reserve"
+        if self.program in MOVING:
+            return "moving"
         return "held" if self.program in HELD else "seen"
 
     @property
