@@ -42,7 +42,6 @@ from hloexec.tools.diffing.findings import Diff, Verdict
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.blaming import Blame, Blamed
-from hloexec.tools.diffing.localization.relations import NodePair
 from hloexec.tools.diffing.matching import Index
 from hloexec.tools.diffing.partitioned.collectives import with_exchanges
 from hloexec.tools.diffing.partitioned.correspondence import Partitioning, partitioning_of
@@ -232,13 +231,11 @@ def diff(
     runner = _runner(pair, (their_decisions, run.decisions), again | limits | {"planner": planner}, decided)
     # Where results are parts of `before`'s, what hands values on is not changed.
     judge = partial(_comes_right, pair, runner) if tiles is None else None
-    different = _different(run, theirs, pairing)
-    blame = Blame(run.replay, (run.decisions, their_decisions), different, work, judge)
+    blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
     changes = text_changes(before, after) if tiles is None and _are_alike(*policies) else []
     known = blamed_by_texts(changes, run.graph, theirs)
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
-    wrong = [NodePair(run.graph.node(ours), theirs.node(their)) for ours, their in sorted(different)]
-    found = with_exchanges(searched, run.replay, wrong, partial(_is_rounded, pair, run, runner))
+    found = with_exchanges(searched, run.replay, blame.different, partial(_is_rounded, pair, run, runner))
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)

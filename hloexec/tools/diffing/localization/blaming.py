@@ -85,7 +85,7 @@ class Blame:
         """`comes_right` runs a module in place of `after`, and says whether its results are right; None where none is
         to run."""
         self._replay = replay
-        self._different = different
+        self.different = different
         self._decisions = decisions
         self._work = work
         work.kept = 0.0 if comes_right is None else LIMITS.reserve
@@ -294,9 +294,9 @@ class Blame:
     def _wrong(self, state: State, is_explained: bool = False) -> list[NodePair]:
         """The results that differ: those that rounding cannot explain in the runs as they were, or if there are none,
         and nothing is to blame yet, those of the replay."""
-        found = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
-        certain = [pair for pair in found if pair.numbers in self._different]
-        return certain or ([] if is_explained and self._different else found)
+        found = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self.different)]
+        certain = [pair for pair in found if pair.numbers in self.different]
+        return certain or ([] if is_explained and self.different else found)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, compared = suspect.pair.ours, suspect.trial or suspect.pair
@@ -305,7 +305,7 @@ class Blame:
         if patch is not None and patch.pair.ours is node:
             value, allowed = patch.value, self._allowed(state, node, patch.pair.theirs)
         is_certain, is_beyond = suspect.is_certain, True
-        if patch is not None and not self._different:
+        if patch is not None and not self.different:
             is_beyond = self._is_beyond_rounding(state, patch, wrong)
         elif patch is not None and is_certain:
             # What its operands lost in rounding is no fault of it.

@@ -22,7 +22,7 @@ _TEMPLATE = """HloModule exchange, replica_count={replicas}, num_partitions={par
 }}
 ENTRY main {{
   value = {shape} parameter(0)
-  ROOT {name} = {shape} {opcode}(value), channel_id={channel}, {how}
+  ROOT {name} = {shape} {what}, channel_id={channel}
 }}
 """
 
@@ -36,9 +36,9 @@ def over(groups: Sequence[Sequence[int]]) -> str:
 Place: TypeAlias = tuple[Computation, Instruction]
 
 
-def with_exchange(module: Module, place: Place | None, opcode: str, how: str) -> Module | None:
+def with_exchange(module: Module, place: Place | None, what: str, *, adds: bool = False) -> Module | None:
     """The module with a collective on what an instruction gives, which all that uses it takes instead; None where there
-    can be none. `how` has its attributes, but for the computation that adds up."""
+    can be none. `what` is it, on `value`, but for the computation of one that `adds` up."""
     if place is None:
         return None
     computation, source = place
@@ -56,9 +56,8 @@ def with_exchange(module: Module, place: Place | None, opcode: str, how: str) ->
             name=take_name("exchanged", names),
             number=ArrayShape(shape.element_type, ()),
             shape=ArrayShape(shape.element_type, shape.dimensions),
-            opcode=opcode,
             channel=channel,
-            how=f"{how}, use_global_device_ids=true, to_apply={adder}" if opcode == "all-reduce" else how,
+            what=f"{what}, use_global_device_ids=true, to_apply={adder}" if adds else what,
         )
     )
     added = attrs.evolve(made.entry.root, shape=shape, operands=(source.name,))
@@ -69,7 +68,7 @@ def with_exchange(module: Module, place: Place | None, opcode: str, how: str) ->
             instructions.append(added)
     root = added.name if computation.root_name == source.name else computation.root_name
     changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
-    sums = [each for each in made if each is not made.entry and opcode == "all-reduce"]
+    sums = [each for each in made if each is not made.entry and adds]
     edited = attrs.evolve(module, computations=(*sums, *replace_computation(module, changed)))
     return edited if is_well_formed(edited) else None
 

@@ -6,15 +6,15 @@ All results have to come right once the module is changed in one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, product
 
 import attrs
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import Module
-from hloexec.core.ir.editing import replace_computation, replace_instruction
+from hloexec.core.ir import Module, TupleShape
+from hloexec.core.ir.editing import rename_operands, replace_computation
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.ops.common import wide
@@ -36,13 +36,14 @@ _LEFT_OUT = "left out"
 
 
 def with_exchanges(
-    found: Search, replay: Replay, wrong: Sequence[NodePair], is_right: Callable[[Module], bool]
+    found: Search, replay: Replay, different: Iterable[tuple[int, int]], is_right: Callable[[Module], bool]
 ) -> Search:
     """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
 
     So it is if all results are right once that, or what it is computed from, is added up; or, where the finding is not
-    certain, once results are, or a collective before it exchanges otherwise, or there is another one. `wrong` are the
-    results that differ; `is_right` runs a module in place of `after`, and says whether its results are right.
+    certain, once results are, or a collective before it exchanges otherwise, or there is another one. `different` has
+    the numbers of results that differ; `is_right` runs a module in place of `after`, and says whether its results are
+    right.
     """
     ours = replay.graph
     if found.first is None or not found.findings or len(ours.outputs) < 2:
@@ -64,6 +65,7 @@ def with_exchanges(
         return _blaming(found, node, _reason(own))
     if first.is_certain:
         return found
+    wrong = [NodePair(ours.node(one), replay.index.graph.node(other)) for one, other in sorted(different)]
     added = _adding_results(found, wrong, ours, is_right)
     if added is None and group:
         found = attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
@@ -76,7 +78,7 @@ def with_exchanges(
 
 
 def _with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Module | None:
-    return with_exchange(module, place_of(module, node), "all-reduce", over(groups))
+    return with_exchange(module, place_of(module, node), f"all-reduce(value), {over(groups)}", adds=True)
 
 
 def _adding_results(
@@ -90,8 +92,8 @@ def _adding_results(
         for place in {places[pair.ours.number] for pair in wrong}:
             if edited is not None:
                 entry, root = edited.entry, edited.entry.root
-                source = entry.by_name[root.operands[place]] if root.opcode == "tuple" else root
-                edited = with_exchange(edited, (entry, source), "all-reduce", over(groups))
+                source = entry.by_name[root.operands[place]] if isinstance(root.shape, TupleShape) else root
+                edited = with_exchange(edited, (entry, source), f"all-reduce(value), {over(groups)}", adds=True)
         if edited is not None and is_right(edited):
             node = transparent_chain(wrong[0].ours)[-1]
             return _blaming(found, node, _reason(_own(node, groups)), is_certain=False)
@@ -149,16 +151,16 @@ def _exchange(
     ours, rerun = replay.graph, Rerun(replay, state, pair.ours)
     peers = {peer.device: peer for peer in _peers(node, ours)}
     values = {device: state.values[peer.number] for device, peer in peers.items()}
-    for opcode, how, given in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
+    for what, given in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
         now = rerun.value({peers[device].number: array for device, array in given.items()})
         if now is not None and comes_near(now, state.raw[pair.ours.number], pair.theirs.value):
-            edited = with_exchange(ours.module, place_of(ours.module, node), opcode, how)
+            edited = with_exchange(ours.module, place_of(ours.module, node), what)
             if edited is not None and is_right(edited):
-                return f"{opcode}, {how}"
+                return what.replace("(value)", "")
     return None
 
 
-def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, str, dict[int, Array]]]:
+def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, dict[int, Array]]]:
     """How devices may exchange values and keep their shape, and what each has then: along the routes of the module, to
     a neighbour, or part by part."""
     devices = sorted(values)
@@ -167,7 +169,7 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
         tuple(each.attributes.source_target_pairs)
         for computation in ours.module
         for each in computation
-        if each.opcode.startswith("collective-permute") and hasattr(each.attributes, "source_target_pairs")
+        if hasattr(each.attributes, "source_target_pairs")
     ]
     groupings = [*_groupings(devices)]
     for groups, step, is_open in product(groupings, (1, -1), (False, True)):
@@ -181,8 +183,7 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
         nothing = np.zeros_like(values[devices[0]])
         pairs = ",".join(f"{{{source},{target}}}" for source, target in route)
         yield (
-            "collective-permute",
-            f"source_target_pairs={{{pairs}}}",
+            f"collective-permute(value), source_target_pairs={{{pairs}}}",
             {device: sources.get(device, nothing) for device in devices},
         )
     for groups, axis in product(groupings, range(len(shape))):
@@ -190,8 +191,7 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
         if shape[axis] % count == 0:
             parts = {device: np.split(value, count, axis) for device, value in values.items()}
             yield (
-                "all-to-all",
-                f"dimensions={{{axis}}}, {over(groups)}",
+                f"all-to-all(value), dimensions={{{axis}}}, {over(groups)}",
                 {
                     device: np.concatenate([parts[source][place] for source in group], axis)
                     for group in groups
@@ -228,8 +228,10 @@ def _other_exchanges(blamed: Node, module: Module) -> Iterator[tuple[Node, str, 
         computation = module.by_name[node.instance.computation.name]
         own = computation.by_name[node.instance.instruction.name]
         if [each.shape for each in computation.operands_of(own)] == [own.shape]:
-            kept = attrs.evolve(own, opcode="copy", attributes=None, backend_config=None)
-            yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
+            kept = tuple(rename_operands(each, {own.name: own.operands[0]}) for each in computation if each is not own)
+            root = own.operands[0] if computation.root is own else computation.root_name
+            changed = attrs.evolve(computation, instructions=kept, root_name=root)
+            yield node, _LEFT_OUT, replace_computation(module, changed)
     for node in nodes:
         computation = module.by_name[node.instance.computation.name]
         for edit in moved_otherwise(module, computation, node.instance.instruction.name):
