@@ -44,7 +44,7 @@ import pytest
 
 from hloexec import pytest_plugin
 from hloexec.cli import main
-from hloexec.ops.library_calls.registry import USER_CALLS
+from hloexec.ops.registry import USER_CALLS
 from tests.report.needs import require_report_packages
 
 ROOT = Path(__file__).resolve().parents[1]

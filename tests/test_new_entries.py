@@ -17,11 +17,11 @@ from hloexec.engine.exec import plan_of
 from hloexec.engine.inputs.bounds import frame_of
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.language.element_types import accepted_element_types
+from hloexec.ops import registry
 from hloexec.ops.contraction.dot import product_size
 from hloexec.ops.elementwise.declaration import FLOAT, elementwise
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
-from hloexec.ops.library_calls import registry as library_calls
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import OPCODES, MemoryOrder, opcode
 from hloexec.ops.traits import ContractionSize, Pole
@@ -59,7 +59,7 @@ def _new_entries() -> Iterator[None]:
         def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
             return order
 
-    @library_calls.custom_call("acme$product", is_reproducible=True)
+    @registry.custom_call("acme$product", is_reproducible=True)
     class Product:
         """lhs · rhs, of matrices."""
 
@@ -81,7 +81,7 @@ def _new_entries() -> Iterator[None]:
     yield
     for name in ("cot", "swap-halves"):
         del OPCODES[name]
-    del library_calls.CUSTOM_CALLS._entries["acme$product"]
+    del registry.CUSTOM_CALLS["acme$product"]
 
 
 CHAIN = f"""HloModule chain

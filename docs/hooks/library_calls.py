@@ -11,7 +11,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 from prose import as_markdown
 
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.registry import CUSTOM_CALLS
 
 __all__ = ["on_page_markdown"]
 

@@ -14,7 +14,7 @@ from type_names import in_words
 
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.registry import OPCODES, Opcode, Role
+from hloexec.ops.registry import OPCODES, Entry, Role
 from hloexec.ops.rounding import Rounding
 
 __all__ = ["on_page_markdown"]
@@ -63,7 +63,7 @@ def _section(example: Example) -> str:
     return "\n\n".join(parts)
 
 
-def _facts(entry: Opcode) -> Iterator[str]:
+def _facts(entry: Entry) -> Iterator[str]:
     yield f"- Operands: {_operand_count(entry)}"
     fields = attribute_fields(entry.attributes).values()
     if fields:
@@ -78,7 +78,7 @@ def _facts(entry: Opcode) -> Iterator[str]:
         yield f"- Rounding: {_ROUNDING[entry.rounding]}"
 
 
-def _operand_count(entry: Opcode) -> str:
+def _operand_count(entry: Entry) -> str:
     least, most = entry.minimum_operands, entry.maximum_operands
     if most is None:
         return "any number" if least == 0 else f"{least} or more"

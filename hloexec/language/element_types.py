@@ -10,11 +10,11 @@ from hloexec.core.ir import ArrayShape
 from hloexec.core.lifetimes import remembered
 from hloexec.errors import HloError
 from hloexec.ops.probes import Probe
-from hloexec.ops.registry import Opcode
+from hloexec.ops.registry import Entry
 
 
 @remembered
-def accepted_element_types(entry: Opcode) -> tuple[ElementType, ...] | None:
+def accepted_element_types(entry: Entry) -> tuple[ElementType, ...] | None:
     """The element types of an opcode's first operand (of its result, where it has no such operand) that verify.
 
     None for opcodes that have no rule about them: control flow, tuples, and what moves values between devices.
@@ -28,7 +28,7 @@ def accepted_element_types(entry: Opcode) -> tuple[ElementType, ...] | None:
     return tuple(element_type for element_type in arrays if _infers(entry, element_type))
 
 
-def _infers(entry: Opcode, element_type: ElementType) -> bool:
+def _infers(entry: Entry, element_type: ElementType) -> bool:
     assert entry.infer is not None
     try:
         entry.infer(*[ArrayShape(element_type, (2,))] * entry.minimum_operands)

@@ -4,7 +4,7 @@
 opcodes is first asked for: most programs use a few families only.
 """
 
-__all__ = ["FORMER", "LATEST", "MODULES"]
+__all__ = ["FORMER", "LATEST", "LIBRARIES", "MODULES"]
 
 MODULES = {
     "elementwise.complex_numbers": "real imag complex",
@@ -57,6 +57,9 @@ MODULES = {
     "reduction.select_and_scatter": "select-and-scatter",
 }
 """The modules of this package that register opcodes, and which; an opcode that is not listed is never found."""
+
+LIBRARIES = "library_calls.libraries"
+"""The module that imports all that register library calls: most programs have none."""
 
 FORMER: dict[str, tuple[str, dict[str, str]]] = {
     "equal-to": ("compare", {"direction": "EQ"}),

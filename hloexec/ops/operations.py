@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hloexec.core.ir import Computation, Instruction
-from hloexec.ops.library_calls.registry import find_custom_call
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, entry_of, find_custom_call, find_opcode
 from hloexec.ops.traits import NO_TRAITS, Traits
 
 
@@ -29,11 +28,8 @@ def is_elementwise(instruction: Instruction) -> bool:
 
 def traits_of(instruction: Instruction) -> Traits:
     """The traits of an instruction's opcode, or of the library call that it is; none of those that are not known."""
-    entry = find_opcode(instruction.opcode)
-    if entry is None or entry.role is not Role.CUSTOM_CALL:
-        return NO_TRAITS if entry is None else entry.traits
-    called = find_custom_call(instruction.attributes.custom_call_target)
-    return NO_TRAITS if called is None else called.traits
+    entry = entry_of(instruction)
+    return NO_TRAITS if entry is None else entry.traits
 
 
 def forwarded_names(computation: Computation, instruction: Instruction) -> tuple[str, ...]:

@@ -1,15 +1,16 @@
-"""The registry: one entry per opcode.
+"""The registry: one entry per opcode, and one per target of library calls.
 
-An entry holds everything about an opcode: its attributes, its number of operands, its shape rule (`infer`), its kernel
-(`evaluate`) and traits. The parser, printer, verifier, planner and coverage table read it; they never name an opcode
-themselves.
+An entry holds everything about an operation: its attributes, its number of operands, its shape rule (`infer`), its
+definition (`evaluate`) and traits. The parser, printer, verifier, planner and coverage table read it; they never name
+an operation themselves. Users can register entries of library calls of their own, which override the built-in ones.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -18,8 +19,11 @@ import attrs
 from hloexec.core.ir import Computation, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.ops import MODULES
+from hloexec.core.wording import counted
+from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.ops import LIBRARIES, MODULES
 from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
@@ -52,6 +56,8 @@ class Role(enum.Enum):
     WHILE = enum.auto()
     CONDITIONAL = enum.auto()
     CUSTOM_CALL = enum.auto()
+    LIBRARY = enum.auto()
+    """The target of a custom call: `evaluate`, `forwards` or `invokes` says what the result is."""
     ASYNC_START = enum.auto()
     """Begins the called computation: the result is ((operands...), its results, state...)."""
     COPY_START = enum.auto()
@@ -96,36 +102,45 @@ class ProgramShape:
 class Rule(Generic[R]):
     """A rule of an entry: it is called with all that is known of an instruction, and takes what it declares."""
 
-    def __init__(self, function: Callable[..., R]) -> None:
+    def __init__(self, function: Callable[..., R], needs: frozenset[str] | None = None) -> None:
         self.function = function
-        self.needs = keyword_parameters(function)
-        """The keyword-only arguments that it declares."""
+        self.needs = parameters_of(function)[2] - {"out"} if needs is None else needs
+        """The keyword-only arguments that it declares, but for the array that it may write to."""
 
     def __call__(self, *operands: Any, **known: Any) -> R:
-        return self.function(*operands, **{name: known[name] for name in self.needs})
+        return self.function(*operands, **{name: known[name] for name in self.needs & known.keys()})
+
+    def bound(self, given: Mapping[str, object]) -> Callable[..., R]:
+        """The function with what it needs."""
+        return partial(self.function, **given) if given else self.function
 
 
-def _keywords_of(rule: str) -> Any:
-    """A field: the keyword-only parameters of a rule, by which it says what else it needs."""
-    of_rule = attrs.Factory(lambda entry: keyword_parameters(getattr(entry, rule)) - {"out"}, takes_self=True)
-    return attrs.field(init=False, default=of_rule)
+def parameters_of(function: Callable[..., Any]) -> tuple[int, int | None, frozenset[str]]:
+    """The least and the largest number of operands that a function takes (None: any), and what it takes by keyword."""
+    given = 0
+    while isinstance(function, partial):
+        given, function = given + len(function.args), function.func
+    code, defaults = function.__code__, function.__defaults__ or ()
+    most, end = code.co_argcount - given - hasattr(function, "__self__"), code.co_argcount + code.co_kwonlyargcount
+    keywords = frozenset(code.co_varnames[code.co_argcount : end])
+    return most - len(defaults), None if code.co_flags & inspect.CO_VARARGS else most, keywords
 
 
 @frozen(kw_only=True)
-class Opcode:
-    """What hloexec knows of one opcode.
+class Entry:
+    """What hloexec knows of an opcode, or of the target of library calls.
 
-    `infer(*operand_shapes, …)` returns the result shape or raises ShapeError; `evaluate(*operands, …)` the result.
-    These and all other rules take, as keyword-only arguments and only where they declare them: `attributes`; `shape`
-    (the declared result shape); `operand_shapes`; `computations` (ProgramShapes for infer, Callees for others, in the
-    order of the attributes that name them); `numerics` (the policy; evaluate only). None where hloexec has no rule or
-    kernel yet.
+    `infer(*operand_shapes, …)` returns the result shape or raises ShapeError; `evaluate(*operands, …)` the result: an
+    array or a (nested) tuple of them. These and all other rules take, as keyword-only arguments and only where they
+    declare them: `attributes`; `shape` (the declared result shape); `operand_shapes`; `computations` (ProgramShapes for
+    infer, Callees for others, in the order of the attributes that name them); `numerics` (the policy; evaluate only);
+    `backend_config` (verbatim, or None) and `config` (what the entry's own `config` reads). None where hloexec has no
+    rule or kernel.
     """
 
     name: str
     documentation: str = ""
-    operands: int | tuple[int, int | None]
-    """How many it takes: a number, or the least and the most."""
+    """The formula and its source."""
     attributes: type | None = None
     role: Role = Role.KERNEL
     traits: Traits = NO_TRAITS
@@ -155,11 +170,11 @@ class Opcode:
     well_formed: Rule[None] | None = None
     """What XLA's parser demands of an instruction beyond its grammar: raises ShapeError, from the operands' shapes (and
     `attributes` and `shape`). Asked where `strict`; `infer` tolerates what dumps of other versions have."""
-    evaluate: Callable[..., Any] | None = None
-    evaluate_needs: frozenset[str] = _keywords_of("evaluate")
-    exchange: Callable[..., Any] | None = None
+    evaluate: Rule[Any] | None = None
+    operands: int | tuple[int, int | None] = attrs.field()
+    """How many it takes: a number, or the least and the most; as a rule those of `evaluate` or `infer`."""
+    exchange: Rule[Any] | None = None
     """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`."""
-    exchange_needs: frozenset[str] = _keywords_of("exchange")
     bind: Rule[Callable[..., Any] | None] | None = None
     """Gives a function of the operands (and `out`) alone that does what `evaluate` does under `reference`, or None. It
     relies on NumPy's warnings being off."""
@@ -178,27 +193,44 @@ class Opcode:
     relate: RelateRule | None = None
     """How the dimensions of operands and result depend on one another; None where that is a matter of its role."""
     resize: ResizeRule | None = None
-    """The attributes for other sizes; None where none of them depends on sizes."""
+    """The attributes for other sizes, or the `backend_config` of a library call; None where neither depends on them."""
     order: Rule[tuple[int, Array]] | None = None
-    """Of what sorts operands along a dimension: from the operands' arrays (and `attributes` and `computations`) that
-    dimension, and from which place along it each element of the result comes. Leaf k of the result is made of operand
-    k; a leaf beyond holds the places."""
-    reason_against: Callable[[Instruction], str | None] | None = None
-    """Why an instruction is one that hloexec does not run though it has a kernel, as a clause; None where it runs."""
+    """Of what sorts operands along a dimension, or chooses of them: from the operands' arrays (and `attributes` and
+    `computations`) that dimension, and from which place along it each element of the result comes. Leaf k of the result
+    is made of operand k; a leaf beyond holds the places."""
+    supports: Callable[[Instruction], str | None] | None = None
+    """Why an instruction is one that hloexec does not run though it has a kernel, as a clause, or UnsupportedError with
+    it; None where it runs."""
     slices: Rule[tuple[int, int] | None] | None = None
     """From `attributes` and `operand_shapes` a dimension of the first operand of which each slice, with the other
     operands, gives a slice of the result by itself, and the result's dimension; None where there is none."""
     window: Callable[..., tuple[slice, ...]] | None = None
     """Of what copies operand 1 into a window of operand 0, and changes nothing else: from the sizes of both, and from
     the other operands' arrays, that window."""
+    config: Callable[[Instruction], Any] | None = None
+    """Reads what the config and the attributes of a call say; UnsupportedError or ShapeError for what cannot be run."""
+    forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None
+    """Of library calls that only hand values over: the names of the instructions whose values the result begins with;
+    whatever else it holds is state that means nothing."""
+    invokes: Callable[[Instruction], str] | None = None
+    """Of library calls that run a computation on their operands: its name."""
+    wider: str | None = None
+    """The target of the same routine for floats of 64 bits, where that is another one."""
+    is_reproducible: bool = True
+    """Whether results under the `exact` policy are the same bits on every machine."""
 
     def __attrs_post_init__(self) -> None:
         if self.relate is None and self.is_elementwise:
             object.__setattr__(self, "relate", pointwise)
 
+    @operands.default
+    def _operands_taken(self) -> tuple[int, int | None]:
+        rule = self.evaluate or self.infer
+        return (0, ANY) if rule is None else parameters_of(rule.function)[:2]
+
     @rounding.default
     def _usual_rounding(self) -> Rounding:
-        moves = self.may_be_view or self.any_order or self.role is not Role.KERNEL
+        moves = self.may_be_view or self.any_order or self.role not in (Role.KERNEL, Role.LIBRARY)
         return Rounding.ONCE if self.is_elementwise else Rounding.NONE if moves else Rounding.UNKNOWN
 
     @property
@@ -224,95 +256,174 @@ class Opcode:
         """Whether modules with this opcode run."""
         return self.role is not Role.KERNEL or self.evaluate is not None
 
+    def result_shape(self, instruction: Instruction, operands: Sequence[Shape]) -> Shape | None:
+        """The result shape of a library call; None where there is no rule, or the call cannot be run in any case.
 
-_HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
-_imported: dict[str, Opcode] = {}
+        Raises ShapeError where the call is ill-formed.
+        """
+        if self.reason_against(instruction) is not None:
+            return None
+        least, most = self.minimum_operands, self.maximum_operands
+        if len(operands) < least or (most is not None and len(operands) > most):
+            taken = f"{'' if most == least else 'at least '}{counted(least, 'operand')}"
+            raise ShapeError(f"it takes {taken}, but has {len(operands)}")
+        if self.infer is None:
+            return None
+        return self.infer(
+            *operands,
+            attributes=instruction.attributes,
+            backend_config=instruction.backend_config,
+            shape=instruction.shape,
+            operand_shapes=tuple(operands),
+            config=None if self.config is None else self.config(instruction),
+        )
+
+    def reason_against(self, instruction: Instruction, numerics: NumericsPolicy = REFERENCE) -> str | None:
+        """Why an instruction cannot be run under a policy, as a clause, or None where it can."""
+        try:
+            if self.config is not None:
+                self.config(instruction)
+        except (UnsupportedError, ShapeError) as error:
+            return error.message
+        try:
+            reason = None if self.supports is None else self.supports(instruction)
+        except UnsupportedError as error:
+            return error.message
+        depends = self.evaluate is not None and not self.is_reproducible
+        return _PROCESSOR if reason is None and numerics.is_exact and depends else reason
 
 
-class _Opcodes(MutableMapping[str, Opcode]):
-    """The entries by opcode. A module that holds some is imported when one of them is asked for, and all are by what
-    goes through the entries, in the order of `MODULES`."""
+_PROCESSOR = (
+    "numerics=exact asks for the same bits on every processor, but hloexec computes it with code (BLAS, LAPACK or "
+    "functions of NumPy's) that rounds as the processor's instructions have it"
+)
 
-    def __getitem__(self, name: str) -> Opcode:
-        if name not in _imported and name in _HOMES:
-            import_module(f"hloexec.ops.{_HOMES[name]}")
-        return _imported[name]
 
-    def __setitem__(self, name: str, entry: Opcode) -> None:
-        _imported[name] = entry
+class Registry(MutableMapping[str, Entry]):
+    """Entries by name. A module that holds some is imported when one of them is asked for, and all are by what goes
+    through the entries, in the order of `modules`; `rest` holds those whose names are not listed there."""
+
+    def __init__(self, what: str, modules: Mapping[str, str], rest: str | None = None) -> None:
+        self.what = what
+        self.imported: dict[str, Entry] = {}
+        self._modules = [*modules, *([] if rest is None else [rest])]
+        self._homes = {name: module for module, names in modules.items() for name in names.split()}
+        self._rest = rest
+
+    def add(self, entry: Entry) -> None:
+        if entry.name in self.imported:
+            raise ValueError(f"{self.what} {entry.name} has two entries")
+        attribute_fields(entry.attributes)
+        self.imported[entry.name] = entry
+
+    def __getitem__(self, name: str) -> Entry:
+        home = self._homes.get(name, self._rest)
+        if name not in self.imported and home is not None:
+            import_module(f"hloexec.ops.{home}")
+        return self.imported[name]
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self.imported[name] = entry
 
     def __delitem__(self, name: str) -> None:
-        del _imported[name]
+        del self.imported[name]
 
     def __iter__(self) -> Iterator[str]:
-        for module in MODULES:
+        for module in self._modules:
             import_module(f"hloexec.ops.{module}")
-        return iter([name for name in dict.fromkeys((*_HOMES, *_imported)) if name in _imported])
+        return iter([name for name in dict.fromkeys((*self._homes, *self.imported)) if name in self.imported])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in _imported or name in _HOMES
+        return name in self._homes or super().__contains__(name)
 
 
-OPCODES = _Opcodes()
+OPCODES = Registry("opcode", MODULES)
 """Every opcode by its name in the text."""
+CUSTOM_CALLS = Registry("custom-call target", {}, LIBRARIES)
+"""The built-in entries of library calls by target."""
+USER_CALLS: dict[str, Entry] = {}
+"""Those of users (`library_calls.user_calls`)."""
 
-_Entry = TypeVar("_Entry", bound=type)
+_Class = TypeVar("_Class", bound=type)
 
-
-_FUNCTIONS = "evaluate exchange relate resize reason_against window".split()
-_RULES = "infer unstated well_formed bind fill memory_order by_rows summed order slices".split()
+_FUNCTIONS = "relate resize supports window config forwards invokes".split()
+_RULES = "infer unstated well_formed evaluate exchange bind fill memory_order by_rows summed order slices".split()
 """Static methods of an entry's class, the second as `Rule`."""
 
 
-def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) -> Callable[[_Entry], _Entry]:
-    """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
+def opcode(name: str, **fields: Any) -> Callable[[_Class], _Class]:
+    """Register the decorated class as the entry of opcode `name`; `fields` are others of `Entry`, and of `Traits`.
 
-    The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `fill`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `reason_against`, `order`,
-    `slices`, `window` and (collectives) `exchange` are what they are called, and so are those that are rules of its
-    `traits`: `bounds`, `demands`, `demands_for`.
+    The class's docstring gives the formula and its source; its static methods `infer`, `unstated`, `well_formed`,
+    `evaluate`, `bind`, `fill`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `supports`, `order`, `slices`,
+    `window`, (collectives) `exchange` and (library calls) `config`, `forwards` and `invokes` are what they are called,
+    and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
+    return _entering(OPCODES, (name,), fields)
 
-    traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})
 
-    def decorate(cls: _Entry) -> _Entry:
-        rules: dict[str, Any] = {name: getattr(cls, name) for name in _FUNCTIONS if hasattr(cls, name)}
-        rules |= {name: Rule(getattr(cls, name)) for name in _RULES if hasattr(cls, name)}
-        documentation = inspect.cleandoc(cls.__doc__ or "")
-        known = traits_with_rules(traits, cls)
-        register(Opcode(name=name, documentation=documentation, operands=operands, traits=known, **rules, **fields))
+def custom_call(*targets: str, is_reproducible: bool = False, **fields: Any) -> Callable[[_Class], _Class]:
+    """Register the decorated class as the entry of library calls of these targets, as `opcode` does."""
+    return _entering(CUSTOM_CALLS, targets, {"is_reproducible": is_reproducible, "role": Role.LIBRARY, **fields})
+
+
+def _entering(registry: Registry, names: Sequence[str], fields: Mapping[str, Any]) -> Callable[[_Class], _Class]:
+    traits = Traits(**{trait: fields[trait] for trait in TRAITS & fields.keys()})
+    others = {name: fields[name] for name in fields.keys() - TRAITS}
+
+    def decorate(cls: _Class) -> _Class:
+        found: dict[str, Any] = {name: getattr(cls, name) for name in _FUNCTIONS if hasattr(cls, name)}
+        found |= {name: Rule(getattr(cls, name)) for name in _RULES if hasattr(cls, name)}
+        found |= {
+            "documentation": inspect.cleandoc(cls.__doc__ or ""),
+            "traits": traits_with_rules(traits, cls),
+            **others,
+        }
+        for name in names:
+            registry.add(Entry(name=name, **found))
         return cls
 
     return decorate
 
 
-def register(entry: Opcode) -> None:
-    """Make an entry known; for tables of opcodes that are one formula each."""
-    if entry.name in _imported:
-        raise ValueError(f"opcode {entry.name} has two entries")
-    attribute_fields(entry.attributes)
-    OPCODES[entry.name] = entry
+def add_custom_call(target: str, evaluate: Callable[..., Any] | None, **fields: Any) -> None:
+    """Add one built-in entry, for families whose entries are rows of a table; `fields` are others of `Entry`."""
+    rules: dict[str, Any] = {name: Rule(fields.pop(name)) for name in _RULES if fields.get(name) is not None}
+    rules |= {} if evaluate is None else {"evaluate": Rule(evaluate)}
+    CUSTOM_CALLS.add(Entry(name=target, role=Role.LIBRARY, is_reproducible=False, **rules, **fields))
 
 
-def find_opcode(name: str) -> Opcode | None:
+def refuse_custom_calls(*targets: str, reason: str, documentation: str) -> None:
+    """Add built-in entries of calls that cannot be run, for a reason that is a clause."""
+    for target in targets:
+        add_custom_call(
+            target, None, supports=lambda instruction: reason, documentation=inspect.cleandoc(documentation)
+        )
+
+
+def find_opcode(name: str) -> Entry | None:
     """The entry of an opcode, or None for one that this version does not know."""
     # Most are there, and an attempt at the dictionary takes a third of the time.
-    return _imported.get(name) or OPCODES.get(name)
+    return OPCODES.imported.get(name) or OPCODES.get(name)
+
+
+def find_custom_call(target: str) -> Entry | None:
+    """The entry of a target, the user's before the built-in one; None where there is none."""
+    return USER_CALLS.get(target) or CUSTOM_CALLS.get(target)
+
+
+def entry_of(instruction: Instruction) -> Entry | None:
+    """The entry of an instruction's opcode, or of the library call that it is, where its target is known."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.role is not Role.CUSTOM_CALL:
+        return entry
+    return find_custom_call(instruction.attributes.custom_call_target) or entry
 
 
 def role_of(instruction: Instruction) -> Role | None:
     """The role of an instruction's opcode, or None where this version does not know it."""
     entry = find_opcode(instruction.opcode)
     return None if entry is None else entry.role
-
-
-def keyword_parameters(function: Callable[..., Any] | None) -> frozenset[str]:
-    """The names of a function's keyword-only parameters."""
-    if function is None:
-        return frozenset()
-    code = function.__code__
-    start = code.co_argcount
-    return frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])

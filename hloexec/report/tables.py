@@ -16,7 +16,7 @@ from hloexec.analysis.numerics.statistics import LeafStatistics
 from hloexec.core.ir import ArrayShape, Module, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, number_text, plural
-from hloexec.ops.registry import Opcode, Role
+from hloexec.ops.registry import Entry, Role
 from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.registry import Report
 from hloexec.report.units import flop_text
@@ -205,7 +205,7 @@ class _Flow:
         yield table
 
 
-def opcode_view(opcodes: Sequence[Opcode]) -> RenderableType:
+def opcode_view(opcodes: Sequence[Entry]) -> RenderableType:
     """The table of opcodes: operands, attributes, and whether they run."""
     table = plain_table()
     table.add_column("opcode", no_wrap=True, min_width=max((len(entry.name) for entry in opcodes), default=0))
@@ -219,7 +219,7 @@ def opcode_view(opcodes: Sequence[Opcode]) -> RenderableType:
     return Group(table, Text(f"\n{plural(len(opcodes), 'opcode')}, {supported} of them run", style="dim"))
 
 
-def _operand_count(entry: Opcode) -> str:
+def _operand_count(entry: Entry) -> str:
     if entry.maximum_operands is None:
         return f"{entry.minimum_operands}…"
     if entry.minimum_operands == entry.maximum_operands:
@@ -227,7 +227,7 @@ def _operand_count(entry: Opcode) -> str:
     return f"{entry.minimum_operands}–{entry.maximum_operands}"
 
 
-def _status(entry: Opcode) -> Text:
+def _status(entry: Entry) -> Text:
     if entry.is_supported:
         return Text("yes", style="green")
     return Text("not yet", style="yellow") if entry.role is not Role.MACHINE else Text("needs devices", style="yellow")

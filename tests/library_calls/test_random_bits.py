@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import HloError, UnsupportedError
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.registry import CUSTOM_CALLS
 from tests.library_calls.by_jax import by_jax
 
 TARGETS = sorted(target for target in CUSTOM_CALLS if "threefry" in target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hloexec.ops.library_calls  # noqa: F401  (fills the registry)
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS, custom_call, find_custom_call
+from hloexec.ops.registry import CUSTOM_CALLS, custom_call, find_custom_call
 
 
 def test_an_unknown_target_has_no_entry():

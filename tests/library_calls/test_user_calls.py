@@ -17,8 +17,8 @@ from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape, Shape, TupleShape
 from hloexec.errors import EvaluationError, InputError, ShapeError, UnsupportedError, VerificationError
 from hloexec.language.text import parse
-from hloexec.ops.library_calls.registry import find_custom_call
 from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
+from hloexec.ops.registry import find_custom_call
 from tests.text.building import op
 
 F32 = ELEMENT_TYPES["f32"]
@@ -36,7 +36,7 @@ def target() -> Iterator[str]:
 def call(target: str, shape: Shape, *operands: Any) -> Any:
     entry = find_custom_call(target)
     assert entry is not None
-    assert entry.evaluate_needs == {"shape"}
+    assert entry.evaluate.needs == {"shape"}
     return entry.evaluate(*operands, shape=shape)
 
 

@@ -74,7 +74,7 @@ class _Evaluator:
                     "numerics": self.numerics,
                 }
                 assert entry.evaluate is not None, entry.name
-                result = entry.evaluate(*operands, **{name: available[name] for name in entry.evaluate_needs})
+                result = entry.evaluate(*operands, **{name: available[name] for name in entry.evaluate.needs})
                 _check(result, shape, instruction)
                 return result
         raise NotImplementedError(f"{instruction.opcode} has role {entry.role}")

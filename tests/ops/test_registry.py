@@ -10,7 +10,7 @@ import pytest
 
 from hloexec.ops import LATEST, MODULES
 from hloexec.ops.attributes import Grammar, attribute_fields
-from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, register
+from hloexec.ops.registry import OPCODES, Entry, Role, find_opcode
 
 _SPELLED_OTHERWISE = {
     "Clz": "count-leading-zeros",
@@ -99,7 +99,7 @@ def test_enumerations_name_their_choices() -> None:
 
 def test_an_opcode_has_one_entry() -> None:
     with pytest.raises(ValueError, match="two entries"):
-        register(Opcode(name="tuple", operands=0))
+        OPCODES.add(Entry(name="tuple", operands=0))
 
 
 def test_an_unknown_opcode_is_not_found() -> None:

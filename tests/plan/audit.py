@@ -18,10 +18,9 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import in_type
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.policies.flushing import Flushing, flushes
 from hloexec.ops.policies.policy import numerics_policy
-from hloexec.ops.registry import OPCODES, Role
+from hloexec.ops.registry import CUSTOM_CALLS, OPCODES, Role
 
 _FORWARDED = {
     "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1, "copy-done": 0,
@@ -115,7 +114,7 @@ def simple_value(
         ),
         "numerics": numerics_policy(numerics),
     }
-    kernel = partial(entry.evaluate, **{need: given[need] for need in entry.evaluate_needs})
+    kernel = partial(entry.evaluate, **{need: given[need] for need in entry.evaluate.needs})
     shapes = (*given["operand_shapes"], instruction.shape)
     types = frozenset(shape.element_type for shape in shapes if isinstance(shape, ArrayShape))
     is_flushed = numerics_policy(numerics).flushes_denormals and flushes(entry.traits, types)

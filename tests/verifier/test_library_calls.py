@@ -121,7 +121,7 @@ CONFIGS = {"__cublas$gemm": GEMM, "__cublas$lt$matmul": GEMM, "lapack_spotrf_ffi
 
 
 def test_no_shape_makes_a_rule_fail_with_anything_but_a_fault() -> None:
-    from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+    from hloexec.ops.registry import CUSTOM_CALLS
 
     generator = np.random.default_rng(0)
     for target, entry in CUSTOM_CALLS.items():

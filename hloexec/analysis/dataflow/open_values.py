@@ -14,9 +14,8 @@ from hloexec.analysis.dataflow.forward import Fact, ForwardAnalysis
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.structs import define, frozen
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.library_calls.registry import find_custom_call
 from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, find_custom_call, role_of
 from hloexec.ops.relations import Place
 
 _NONE: frozenset[Place] = frozenset()

@@ -19,8 +19,8 @@ from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import Plan
 from hloexec.errors import InputError
-from hloexec.ops.library_calls.registry import find_custom_call
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import find_custom_call
 
 
 @define(eq=False)

@@ -36,8 +36,8 @@ from hloexec.engine.plan.steps import PartError, Plan
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.ops import arena
 from hloexec.ops.blas import single_threaded_blas
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import CUSTOM_CALLS
 
 if TYPE_CHECKING:
     from hloexec.engine.exec.limits import Limits

@@ -21,7 +21,6 @@ from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import NO_SLOT, Conversion, InstructionKernel, converted, float_types, unflatten
 from hloexec.engine.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
 from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.ops.registry import Opcode
 
 
 class PlanCallee:
@@ -212,7 +211,7 @@ def _rule(step: Step) -> _Rule:
     assert kernel is not None
     if isinstance(kernel, Conversion):
         return partial(_whole, kernel.function)
-    if not isinstance(kernel, InstructionKernel) or (isinstance(kernel.entry, Opcode) and kernel.entry.is_elementwise):
+    if not isinstance(kernel, InstructionKernel) or (kernel.entry and kernel.entry.is_elementwise):
         # What programs have besides instructions' kernels are multiply-adds.
         return partial(_elementwise, kernel.function)
     shape = step.instruction.shape

@@ -6,7 +6,7 @@ declared.
 
 A kernel is a function from operand arrays to the result, together with the facts from which it was made, so that passes
 and called computations can derive others from it. Most are those of an opcode or a library call
-(`plan.lowering.binding`). Fused regions (`plan.regions`) are kernels, too.
+(`plan.lowering.kernels`). Fused regions (`plan.regions`) are kernels, too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from hloexec.core.ir import ArrayShape, BufferShape, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Nested, flat, mapped
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.movement.views import Spreading
-from hloexec.ops.registry import Callee, MemoryOrder, Opcode
+from hloexec.ops.registry import Callee, Entry, MemoryOrder, Role
 from hloexec.ops.rounding import Sums
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ class View(Kernel):
 class InstructionKernel(Kernel):
     """What an opcode or a library call computes."""
 
-    entry: Opcode | CustomCall | None = None
+    entry: Entry | None = None
     given: Mapping[str, Any] = attrs.field(factory=dict)
     """What `entry.evaluate` asks for besides operands."""
     bound: Callable[..., Any] = attrs.field(default=None)
@@ -219,10 +218,15 @@ class InstructionKernel(Kernel):
         return self.entry is not None and self.entry.is_pure
 
     @property
+    def opcode(self) -> Entry | None:
+        """The entry, where it is that of an opcode."""
+        return None if self.entry is None or self.entry.role is Role.LIBRARY else self.entry
+
+    @property
     def is_view(self) -> bool:
         if isinstance(self.bound, Spreading) and self.bound.is_copied:
             return False
-        return isinstance(self.entry, Opcode) and self.entry.may_be_view and self.result_types is None
+        return self.entry is not None and self.entry.may_be_view and self.result_types is None
 
     @property
     def is_bare(self) -> bool:
@@ -231,11 +235,11 @@ class InstructionKernel(Kernel):
 
     @property
     def may_multiply(self) -> bool:
-        return not isinstance(self.entry, Opcode) or self.entry.traits.sums is Sums.PRODUCTS
+        return self.opcode is None or self.opcode.traits.sums is Sums.PRODUCTS
 
     @property
     def numbers_from(self) -> float:
-        first = self.entry.numbers_from if isinstance(self.entry, Opcode) else None
+        first = None if self.entry is None else self.entry.numbers_from
         return math.inf if first is None or not self.is_bare else first
 
     @property
@@ -250,7 +254,7 @@ class InstructionKernel(Kernel):
 
     def keeps_repeated(self, shape: Leaf) -> bool:
         """Whether an operand of such a shape that a broadcast has made is taken as it is, whatever its order."""
-        is_one_of_many = isinstance(self.entry, Opcode) and len(self.orders or ()) != 2
+        is_one_of_many = self.opcode is not None and len(self.orders or ()) != 2
         return is_one_of_many and isinstance(shape, ArrayShape) and shape.element_type.storage.kind in "biu"
 
     @property
@@ -260,4 +264,4 @@ class InstructionKernel(Kernel):
     def with_given(self, **changed: object) -> Callable[..., Any]:
         """The entry's own function with other attributes or shapes."""
         assert self.entry is not None and self.entry.evaluate is not None
-        return partial(self.entry.evaluate, **{**self.given, **changed})
+        return self.entry.evaluate.bound({**self.given, **changed})

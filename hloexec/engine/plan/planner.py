@@ -28,9 +28,8 @@ from hloexec.engine.plan.steps import Plan, Step
 from hloexec.engine.plan.synthesis import synthesized
 from hloexec.errors import InputError, ResourceError, UnsupportedError, warn
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.movement.copying import lies_in_order, row_major
-from hloexec.ops.registry import OPCODES, Role, role_of
+from hloexec.ops.registry import OPCODES, Entry, Role, find_custom_call, role_of
 
 _INLINED_STEPS = 4096
 """A computation that would be inlined several times is, as long as all its copies together take no more steps."""
@@ -52,7 +51,7 @@ def build(module: Module, computation: Computation, options: Options, memory_lim
 
 
 class _Planner:
-    """Builds the plans of a program's computations; what `LoweringContext` and `KernelContext` ask for."""
+    """Builds the plans of a program's computations; what `LoweringContext` asks for."""
 
     def __init__(self, program: Program, options: Options, memory_limit: int | None) -> None:
         self.program = program
@@ -72,7 +71,7 @@ class _Planner:
         self.adapted_plans: dict[int, Plan] = {}
         """The same, finished, by the identity of the lowered plan."""
         self.callees: dict[str, PlanCallee] = {}
-        self.library_calls: dict[str, CustomCall | None] = {}
+        self.library_calls: dict[str, Entry | None] = {}
         self.kernels: dict[Any, tuple[InstructionKernel, object]] = {}
         self.elided_names: dict[str, None] = {}
         self.unknown_targets: dict[str, None] = {}
@@ -153,7 +152,7 @@ class _Planner:
             self.callees[name] = PlanCallee(self.plans[name])
         return self.callees[name]
 
-    def library_call(self, target: str) -> CustomCall | None:
+    def library_call(self, target: str) -> Entry | None:
         """The entry of a custom-call target; the finished plan says on which entries it relies."""
         self.library_calls[target] = find_custom_call(target)
         return self.library_calls[target]

@@ -14,9 +14,8 @@ from hloexec.engine.devices.transfers import TRANSFERS, reason_against
 from hloexec.engine.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names, has_words, unknown_words
-from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, role_of
 
 _LISTED = 50
 
@@ -123,7 +122,7 @@ class Program:
             for name in self.opcodes
             if (entry := find_opcode(name)) is not None
             and entry.is_supported
-            and entry.reason_against is None
+            and entry.supports is None
             and not has_words(entry.attributes)
             and entry.role is not Role.CUSTOM_CALL
             and name not in TRANSFERS
@@ -190,7 +189,7 @@ def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Req
 
 
 def call_reason(
-    module: Module, computation: Computation, instruction: Instruction, call: CustomCall, numerics: NumericsPolicy
+    module: Module, computation: Computation, instruction: Instruction, call: Entry, numerics: NumericsPolicy
 ) -> str | None:
     """Why a custom call cannot be run by its entry under a policy, as a clause; None where it can."""
     from hloexec.engine.devices import manual_regions
@@ -220,5 +219,5 @@ def _needs(
         yield "opcode", instruction.opcode, None
     elif (unknown := next(unknown_words(instruction.attributes), None)) is not None:
         yield "opcode", instruction.opcode, f"{unknown[0].name} is {unknown[1]}, which hloexec does not know"
-    elif entry.reason_against is not None and (reason := entry.reason_against(instruction)) is not None:
+    elif (reason := entry.reason_against(instruction)) is not None:
         yield "opcode", instruction.opcode, reason

@@ -27,7 +27,7 @@ from hloexec.language.interop.literals import literal_of
 from hloexec.language.interop.shape_protos import shape_of, shapes_of
 from hloexec.language.interop.wire import Message, read
 from hloexec.ops.attributes import AttributeField, Grammar, OperandAlias, attribute_fields
-from hloexec.ops.registry import Opcode
+from hloexec.ops.registry import Entry
 
 _PLACES = """
     algorithm 51.2 70, api_version 77, async_execution_thread 79, batch_group_count 58, channel_id 26 45,
@@ -77,7 +77,7 @@ _CALLED = {
 """Which of the computations that an instruction calls an attribute names."""
 
 
-def attributes_of(entry: Opcode, instruction: Message, called: Sequence[str], operands: Sequence[Shape]) -> Any:
+def attributes_of(entry: Entry, instruction: Message, called: Sequence[str], operands: Sequence[Shape]) -> Any:
     """An object of the entry's attributes class; raises InputError for what the class has no word for."""
     values: dict[str, Any] = {}
     for declared in attribute_fields(entry.attributes).values():

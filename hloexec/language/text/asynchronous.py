@@ -13,7 +13,7 @@ import attrs
 from hloexec.core.ir import Instruction, Shape, TupleShape
 from hloexec.language.text.state import ParserState, Scope
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.registry import Opcode, Role, find_opcode
+from hloexec.ops.registry import Entry, Role, find_opcode
 
 if TYPE_CHECKING:
     from hloexec.language.text.operands import OperandParser
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 
 
-def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
+def wrapped_opcode(opcode: str) -> tuple[Entry, Entry] | None:
     """The asynchronous opcode and the wrapped one of a shorthand such as `add-start`."""
     for suffix, asynchronous in _ASYNC_SUFFIXES.items():
         if opcode.endswith(suffix):
@@ -31,7 +31,7 @@ def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
     return None
 
 
-def continues(entry: Opcode) -> bool:
+def continues(entry: Entry) -> bool:
     """Whether an opcode goes on with what an async-start has begun."""
     if entry.role is not Role.PART:
         return False
@@ -41,7 +41,7 @@ def continues(entry: Opcode) -> bool:
 
 
 def check_continued(
-    state: ParserState, scope: Scope, instruction: Instruction, wrapped: Opcode | None, position: int
+    state: ParserState, scope: Scope, instruction: Instruction, wrapped: Entry | None, position: int
 ) -> None:
     """An update or done goes on from anything but a done and, where it names the wrapped opcode, from a start of that.
 
@@ -84,7 +84,7 @@ def wrap(
     state: ParserState,
     scope: Scope,
     shape: Shape | None,
-    wrapped: Opcode,
+    wrapped: Entry,
     operands: tuple[str, ...],
     fields: dict[str, Any],
     common: dict[str, Any],

@@ -19,7 +19,7 @@ from hloexec.language.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.language.text.state import ParserState, Scope
 from hloexec.ops import FORMER
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.registry import Opcode, Role, find_opcode
+from hloexec.ops.registry import Entry, Role, find_opcode
 
 _USUAL = re.compile(
     rf"(ROOT +)?(%?{NAME_PATTERN}) = ({ARRAY_PATTERN}) ([a-z][a-z0-9\-]*+)"
@@ -151,7 +151,7 @@ class InstructionParser:
         if self._state.strict:
             self._check_strictly(scope, entry, name, opcode_start)
 
-    def _check_strictly(self, scope: Scope, entry: Opcode, name: str, start: int) -> None:
+    def _check_strictly(self, scope: Scope, entry: Entry, name: str, start: int) -> None:
         """What XLA's parser demands of an instruction beyond its grammar."""
         instruction = scope.by_name[name]
         if entry.well_formed is not None:
@@ -209,7 +209,7 @@ class InstructionParser:
         scope.add(Instruction(name=name, shape=shape, opcode=opcode, operands=operands, **common))
 
     def _async_instruction(
-        self, scope: Scope, name: str, start: int, shape: Shape | None, outer: Opcode, wrapped: Opcode
+        self, scope: Scope, name: str, start: int, shape: Shape | None, outer: Entry, wrapped: Entry
     ) -> None:
         """`op-start`, `op-update` or `op-done`: the start implies a computation that holds `op` alone."""
         lexer = self._lexer

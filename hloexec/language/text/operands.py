@@ -18,7 +18,7 @@ from hloexec.language.text.state import ParserState, Scope
 from hloexec.language.text.unstated import implicitly_broadcast, shape_as_operand, with_operand_layout
 from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words
 from hloexec.ops.common import higher_precision
-from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
+from hloexec.ops.registry import Entry, ProgramShape, Role, find_opcode
 
 _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
@@ -28,8 +28,8 @@ _PLAIN_IMMEDIATE = re.compile(r"\(([a-z0-9.+\-]{1,32}+)\)")
 class _Head(NamedTuple):
     """An instruction in the place of an operand, up to its own operands."""
 
-    entry: Opcode
-    wrapped: Opcode | None
+    entry: Entry
+    wrapped: Entry | None
     """What an asynchronous one wraps, where its opcode says so."""
     shape: Shape | None
     start: int
@@ -47,7 +47,7 @@ class OperandParser:
         self._known_scalars: dict[tuple[Shape, str], Literal] = {}
 
     def at(
-        self, scope: Scope, entry: Opcode, position: int, start: int, names: str | None
+        self, scope: Scope, entry: Entry, position: int, start: int, names: str | None
     ) -> tuple[tuple[str, ...], int]:
         """The operands from `position` on, and where they end; `names` is `%a, %b` where they are names alone."""
         if names is not None:
@@ -62,7 +62,7 @@ class OperandParser:
         self._lexer.move_to(position)
         return self.operands(scope, entry, start), self._lexer.start
 
-    def operands(self, scope: Scope, entry: Opcode | None, start: int) -> tuple[str, ...]:
+    def operands(self, scope: Scope, entry: Entry | None, start: int) -> tuple[str, ...]:
         """'(' [operand] (',' [operand])* ')', operand ::= [shape] name ('#' int)* | [shape] opcode operands
 
         A comma too many separates nothing, as in XLA.
@@ -187,7 +187,7 @@ class OperandParser:
         else:
             scope.pending.append((name, shape, position))
 
-    def check_operand_count(self, entry: Opcode | None, count: int, start: int) -> None:
+    def check_operand_count(self, entry: Entry | None, count: int, start: int) -> None:
         """ParseError unless an opcode takes so many operands."""
         if entry is None:
             return
@@ -196,7 +196,7 @@ class OperandParser:
             wanted = str(low) if low == high else f"at least {low}" if high is None else f"{low} to {high}"
             self._lexer.fail(f"{entry.name} takes {wanted} operand{'s' * (wanted != '1')}, found {count}", start)
 
-    def immediate(self, entry: Opcode, shape: Shape | None, position: int, start: int) -> tuple[dict[str, Any], int]:
+    def immediate(self, entry: Entry, shape: Shape | None, position: int, start: int) -> tuple[dict[str, Any], int]:
         """'(' int ')' of a parameter, '(' literal ')' of a constant, from `position` on; the field, and where it ends.
 
         Plain numbers and scalars repeat; they are remembered by their texts.
@@ -245,7 +245,7 @@ class OperandParser:
         return name
 
     def _anonymous(
-        self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: object
+        self, scope: Scope, entry: Entry, shape: Shape, start: int, operands: tuple[str, ...], attributes: object
     ) -> str:
         name = self._state.instruction_name(entry.name, scope)
         self._add(scope, entry, name, shape, start, operands, attributes)
@@ -254,7 +254,7 @@ class OperandParser:
     def _add(
         self,
         scope: Scope,
-        entry: Opcode,
+        entry: Entry,
         name: str,
         shape: Shape,
         start: int,
@@ -267,7 +267,7 @@ class OperandParser:
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
         )
 
-    def make_attributes(self, entry: Opcode, fields: dict[str, object], start: int) -> Any:
+    def make_attributes(self, entry: Entry, fields: dict[str, object], start: int) -> Any:
         """The attributes object of an instruction, once all that is required is there."""
         if entry.attributes is None:
             return None
@@ -277,7 +277,7 @@ class OperandParser:
         return entry.attributes(**fields)
 
     def inferred_shape(
-        self, scope: Scope, entry: Opcode, operands: tuple[str, ...], attributes: object, start: int
+        self, scope: Scope, entry: Entry, operands: tuple[str, ...], attributes: object, start: int
     ) -> Shape:
         """The shape that an instruction without one has by the rule of its opcode."""
         lexer = self._lexer
@@ -312,7 +312,7 @@ class OperandParser:
         except ShapeError as error:
             lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
 
-    def _called(self, entry: Opcode, attributes: object, start: int) -> Iterator[ProgramShape]:
+    def _called(self, entry: Entry, attributes: object, start: int) -> Iterator[ProgramShape]:
         """The signatures of the computations that an instruction without a shape calls."""
         for name in computation_names(attributes):
             called = self._state.computations.get(name)

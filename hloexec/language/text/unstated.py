@@ -11,7 +11,7 @@ import attrs
 
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.registry import Opcode, Role, role_of
+from hloexec.ops.registry import Entry, Role, role_of
 
 _WHOLE_BYTES = 8
 
@@ -55,7 +55,7 @@ def _enlarged(shape: ArrayShape, other: ArrayShape) -> ArrayShape:
     )
 
 
-def with_operand_layout(entry: Opcode, attributes: object, operands: Sequence[Shape], result: Shape) -> Shape:
+def with_operand_layout(entry: Entry, attributes: object, operands: Sequence[Shape], result: Shape) -> Shape:
     """The inferred result, or its first element, with the layout of the operand from which XLA's inference takes it."""
     if isinstance(result, TupleShape):
         if not result.elements or not entry.traits.layout_of:
@@ -83,7 +83,7 @@ def with_operand_layout(entry: Opcode, attributes: object, operands: Sequence[Sh
     return result if layout == result.stated_layout else attrs.evolve(result, layout=layout)
 
 
-def _element_size(entry: Opcode, source: ArrayShape, result: ArrayShape) -> int:
+def _element_size(entry: Entry, source: ArrayShape, result: ArrayShape) -> int:
     """What `E(…)` says of the result: operations on two operands and changes of the type count the bits anew."""
     is_packed = result.element_type.bits < _WHOLE_BYTES and result.element_type.kind is not Kind.PRED
     if source.element_type is not result.element_type:

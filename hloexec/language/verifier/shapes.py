@@ -19,8 +19,7 @@ from hloexec.core.wording import counted
 from hloexec.errors import ShapeError
 from hloexec.language.verifier.structure import Report, has_attributes
 from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words, without_computations
-from hloexec.ops.library_calls.registry import find_custom_call
-from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
+from hloexec.ops.registry import Entry, ProgramShape, Role, find_custom_call, find_opcode
 
 _CONTINUATIONS = ("-done", "-update")
 """How the names of opcodes end that go on with what another instruction has begun."""
@@ -56,7 +55,7 @@ class _Known:
             with suppress(TypeError):
                 self._instructions.add(key)
 
-    def key(self, instruction: Instruction, entry: Opcode, operands: Sequence[Instruction]) -> Hashable:
+    def key(self, instruction: Instruction, entry: Entry, operands: Sequence[Instruction]) -> Hashable:
         """All that the checks of an instruction depend on, literals by identity; None where they look at more."""
         opcode, attributes = instruction.opcode, instruction.attributes
         if entry.role is Role.CONSTANT:
@@ -120,7 +119,7 @@ def _check_computation(
             known.add(key)
 
 
-def _attributes_fault(entry: Opcode, instruction: Instruction, *, strict: bool) -> str | None:
+def _attributes_fault(entry: Entry, instruction: Instruction, *, strict: bool) -> str | None:
     """What is wrong with attributes by themselves, such as words that no text can have, or no XLA where strict."""
     if not has_attributes(entry, instruction):
         return f"{instruction.opcode} lacks its attributes"
@@ -144,7 +143,7 @@ def _check_instruction(
     report: Report,
     computation: Computation,
     instruction: Instruction,
-    entry: Opcode,
+    entry: Entry,
     operands: Sequence[Instruction],
     programs: Mapping[str, ProgramShape | None],
 ) -> None:
@@ -262,7 +261,7 @@ def _check_partner(
                 )
 
 
-def _operand_range(entry: Opcode) -> str:
+def _operand_range(entry: Entry) -> str:
     low, high = entry.minimum_operands, entry.maximum_operands
     if low == high:
         return counted(low, "operand")

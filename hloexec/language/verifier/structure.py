@@ -14,7 +14,7 @@ from hloexec.core.ir import Computation, Instruction, Module, Shape
 from hloexec.core.structs import frozen
 from hloexec.errors import VerificationError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode, role_of
+from hloexec.ops.registry import Entry, ProgramShape, Role, find_opcode, role_of
 
 _MOST_PROBLEMS = 20
 
@@ -202,7 +202,7 @@ def check_calls(report: Report) -> None:
         report.error(f"the computation calls itself: {' → '.join(shortened(cycle))}", by_name[cycle[0]])
 
 
-def has_attributes(entry: Opcode, instruction: Instruction) -> bool:
+def has_attributes(entry: Entry, instruction: Instruction) -> bool:
     return entry.attributes is None or isinstance(instruction.attributes, entry.attributes)
 
 

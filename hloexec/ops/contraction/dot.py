@@ -149,7 +149,7 @@ class Dot:
         operands = array_shape(lhs, "lhs of dot"), array_shape(rhs, "rhs of dot")
         return contraction_shape(*operands, attributes, result.element_type)
 
-    reason_against = staticmethod(reason_against_compression)
+    supports = staticmethod(reason_against_compression)
 
     @staticmethod
     def evaluate(

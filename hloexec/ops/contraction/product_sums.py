@@ -7,6 +7,7 @@ until several of them can be added, in order, to one block of the sum after the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
@@ -32,6 +33,7 @@ class AddedProduct:
     """Whether the transpose of the product is added."""
     is_addend_first: bool = False
     """Which operand of the sum the matrix is, which decides between two NaNs."""
+    overwrites: ClassVar[int] = 2
 
     def __call__(self, lhs: Array, rhs: Array, addend: Array, out: Array | None = None) -> Array:
         return self.sum([self.operands(lhs, rhs)], addend, out)

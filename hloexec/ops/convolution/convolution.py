@@ -110,7 +110,7 @@ class Convolution:
             return sparse
         return _infer(array_shape(lhs, "lhs of convolution"), array_shape(rhs, "rhs of convolution"), attributes, shape)
 
-    reason_against = staticmethod(reason_against_compression)
+    supports = staticmethod(reason_against_compression)
 
     @staticmethod
     def evaluate(

@@ -37,7 +37,7 @@ from hloexec.ops.elementwise.single import decided_by, form_of
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
-from hloexec.ops.registry import Opcode, Rule, keyword_parameters, register
+from hloexec.ops.registry import OPCODES, Entry, Rule, parameters_of
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import same
 from hloexec.ops.traits import Traits
@@ -269,14 +269,14 @@ def elementwise(
     """
 
     # NumPy's functions and `ByKind` need nothing but operands.
-    needs = keyword_parameters(compute if hasattr(compute, "__code__") else None)
+    needs = parameters_of(compute)[2] if hasattr(compute, "__code__") else frozenset[str]()
 
     def usual(*shapes: Shape) -> ArrayShape:
         common = operands_shape(name, shapes, kinds)
         return common.with_element_type(result(common.element_type))
 
-    register(
-        Opcode(
+    OPCODES.add(
+        Entry(
             name=name,
             documentation=documentation,
             operands=operands,
@@ -285,7 +285,7 @@ def elementwise(
             is_elementwise=True,
             rounding=rounding,
             infer=Rule(infer or usual),
-            evaluate=_kernel(compute, needs, name),
+            evaluate=Rule(_kernel(compute, needs, name)),
             bind=Rule(_binding(compute, needs, chosen)),
             fill=None if fill is None else Rule(_filling(fill)),
         )

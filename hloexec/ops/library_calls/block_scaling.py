@@ -15,7 +15,7 @@ from hloexec.core.precision import largest_number
 from hloexec.core.values import Array
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.elementwise.convert import convert
-from hloexec.ops.library_calls.registry import custom_call
+from hloexec.ops.registry import custom_call
 
 
 @custom_call("__op$quantize")

@@ -17,8 +17,8 @@ from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.library_calls.backend_config import checked_json
 from hloexec.ops.library_calls.ffi import checked_attributes
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import shapes_of, zeros_of
+from hloexec.ops.registry import custom_call
 
 _FLOATS = ("bf16", "f16", "f32", "f64")
 _INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")

@@ -21,9 +21,9 @@ from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.functions import erf, logistic
 from hloexec.ops.library_calls.activations import gelu
 from hloexec.ops.library_calls.backend_config import Fields, read_fields
-from hloexec.ops.library_calls.registry import custom_call, refuse_custom_calls
 from hloexec.ops.library_calls.shapes import CallResult, result_shapes, with_scratch
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call, refuse_custom_calls
 
 _UNARY: Mapping[str, Callable[[Array], Array]] = {
     "RELU": lambda x: np.maximum(x, 0),

@@ -13,8 +13,8 @@ from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.ffi import bytes_of_config, checked_attributes
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.random.bit_generators import threefry_2x32_words
+from hloexec.ops.registry import custom_call
 from hloexec.ops.relations import Relating, Resizing
 
 _WORDS = 4

@@ -13,9 +13,8 @@ from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import array_shape
 from hloexec.ops.library_calls.backend_config import json_object
 from hloexec.ops.library_calls.ffi import ffi_attributes
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult, result_shapes
-from hloexec.ops.registry import Callee
+from hloexec.ops.registry import Callee, custom_call
 from hloexec.ops.relations import Relating
 from hloexec.ops.sorting.sort import TopK as Largest
 from hloexec.ops.sorting.sort import TopKAttributes, first_indices, relate_chosen

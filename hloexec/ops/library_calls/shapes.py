@@ -5,14 +5,15 @@ A call declares one array, or a tuple of its results followed by scratch memory,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Shape, TupleShape, parts_of
 from hloexec.core.precision import largest_number
+from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import ShapeError
 from hloexec.ops.common import array_shape, narrow, require
@@ -56,6 +57,21 @@ def with_scratch(results: Sequence[Array], shape: Shape) -> CallResult:
     if not isinstance(shape, TupleShape):
         return results[0]
     return (*results, *zeros(shape.elements[len(results) :]))
+
+
+@frozen(eq=False)
+class WithScratch:
+    """A kernel of the first result, and zeros for the scratch memory declared behind it."""
+
+    first: Callable[..., Any]
+    scratch: Sequence[Shape]
+
+    @property
+    def overwrites(self) -> int | None:
+        return getattr(self.first, "overwrites", None)
+
+    def __call__(self, *operands: Array, **out: Array) -> CallResult:
+        return (self.first(*operands, **out), *zeros(self.scratch))
 
 
 def zeros(shapes: Iterable[Shape]) -> list[Array]:

@@ -11,8 +11,8 @@ from hloexec.core.arguments import described, require_text, wrong
 from hloexec.core.arrays import as_array
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
-from hloexec.ops.library_calls.registry import USER_CALLS, CustomCall
 from hloexec.ops.movement.copying import lies_in_order, row_major
+from hloexec.ops.registry import USER_CALLS, Entry, Role, Rule
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -61,7 +61,7 @@ def unregister_custom_call(target: str) -> None:
     USER_CALLS.pop(target, None)
 
 
-def _entry(target: str, given: Any) -> CustomCall:
+def _entry(target: str, given: Any) -> Entry:
     name = f"the implementation of custom call {target!r}"
     if not callable(given):
         raise wrong(name, "a function or a class", given)
@@ -71,12 +71,16 @@ def _entry(target: str, given: Any) -> CustomCall:
         if rules["evaluate"] is None:
             raise InputError(f"{name}, class {given.__qualname__}, must have a static method evaluate")
     infer, supports = rules.get("infer"), rules.get("supports")
-    return CustomCall(
-        target,
-        _adapted(rules["evaluate"], _OF_KERNELS, name, lambda value, shape: _checked(value, shape, target)),
-        infer and _adapted(_refusing(infer, "infer"), _OF_SHAPE_RULES, name, _checked_shape),
-        supports and _checked_reason(supports, target),
-        is_reproducible=True,
+    evaluate, operands = _adapted(
+        rules["evaluate"], _OF_KERNELS, name, lambda value, shape: _checked(value, shape, target)
+    )
+    return Entry(
+        name=target,
+        role=Role.LIBRARY,
+        operands=operands,
+        evaluate=evaluate,
+        infer=infer and _adapted(_refusing(infer, "infer"), _OF_SHAPE_RULES, name, _checked_shape)[0],
+        supports=supports and _checked_reason(supports, target),
         documentation=inspect.getdoc(given) or "",
         is_pure=False,
     )
@@ -93,8 +97,9 @@ def _static_method(owner: type, name: str, what: str) -> Callable[..., Any] | No
 
 def _adapted(
     function: Callable[..., Any], known: Sequence[str], name: str, checked: Callable[[Any, Shape], Any]
-) -> Callable[..., Any]:
-    """A user's function as entries have them: it gets of the `known` arguments those that it takes."""
+) -> tuple[Rule[Any], tuple[int, int | None]]:
+    """A user's function as entries have them, which gets of the `known` arguments those that it takes, and how many
+    operands that may be."""
     kinds = inspect.Parameter
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -112,18 +117,10 @@ def _adapted(
         keywords = {key: shape if key == "shape" else others[key] for key in taken}
         return checked(function(*operands, **keywords), shape)
 
-    operands = [
-        kinds(
-            f"operand_{number}",
-            kinds.VAR_POSITIONAL if parameter.kind is kinds.VAR_POSITIONAL else kinds.POSITIONAL_OR_KEYWORD,
-            default=parameter.default,
-        )
-        for number, parameter in enumerate(parameters)
-        if parameter.kind not in (kinds.KEYWORD_ONLY, kinds.VAR_KEYWORD)
-    ]
-    keywords = [kinds(key, kinds.KEYWORD_ONLY) for key in dict.fromkeys((*taken, "shape"))]
-    adapted.__signature__ = inspect.Signature([*operands, *keywords])  # type: ignore[attr-defined]
-    return adapted
+    operands = [each for each in parameters if each.kind not in (kinds.KEYWORD_ONLY, kinds.VAR_KEYWORD)]
+    is_any = any(each.kind is kinds.VAR_POSITIONAL for each in operands)
+    least = sum(each.default is kinds.empty and each.kind is not kinds.VAR_POSITIONAL for each in operands)
+    return Rule(adapted, frozenset((*taken, "shape"))), (least, None if is_any else len(operands))
 
 
 def _refusing(function: Callable[..., Any], rule: str) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import Kind, element_type_of
@@ -20,9 +21,9 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal
 from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.ops.binding import Site
 from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
-from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
 
 _MOST_ATOMS = 5
@@ -203,15 +204,11 @@ class _Analysis:
             if entry.evaluate is None or not (entry.is_elementwise or entry.name == "bitcast-convert"):
                 return None
             given = [values[name] for name in instruction.operands]
-            context = {
-                "attributes": instruction.attributes,
-                "shape": ArrayShape(shape.element_type, operands[0].shape),
-                "operand_shapes": tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in given),
-                "numerics": REFERENCE,
-            }
-            if not entry.evaluate_needs <= context.keys():
+            if "computations" in entry.evaluate.needs:
                 return None
-            values[instruction.name] = entry.evaluate(*given, **{name: context[name] for name in entry.evaluate_needs})
+            of_all = attrs.evolve(instruction, shape=ArrayShape(shape.element_type, operands[0].shape))
+            site = Site(entry, of_all, tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in given))
+            values[instruction.name] = site.bound(entry.evaluate)(*given)
             del given
             for name in {*instruction.operands}:
                 if last_user[name] == instruction.name:

@@ -13,13 +13,13 @@ from rich.text import Text
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
-from hloexec.ops.registry import Opcode, Role
+from hloexec.ops.registry import Entry, Role
 
 _TYPES = [element_type for element_type in ELEMENT_TYPES.values() if element_type.is_array]
 
 
 def opcode_types_view(
-    opcodes: Sequence[Opcode], accepted: Mapping[str, tuple[ElementType, ...] | None]
+    opcodes: Sequence[Entry], accepted: Mapping[str, tuple[ElementType, ...] | None]
 ) -> RenderableType:
     """One row per opcode, one column per element type, whose name reads downwards; a paragraph per opcode where the
     console is too narrow for that.
@@ -34,7 +34,7 @@ def opcode_types_view(
 
 @frozen
 class _Types:
-    opcodes: Sequence[Opcode]
+    opcodes: Sequence[Entry]
     accepted: Mapping[str, tuple[ElementType, ...] | None]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -53,7 +53,7 @@ class _Types:
             table.add_row(entry.name, *(Text(*mark) for mark in self._marks(entry)))
         yield table
 
-    def _marks(self, entry: Opcode) -> list[tuple[str, str]]:
+    def _marks(self, entry: Entry) -> list[tuple[str, str]]:
         """A character and its style for each element type."""
         types = self.accepted[entry.name]
         taken = ("●", "green") if entry.is_supported else ("○", "yellow")
@@ -81,7 +81,7 @@ class OpcodeFacts:
     """The element types that it takes; None for all, and without --types."""
 
     @classmethod
-    def of(cls, entry: Opcode, types: tuple[ElementType, ...] | None) -> OpcodeFacts:
+    def of(cls, entry: Entry, types: tuple[ElementType, ...] | None) -> OpcodeFacts:
         """What an entry says."""
         names = (field.name for field in attrs.fields(cls) if field.name != "element_types")
         return cls(**{name: getattr(entry, name) for name in names}, element_types=types)

@@ -32,7 +32,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import narrow, wide
-from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.ops.registry import Entry, find_opcode
 from hloexec.tools.diffing.chains import InstructionChains, on_the_way
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
@@ -119,7 +119,7 @@ class Bounds:
             self._absolute[instance.static] = self._is_plain_sum(instance, find_opcode(instance.opcode))
         return self._absolute[instance.static]
 
-    def _is_plain_sum(self, instance: Instance, entry: Opcode | None) -> bool:
+    def _is_plain_sum(self, instance: Instance, entry: Entry | None) -> bool:
         if entry is None:
             return False
         names = computation_names(instance.instruction.attributes)

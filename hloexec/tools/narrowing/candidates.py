@@ -16,7 +16,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.costs import contraction_of
-from hloexec.ops.registry import Opcode, Role, find_opcode
+from hloexec.ops.registry import Entry, Role, find_opcode
 from hloexec.ops.relations import Place
 from hloexec.ops.rounding import Rounding
 
@@ -116,7 +116,7 @@ def _candidate(computation: Computation, instruction: Instruction) -> Candidate 
     return Candidate(computation, instruction, kind, types.pop(), flops, narrowed, total - narrowed)
 
 
-def _is_plain(entry: Opcode, instruction: Instruction) -> bool:
+def _is_plain(entry: Entry, instruction: Instruction) -> bool:
     return entry.role is Role.KERNEL and entry.is_pure and not any(computation_names(instruction.attributes))
 
 

@@ -22,9 +22,8 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape,
 from hloexec.core.structs import frozen
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.library_calls.registry import CustomCall, find_custom_call
 from hloexec.ops.operations import forwarded_names, traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, role_of
 from hloexec.ops.relations import Relating, Relations, Value
 from hloexec.tools.shrinking.devices.axes import DeviceAxes
 from hloexec.tools.shrinking.devices.dimensions import device_group, device_starts, relate_devices
@@ -54,7 +53,7 @@ def relate_library_call(use: Relating, instruction: Instruction) -> None:
     _relate_equal_sizes(use, instruction, called, reason)
 
 
-def _relate_equal_sizes(use: Relating, instruction: Instruction, called: CustomCall, reason: str) -> None:
+def _relate_equal_sizes(use: Relating, instruction: Instruction, called: Entry, reason: str) -> None:
     by_size: dict[int, list[int]] = {}
     for value in (*use.operands, use.result):
         for axes in value.leaves.values():
@@ -69,7 +68,7 @@ def _relate_equal_sizes(use: Relating, instruction: Instruction, called: CustomC
             use.keep(alike, reason)
 
 
-def _accepts(instruction: Instruction, called: CustomCall, operands: Sequence[Shape], size: int, other: int) -> bool:
+def _accepts(instruction: Instruction, called: Entry, operands: Sequence[Shape], size: int, other: int) -> bool:
     """Whether the call may have dimensions of another size for those of one."""
     changed = attrs.evolve(instruction, shape=_with_size(instruction.shape, size, other))
     try:

@@ -10,8 +10,7 @@ import attrs
 from hloexec.core.ir import Computation, EntryLayout, Instruction, Literal, Module, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import Grammar, attribute_fields
-from hloexec.ops.library_calls.registry import find_custom_call
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, entry_of, find_opcode
 from hloexec.ops.relations import Place, Resizing, Value
 from hloexec.tools.shrinking.dimensions import Dimensions
 from hloexec.tools.shrinking.estimating import resized_shape
@@ -89,13 +88,11 @@ def _in_layout_of(stated: Shape, shape: Shape) -> Shape:
 
 
 def _config(instruction: Instruction, change: Resizing) -> str | None:
-    entry = find_opcode(instruction.opcode)
-    if entry is None or entry.role is not Role.CUSTOM_CALL:
+    entry = entry_of(instruction)
+    if entry is None or entry.role is not Role.LIBRARY or entry.resize is None:
         return instruction.backend_config
-    called = find_custom_call(instruction.attributes.custom_call_target)
-    if called is None or called.resize is None:
-        return instruction.backend_config
-    return called.resize(change)
+    found: str | None = entry.resize(change)
+    return found
 
 
 def rewritten(

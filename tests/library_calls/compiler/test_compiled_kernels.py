@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import UnsupportedError
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.registry import CUSTOM_CALLS
 
 RECORDED = "jax._src.internal_test_util.export_back_compat_test_data.pallas"
 TARGETS = (

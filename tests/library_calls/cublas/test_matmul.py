@@ -16,8 +16,8 @@ from hloexec.engine.exec.statistics import Statistics
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.library_calls.cublas.config import gemm_config
 from hloexec.ops.library_calls.cublas.matmul import Gemm
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.policies.policy import POLICIES, REFERENCE
+from hloexec.ops.registry import CUSTOM_CALLS
 
 NUMBERS = {
     "lhs_contracting_dimensions": ["1"],

@@ -475,7 +475,7 @@ def test_lengths_and_pages_out_of_range_do_no_harm():
 
 
 def test_every_target_is_registered():
-    from hloexec.ops.library_calls.registry import find_custom_call
+    from hloexec.ops.registry import find_custom_call
 
     for target in KINDS:
         entry = find_custom_call(target)

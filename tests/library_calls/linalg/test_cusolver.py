@@ -22,7 +22,7 @@ import hloexec
 from conformance.cell import shape_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.registry import CUSTOM_CALLS
 from tests.library_calls.by_jax import by_jax
 from tests.library_calls.linalg.matrices import DTYPES, adjoint, definite, hermitian, matrices
 

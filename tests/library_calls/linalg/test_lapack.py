@@ -12,7 +12,7 @@ from conformance.xla import COMPILED_SOONEST
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Instruction, TupleShape
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.registry import CUSTOM_CALLS
 from tests.library_calls.linalg.matrices import DTYPES, adjoint, close, definite, hermitian, matrices
 
 pytest.importorskip("scipy")

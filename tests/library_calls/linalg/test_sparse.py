@@ -12,7 +12,7 @@ import hloexec
 from conformance.xla import COMPILED_SOONEST
 from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.library_calls.linalg.sparse import CsrTimesDense
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
+from hloexec.ops.registry import CUSTOM_CALLS
 from tests.library_calls.by_jax import by_jax
 
 jax = pytest.importorskip("jax")

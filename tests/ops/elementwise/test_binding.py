@@ -13,14 +13,14 @@ from hloexec.core.ir import ArrayShape
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.elementwise.convert import ReducePrecisionAttributes
 from hloexec.ops.elementwise.selection import CompareAttributes
-from hloexec.ops.registry import OPCODES, Opcode
+from hloexec.ops.registry import OPCODES, Entry
 
 _TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]
 _SHAPES = ((), (0,), (7,), (3, 0, 2), (5, 4, 3))
 _BOUND = [entry for entry in OPCODES.values() if entry.is_elementwise and entry.bind is not None]
 
 
-def _attributes(entry: Opcode) -> list[Any]:
+def _attributes(entry: Entry) -> list[Any]:
     if entry.name == "compare":
         orders = [CompareAttributes(direction=direction) for direction in ("EQ", "NE", "GE", "GT", "LE", "LT")]
         return [*orders, CompareAttributes(direction="LT", type="TOTALORDER")]
@@ -32,7 +32,7 @@ def _attributes(entry: Opcode) -> list[Any]:
     return [None if entry.attributes is None else entry.attributes()]
 
 
-def _operand_types(entry: Opcode, element_type: ElementType) -> tuple[ElementType, ...]:
+def _operand_types(entry: Entry, element_type: ElementType) -> tuple[ElementType, ...]:
     if entry.name == "select":
         return ELEMENT_TYPES["pred"], element_type, element_type
     if entry.name == "stochastic-convert":
@@ -40,7 +40,7 @@ def _operand_types(entry: Opcode, element_type: ElementType) -> tuple[ElementTyp
     return (element_type,) * entry.minimum_operands
 
 
-def _operand_dimensions(entry: Opcode, dimensions: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _operand_dimensions(entry: Entry, dimensions: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
     yield (dimensions,) * entry.minimum_operands
     if dimensions and entry.name == "clamp":
         yield (), dimensions, ()
@@ -49,7 +49,7 @@ def _operand_dimensions(entry: Opcode, dimensions: tuple[int, ...]) -> Iterator[
         yield (), dimensions, dimensions
 
 
-def _result_shapes(entry: Opcode, attributes: Any, operands: tuple[ArrayShape, ...]) -> list[ArrayShape]:
+def _result_shapes(entry: Entry, attributes: Any, operands: tuple[ArrayShape, ...]) -> list[ArrayShape]:
     """The shapes that the result may be declared to have; none where the operands do not fit."""
     assert entry.infer is not None
     if "shape" not in entry.infer.needs:
@@ -85,7 +85,7 @@ def _values(generator: np.random.Generator, shape: ArrayShape) -> Any:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("entry", _BOUND, ids=lambda entry: entry.name)
-def test_bound_kernels_have_the_bits_of_evaluate(entry: Opcode) -> None:
+def test_bound_kernels_have_the_bits_of_evaluate(entry: Entry) -> None:
     assert entry.evaluate is not None and entry.bind is not None
     generator = np.random.default_rng(7)
     count = 0
@@ -103,11 +103,11 @@ def test_bound_kernels_have_the_bits_of_evaluate(entry: Opcode) -> None:
 
 
 def _agree(
-    entry: Opcode, attributes: Any, shape: ArrayShape, shapes: tuple[ArrayShape, ...], operands: list[Any]
+    entry: Entry, attributes: Any, shape: ArrayShape, shapes: tuple[ArrayShape, ...], operands: list[Any]
 ) -> bool:
     assert entry.evaluate is not None and entry.bind is not None
     available = {"attributes": attributes, "shape": shape, "operand_shapes": shapes}
-    given = {name: available[name] for name in entry.evaluate_needs if name in available}
+    given = {name: available[name] for name in entry.evaluate.needs if name in available}
     try:
         expected = entry.evaluate(*operands, **given)
     except UnsupportedError:

@@ -32,7 +32,6 @@ from hloexec.engine.plan.kernels import (
     needs_conversion,
     with_type,
 )
-from hloexec.engine.plan.lowering.binding import KernelContext
 from hloexec.engine.plan.lowering.exchange import copy_start, device_number, exchange, part
 from hloexec.engine.plan.lowering.flow import conditional, invocation, while_loop
 from hloexec.engine.plan.lowering.kernels import custom_call, kernel
@@ -40,14 +39,17 @@ from hloexec.engine.plan.program import Program
 from hloexec.engine.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.engine.plan.synthesis import zeros
 from hloexec.errors import VerificationError
-from hloexec.ops.library_calls.registry import CustomCall
-from hloexec.ops.registry import MemoryOrder, Role, find_opcode
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import Callee, Entry, MemoryOrder, Role, find_opcode
 
 
-class LoweringContext(KernelContext, Protocol):
+class LoweringContext(Protocol):
     """What the lowering of one computation needs to know of the whole program."""
 
     program: Program
+    numerics: NumericsPolicy
+    plans: dict[str, Plan]
+    """The plans that are finished, by the names of their computations; callees come before their callers."""
     is_observed: bool
     """Whether plans keep a step for each instruction that only renames values, so that observers see them all."""
     is_controlled: bool
@@ -71,7 +73,10 @@ class LoweringContext(KernelContext, Protocol):
     ) -> Plan:
         """The finished plan of a computation for control flow with these float types."""
 
-    def library_call(self, target: str) -> CustomCall | None:
+    def callee(self, name: str) -> Callee:
+        """A planned computation as kernels see it."""
+
+    def library_call(self, target: str) -> Entry | None:
         """The entry of a custom-call target."""
 
     def elided(self, instruction: Instruction, shape: Leaf) -> Any:

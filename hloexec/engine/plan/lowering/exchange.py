@@ -6,17 +6,16 @@ Asynchronous pairs are executed at their start; the done instruction returns a p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hloexec.core.ir import Instruction, TupleShape, map_shape, parts_of
 from hloexec.engine.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
 from hloexec.engine.plan.kernels import SlotTree, float_types
-from hloexec.engine.plan.lowering.binding import bound
 from hloexec.engine.plan.lowering.flow import continuation
 from hloexec.engine.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.errors import VerificationError
-from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
+from hloexec.ops.binding import Site
+from hloexec.ops.registry import OPCODES, Entry, Role, find_opcode, role_of
 
 if TYPE_CHECKING:
     from hloexec.engine.devices.manual_regions import Crossing
@@ -89,7 +88,7 @@ def _communication(
     return tree
 
 
-def _collective(lowering: Lowering, instruction: Instruction, entry: Opcode) -> SlotTree:
+def _collective(lowering: Lowering, instruction: Instruction, entry: Entry) -> SlotTree:
     assert entry.exchange is not None
     operands = lowering.operands(instruction)
     shape = instruction.shape
@@ -105,8 +104,10 @@ def _collective(lowering: Lowering, instruction: Instruction, entry: Opcode) -> 
     # Imported late: most modules are for one device.
     from hloexec.ops.collective.groups import is_handed_on
 
-    given = bound(lowering.context, lowering.computation, instruction, entry.exchange_needs)
-    flow = Exchange(partial(entry.exchange, **given) if given else entry.exchange, given.get("computations", ()))
+    shapes = tuple(operand.shape for operand in lowering.computation.operands_of(instruction))
+    numerics = lowering.context.numerics.of(lowering.computation.name, instruction.name)
+    given = Site(entry, instruction, shapes, lowering.context.callee, numerics).given(entry.exchange)
+    flow = Exchange(entry.exchange.bound(given), given.get("computations", ()))
     parts = dict(enumerate(zip(operands, parts_of(shape), strict=False)))
     kept = {
         number: operand

@@ -1,27 +1,56 @@
-"""Lowering of operations and library calls: each becomes a step that runs one kernel, or only renames values."""
+"""Lowering of operations and library calls: each becomes a step that runs one kernel, or only renames values.
+
+Kernels are those that entries have (`ops.binding`), with what a plan adds to them: it may convert results where it has
+other float widths than are declared, order operands in memory, flush denormals, or round at random.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, map_shape
-from hloexec.engine.plan.kernels import InstructionKernel, Leaf, SlotTree, float_types, leaves
-from hloexec.engine.plan.lowering.binding import Site, instruction_kernel, library_kernel
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, flat_shapes, map_shape
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array, flat
+from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, SlotTree, fits, float_types, leaves
 from hloexec.engine.plan.lowering.exchange import boundary
 from hloexec.engine.plan.lowering.flow import called
 from hloexec.engine.plan.program import call_reason, unknown_call_hint
-from hloexec.errors import UnsupportedError, VerificationError
-from hloexec.ops.attributes import has_numbers
-from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape
+from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
+from hloexec.ops import binding
+from hloexec.ops.attributes import computation_names, has_numbers
+from hloexec.ops.movement.copying import in_order
+from hloexec.ops.movement.extents import cut_to_common_extents
+from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape, widest_shape
+from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
+from hloexec.ops.policies.flushing import Flushing, flushes
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
+from hloexec.ops.registry import Entry, MemoryOrder, Role, find_opcode
+from hloexec.ops.rounding import Rounding, Sums
 
 if TYPE_CHECKING:
     from hloexec.engine.plan.lowering.computation import Lowering
+    from hloexec.engine.plan.steps import Plan
+    from hloexec.ops.policies.random_rounding import RandomRounding
+
+
+@define(eq=False)
+class Site(binding.Site):
+    """An instruction in its computation, and what a plan says of its operands."""
+
+    plans: Mapping[str, Plan] = attrs.field(kw_only=True)
+    """Those that are finished, by the names of their computations."""
+    computation: Computation = attrs.field(kw_only=True)
+    operands: Sequence[Leaf] = attrs.field(kw_only=True)
+    """The shapes of the operands' leaves, which may have other float widths than are declared."""
+    orders: Sequence[MemoryOrder | None] = attrs.field(kw_only=True)
+    """The memory orders in which these leaves are stored."""
 
 
 def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
@@ -38,8 +67,8 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     slots = [slot for tree in operands for slot in leaves(tree)]
     is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
     computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
-    site = _site(lowering, computed, slots, numerics)
-    made = _kernel_of(lowering, site, entry)
+    site = _site(lowering, computed, slots, entry)
+    made = _kernel_of(lowering, site)
     tree = map_shape(made.random.shape if made.random else computed.shape, lowering.new_slot)
     is_wide = is_excess or (made.random is not None and numerics.keeps_formats)
     is_wide = is_wide and wide_shape(instruction.shape) is not instruction.shape
@@ -55,11 +84,11 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
         if made.is_view:
             lowering.viewed[tree] = lowering.viewed.get(slots[0], slots[0])
         if entry.memory_order is not None:
-            _set_order(lowering, site, entry, tree)
+            _set_order(lowering, site, tree)
     return tree
 
 
-def _is_copy(entry: Opcode, shape: Shape, operands: Sequence[Instruction]) -> bool:
+def _is_copy(entry: Entry, shape: Shape, operands: Sequence[Instruction]) -> bool:
     """Whether a value is its first operand, element by element, layouts aside."""
     if not (entry.traits.keeps_all and entry.traits.keeps_order):
         return False
@@ -101,7 +130,7 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
         return _invoked(lowering, instruction, entry.invokes(instruction))
     operands = lowering.operands(instruction)
     slots = [slot for tree in operands for slot in leaves(tree)]
-    made = library_kernel(_site(lowering, instruction, slots, numerics), entry)
+    made = instruction_kernel(_site(lowering, instruction, slots, entry))
     tree = map_shape(instruction.shape, lowering.new_slot)
     lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
     return tree
@@ -130,19 +159,29 @@ def _refuse(instruction: Instruction, reason: str | None, *operands: object) -> 
     )
 
 
-def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int], numerics: NumericsPolicy) -> Site:
-    shapes, orders = [lowering.slot_shapes[slot] for slot in slots], [lowering.orders.get(slot) for slot in slots]
-    return Site(lowering.context, lowering.computation, instruction, shapes, orders, numerics)
+def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int], entry: Entry) -> Site:
+    context, computation = lowering.context, lowering.computation
+    return Site(
+        entry,
+        instruction,
+        tuple([operand.shape for operand in computation.operands_of(instruction)]),
+        context.callee,
+        context.numerics.of(computation.name, instruction.name),
+        plans=context.plans,
+        computation=computation,
+        operands=[lowering.slot_shapes[slot] for slot in slots],
+        orders=[lowering.orders.get(slot) for slot in slots],
+    )
 
 
-def _kernel_of(lowering: Lowering, site: Site, entry: Opcode) -> InstructionKernel:
+def _kernel_of(lowering: Lowering, site: Site) -> InstructionKernel:
     """The kernel of an instruction; one for all that are equal but for names, of which large programs are made."""
     instruction, numerics = site.instruction, site.numerics
     kind: type = type(instruction.attributes)
-    if not entry.is_pure or numerics.rounding_seed is not None or has_numbers(kind):
-        return instruction_kernel(site, entry)
+    if not site.entry.is_pure or numerics.rounding_seed is not None or has_numbers(kind):
+        return instruction_kernel(site)
     # What is met is kept, so that nothing else gets its identity.
-    met = [instruction.shape, *site.declared, *site.operands]
+    met = [instruction.shape, *site.operand_shapes, *site.operands]
     key = (
         instruction.opcode,
         instruction.attributes,
@@ -156,23 +195,18 @@ def _kernel_of(lowering: Lowering, site: Site, entry: Opcode) -> InstructionKern
         found = known.get(key)
     except TypeError:
         # Attributes of modules that a program has made may hold lists.
-        return instruction_kernel(site, entry)
+        return instruction_kernel(site)
     if found is None:
-        found = known[key] = instruction_kernel(site, entry), met
+        found = known[key] = instruction_kernel(site), met
     return found[0]
 
 
-def _set_order(lowering: Lowering, site: Site, entry: Opcode, slot: int) -> None:
+def _set_order(lowering: Lowering, site: Site, slot: int) -> None:
     """Note in which memory order a view shows its operand, where that is not row-major."""
-    operand = site.operands[0]
-    if entry.memory_order is None or not isinstance(operand, ArrayShape):
+    operand, rule = site.operands[0], site.entry.memory_order
+    if rule is None or not isinstance(operand, ArrayShape):
         return
-    given: Mapping[str, Any] = {
-        "attributes": site.instruction.attributes,
-        "shape": site.instruction.shape,
-        "operand_shapes": site.declared[:1],
-    }
-    order = entry.memory_order(site.orders[0] or tuple(range(operand.rank)), **given)
+    order = rule(site.orders[0] or tuple(range(operand.rank)), **site.given(rule))
     if order != tuple(range(len(order))):
         lowering.orders[slot] = order
 
@@ -197,3 +231,188 @@ def _temporary_bytes(instruction: Instruction, operands: Sequence[Leaf]) -> int:
         if isinstance(shape, ArrayShape) and shape.element_type.is_narrow:
             total += shape.element_count * shape.element_type.compute.itemsize
     return total
+
+
+def instruction_kernel(site: Site) -> InstructionKernel:
+    """The kernel of an instruction.
+
+    Elementwise kernels round to the declared type by themselves, and library calls give what is declared. Others may
+    give the float width of an operand or of a called computation, so that the result is converted where widths differ.
+    """
+    entry, shape = site.entry, site.instruction.shape
+    assert entry.evaluate is not None
+    given = site.given(entry.evaluate)
+    function, rounded = site.fast(site.operands), None
+    if function is None:
+        rounded = _rounding_at_random(site, given)
+        function = rounded or entry.evaluate.bound(given)
+        if entry.role is Role.LIBRARY and entry.infer is None:
+            function = partial(_of_declared_shapes, function, entry.name, flat_shapes(shape))
+    arrays = [met for met in site.operand_shapes if isinstance(met, ArrayShape)]
+    if entry.is_elementwise and len(arrays) > 1 and any(met.is_dynamic for met in arrays):
+        function = partial(_of_common_extents, function, arrays)
+    found = [met.element_type for met in (*site.operands, shape) if isinstance(met, ArrayShape)]
+    types = None if entry.is_elementwise or entry.role is Role.LIBRARY else _result_types(site)
+    is_flushed = site.numerics.flushes_denormals and flushes(entry.traits, frozenset(found))
+    is_free = types is None and rounded is None and not is_flushed
+    orders = tuple(site.orders) if entry.is_order_sensitive else None
+    # Asked by name, as most programs never need the classes that have these.
+    bound = function
+    made = Flushing(bound) if is_flushed else getattr(bound, "quick", None) or bound
+    if types is not None:
+        made = partial(_as_declared, Conversion.to(types).function, made)
+    return InstructionKernel(
+        _in_orders_of(entry, made, orders) if orders else made,
+        getattr(bound, "overwrites", entry.overwrites) if is_free else None,
+        entry,
+        given,
+        getattr(bound, "first", bound),
+        orders,
+        types,
+        is_flushed,
+        rounded,
+    )
+
+
+def _of_common_extents(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: Array) -> Any:
+    return kernel(*cut_to_common_extents(operands, shapes))
+
+
+def _of_declared_shapes(
+    function: Callable[..., Any], target: str, shapes: Sequence[Leaf], *operands: object, **given: object
+) -> Any:
+    """The result of a library call without a shape rule, or EvaluationError where it is not what the text declares."""
+    result = function(*operands, **given)
+    leaves = flat(result)
+    if len(leaves) != len(shapes) or not all(map(fits, leaves, shapes)):
+        found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, np.ndarray))
+        declared = ", ".join(map(str, shapes))
+        raise EvaluationError(f"{target} gives {found} for these operands, but the text declares {declared}")
+    return result
+
+
+def _rounding_at_random(site: Site, given: Mapping[str, Any]) -> RandomRounding | None:
+    """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
+    entry, instruction, numerics = site.entry, site.instruction, site.numerics
+    if numerics.rounding_seed is None or (numerics.keeps_formats and _is_settled(entry, instruction, numerics)):
+        return None
+    from hloexec.ops.contraction.algorithms import contraction_split
+    from hloexec.ops.policies.random_rounding import random_rounding
+
+    assert entry.evaluate is not None
+    rounding, shape = entry.rounding, instruction.shape
+    summation = None if entry.summed is None else entry.summed(**site.given(entry.summed))
+    split = widest = None
+    if entry.role is not Role.LIBRARY and numerics.keeps_formats:
+        if rounding is not Rounding.UNKNOWN and not (summation and summation.is_stepwise):
+            shape = wide_shape(shape)
+            summation = summation and attrs.evolve(summation, narrow_steps=0.0)
+        if numerics.has_fast_functions and entry.name in FAST_FUNCTIONS:
+            # Errors of a last place, about what is computed; not about the exact value.
+            rounding = Rounding.UNKNOWN
+        if entry.traits.sums is Sums.PRODUCTS:
+            split, given = contraction_split(given, numerics)
+    elif entry.role is not Role.LIBRARY:
+        widest = widest_shape(site.computation, instruction)
+    return random_rounding(
+        entry.name,
+        rounding,
+        entry.evaluate.function,
+        given,
+        shape,
+        site.operand_shapes,
+        summation=summation,
+        split=split,
+        widest=widest,
+    )
+
+
+def _is_settled(entry: Entry, instruction: Instruction, numerics: NumericsPolicy) -> bool:
+    """Whether a policy says of an instruction to the bit what it gives."""
+    sums_narrowly = numerics.narrows_sums and entry.rounding is Rounding.SUM
+    return (
+        entry.traits.converts
+        or entry.rounding is Rounding.FORMAT
+        or (numerics.has_xla_cpu_functions and entry.is_elementwise and entry.name in XLA_CPU_FUNCTIONS)
+        or (sums_narrowly and isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_narrow)
+    )
+
+
+def _in_orders_of(entry: Entry, function: Callable[..., Any], orders: tuple[MemoryOrder | None, ...]) -> Any:
+    """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned."""
+    is_library = entry.role is Role.LIBRARY
+    arrange = _all_in_orders if is_library else _in_orders
+    if hasattr(function, "of_each"):
+        return _EachInOrders(function, partial(arrange, _as_given, orders))
+    if is_library or len(orders) != 2:
+        return partial(arrange, function, orders)
+    first, second = orders
+    return lambda lhs, rhs, **out: function(in_order(lhs, first), in_order(rhs, second), **out)
+
+
+@frozen(eq=False)
+class _EachInOrders:
+    """What `arrange` makes of a kernel that rounds at random, also for several lists of operands at once."""
+
+    kernel: Any
+    arrange: Callable[..., Sequence[Any]]
+
+    def __call__(self, *operands: object) -> Any:
+        return self.kernel(*self.arrange(*operands))
+
+    def of_each(self, given: Sequence[Sequence[Any]]) -> list[Any] | None:
+        found: list[Any] | None = self.kernel.of_each([self.arrange(*operands) for operands in given])
+        return found
+
+
+def _as_given(*operands: Any) -> Sequence[Any]:
+    return operands
+
+
+def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: object) -> Any:
+    value = kernel(*operands)
+    return convert(*flat(value)) if isinstance(value, tuple) else convert(value)
+
+
+def _in_orders(
+    kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
+) -> Any:
+    """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned.
+
+    Integers that are repeated, as the places beside the values of an argmin, stay as they are: nothing about them
+    rounds, and a copy may be the largest array of a run.
+    """
+    return kernel(
+        *[
+            operand if _repeats_integers(operand) else _ordered(operand, order)
+            for operand, order in zip(operands, orders, strict=True)
+        ],
+        **out,
+    )
+
+
+def _repeats_integers(value: object) -> bool:
+    """Whether a value is an array of integers of which a broadcast has made more."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biu" and 0 in value.strides
+
+
+def _all_in_orders(
+    kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
+) -> Any:
+    """`_in_orders` for library calls, which may take arrays to be without gaps."""
+    return kernel(*map(_ordered, operands, orders), **out)
+
+
+def _ordered(operand: object, order: MemoryOrder | None) -> object:
+    return in_order(operand, order) if isinstance(operand, np.ndarray) else operand
+
+
+def _result_types(site: Site) -> tuple[ElementType | None, ...] | None:
+    """The float types to convert a result to; None where all that the kernel meets are of one width."""
+    types = float_types(site.instruction.shape)
+    met = list(site.operands)
+    for name in computation_names(site.instruction.attributes):
+        plan = site.plans[name]
+        met += [plan.slot_shapes[slot] for slot in (*plan.parameters, *plan.results)]
+    floats = {found for shape in met for found in float_types(shape)} | set(types)
+    return types if len(floats - {None}) > 1 else None

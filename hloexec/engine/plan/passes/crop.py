@@ -21,7 +21,6 @@ from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.row_forms import row_form
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.ops.movement.views import Indexing, Spreading
-from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 
 Box: TypeAlias = tuple[range, ...]
@@ -95,7 +94,7 @@ def _can_be_cropped(step: Step, shapes: Sequence[Leaf], box: Box) -> bool:
     if not isinstance(kernel, InstructionKernel) or not kernel.is_bare or not kernel.is_pure or kernel.random:
         return False
     entry = kernel.entry
-    if not isinstance(entry, Opcode) or not entry.is_elementwise or kernel.orders is not None:
+    if entry is None or not entry.is_elementwise or kernel.orders is not None:
         return False
     if entry.rounding not in (Rounding.NONE, Rounding.ONCE) or not isinstance(shape, ArrayShape):
         return False

@@ -14,7 +14,6 @@ from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Kernel, View, map_tree
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.ops.registry import Opcode
 
 _FOLDED_BYTES = 1 << 14
 """Larger values take their time, and memory as long as the plan is kept."""
@@ -77,5 +76,5 @@ def _is_simple(kernel: Kernel | None) -> bool:
     if kernel is None or isinstance(kernel, RegionKernel) or not kernel.is_pure:
         return False
     if isinstance(kernel, InstructionKernel):
-        return isinstance(kernel.entry, Opcode) and not kernel.callees and kernel.random is None
+        return kernel.opcode is not None and not kernel.callees and kernel.random is None
     return isinstance(kernel, (Conversion, View)) or type(kernel) is Kernel

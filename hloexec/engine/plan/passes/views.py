@@ -19,7 +19,6 @@ from hloexec.engine.plan.steps import Plan, Step
 from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter
 from hloexec.ops.movement.assembly import Joining, Stacking
 from hloexec.ops.movement.views import Indexing, Spreading
-from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 
 
@@ -184,7 +183,7 @@ def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
         return [step]
     # Where functions are approximated, NumPy's loops may differ for a repeated element.
     entry = kernel.entry
-    if not isinstance(entry, Opcode) or entry.rounding not in (Rounding.NONE, Rounding.ONCE):
+    if entry is None or entry.rounding not in (Rounding.NONE, Rounding.ONCE):
         return [step]
     if not isinstance(shape, ArrayShape) or shape.dynamic_dimensions or not shape.element_count:
         return [step]

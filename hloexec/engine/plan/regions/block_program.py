@@ -31,7 +31,6 @@ from hloexec.engine.plan.regions.short_rows import (
 from hloexec.engine.plan.steps import Step
 from hloexec.ops.common import converted_into, narrow_into, strided
 from hloexec.ops.elementwise.choosing import mask_into, mask_of
-from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, behind_prefix, same
 
@@ -316,7 +315,7 @@ def _rounds_at_random(step: Step) -> bool:
 
 def _is_approximated(step: Step) -> bool:
     entry = step.kernel.entry if isinstance(step.kernel, InstructionKernel) else None
-    return not isinstance(entry, Opcode) or entry.rounding not in (Rounding.NONE, Rounding.ONCE)
+    return entry is None or entry.rounding not in (Rounding.NONE, Rounding.ONCE)
 
 
 def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:

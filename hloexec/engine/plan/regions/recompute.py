@@ -16,7 +16,6 @@ from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.block_program import Part
 from hloexec.engine.plan.steps import Plan
-from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 
 _MOST_COMPUTED = 4
@@ -174,6 +173,6 @@ def _is_cheap(part: Part) -> bool:
         and isinstance(kernel, InstructionKernel)
         and kernel.ufunc is not None
         and kernel.random is None
-        and isinstance(kernel.entry, Opcode)
+        and kernel.entry is not None
         and kernel.entry.rounding in (Rounding.NONE, Rounding.ONCE)
     )

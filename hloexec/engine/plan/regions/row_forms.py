@@ -11,7 +11,6 @@ from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Step
-from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, prefix_length, prefixes, same, widened_from_bf16
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
     """How a step is computed by rows; None where it is not."""
     kernel = step.kernel
-    if not isinstance(kernel, InstructionKernel) or not isinstance(kernel.entry, Opcode) or not kernel.is_bare:
+    if not isinstance(kernel, InstructionKernel) or kernel.opcode is None or not kernel.is_bare:
         return None
     if not isinstance(step.tree, int) or any(order is not None for order in kernel.orders or ()):
         return None
@@ -37,9 +36,9 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
     declared = tuple(by_name[name].shape for name in step.instruction.operands)
     if kernel.random is None and [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
         return None
-    if kernel.entry.by_rows is None:
-        return _elementwise(step, kernel, operands, result) if kernel.entry.is_elementwise and operands else None
-    form = kernel.entry.by_rows(
+    if kernel.opcode.by_rows is None:
+        return _elementwise(step, kernel, operands, result) if kernel.opcode.is_elementwise and operands else None
+    form = kernel.opcode.by_rows(
         attributes=step.instruction.attributes,
         shape=result,
         operand_shapes=declared,
@@ -70,7 +69,7 @@ def _elementwise(
     step: Step, kernel: InstructionKernel, operands: Sequence[ArrayShape], result: ArrayShape
 ) -> RowForm | None:
     opcode, entry = step.instruction.opcode, kernel.entry
-    assert isinstance(entry, Opcode)
+    assert entry is not None
     if entry.bind is None or any(shape.dimensions not in ((), result.dimensions) for shape in operands):
         return None
     if not result.dimensions:

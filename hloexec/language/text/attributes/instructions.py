@@ -23,7 +23,7 @@ from hloexec.language.text.literals import LiteralParser
 from hloexec.language.text.shapes import ShapeParser
 from hloexec.language.text.state import ParserState, Scope
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields
-from hloexec.ops.registry import Opcode
+from hloexec.ops.registry import Entry
 
 _ATTRIBUTE = re.compile(rf", ?({NAME_PATTERN})=")
 _PLAIN_VALUE = re.compile(r"(?:[^,{}\"\n]++|\{[^{}\"\n]*+\})(?=[,\n])")
@@ -75,11 +75,11 @@ class InstructionAttributeParser:
     def read(
         self,
         scope: Scope,
-        entry: Opcode | None,
+        entry: Entry | None,
         fields: dict[str, object],
         position: int,
         *,
-        also: Opcode | None = None,
+        also: Entry | None = None,
     ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...], int]:
         """(',' name '=' value)* from `position` on
 
@@ -145,7 +145,7 @@ class InstructionAttributeParser:
             reader.known[plain[0]] = value
         return value, lexer.start
 
-    def _own_readers(self, entry: Opcode | None) -> dict[str, _Reader]:
+    def _own_readers(self, entry: Entry | None) -> dict[str, _Reader]:
         """How the attributes that an opcode declares are read."""
         cls = entry.attributes if entry is not None else None
         found = self._own.get(cls)

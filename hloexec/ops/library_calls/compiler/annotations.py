@@ -24,10 +24,10 @@ from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.library_calls.ffi import checked_attributes
-from hloexec.ops.library_calls.registry import custom_call
+from hloexec.ops.registry import custom_call
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import TOKEN_SHAPE, one_or_tuple
-from hloexec.ops.traits import ALL_OPERANDS, Traits
+from hloexec.ops.traits import ALL_OPERANDS
 
 
 def _contents(shape: Shape) -> Shape:
@@ -35,7 +35,7 @@ def _contents(shape: Shape) -> Shape:
     return shape.element if isinstance(shape, BufferShape) else shape
 
 
-@custom_call(*ANNOTATIONS, is_reproducible=True, traits=Traits(moves=(0,), keeps_all=True, keeps_order=True))
+@custom_call(*ANNOTATIONS, is_reproducible=True, moves=(0,), keeps_all=True, keeps_order=True)
 class Annotation:
     """out = operand: how it is partitioned, laid out, which memory holds it, or how large it gets (SetBound).
 
@@ -72,7 +72,8 @@ class Pin:
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",
     is_reproducible=True,
-    traits=Traits(moves=ALL_OPERANDS, crosses_devices=True),
+    moves=ALL_OPERANDS,
+    crosses_devices=True,
 )
 class ShardBoundary:
     """The operands, where a region in which devices see their own shards begins or ends.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hloexec.core.ir import Instruction
-from hloexec.ops.library_calls.registry import custom_call
+from hloexec.ops.registry import custom_call
 
 
 def _called(instruction: Instruction) -> tuple[str, ...]:

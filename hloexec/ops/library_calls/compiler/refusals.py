@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hloexec.ops.library_calls.registry import refuse_custom_calls
+from hloexec.ops.registry import refuse_custom_calls
 
 refuse_custom_calls(
     "xla_python_cpu_callback",

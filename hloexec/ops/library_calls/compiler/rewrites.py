@@ -12,7 +12,7 @@ from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, require
-from hloexec.ops.library_calls.registry import custom_call
+from hloexec.ops.registry import custom_call
 
 _HALF_TYPES = {"s32": ("s64", "u64"), "u32": ("s64", "u64"), "f32": ("f64", "c64"), "f64": ("c128",)}
 """Of halves, the types of what they may be halves of; and the other way round."""

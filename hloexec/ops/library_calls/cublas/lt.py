@@ -22,7 +22,6 @@ from hloexec.ops.library_calls.backend_config import Fields, backend_config_fiel
 from hloexec.ops.library_calls.cublas.config import GEMM_FIELDS, GemmConfig, gemm_config, read_gemm_config
 from hloexec.ops.library_calls.cublas.epilogue import accumulation_type, apply_epilogue, check_addends
 from hloexec.ops.library_calls.cublas.matmul import Gemm, Product, require_real, result_type_of
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -32,6 +31,7 @@ from hloexec.ops.library_calls.shapes import (
     with_scratch,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 
 def _config(instruction: Instruction, modes: Sequence[int]) -> GemmConfig:

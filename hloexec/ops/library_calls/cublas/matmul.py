@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow
@@ -21,9 +21,16 @@ from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.library_calls.backend_config import backend_config_field
 from hloexec.ops.library_calls.cublas.config import Epilogue, GemmConfig, gemm_config
 from hloexec.ops.library_calls.cublas.epilogue import accumulation_type, apply_epilogue, check_addends
-from hloexec.ops.library_calls.registry import custom_call
-from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.ops.library_calls.shapes import (
+    CallResult,
+    WithScratch,
+    in_declared_form,
+    operand_shapes,
+    result_shapes,
+    with_scratch,
+)
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 from hloexec.ops.relations import Relating, Resizing
 from hloexec.ops.traits import ContractionSize
 
@@ -124,7 +131,7 @@ class Gemm(Product):
     @staticmethod
     def bind(
         *, backend_config: str | None, shape: Shape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> MatrixProduct | AddedProduct | None:
+    ) -> MatrixProduct | AddedProduct | WithScratch | None:
         """The kernel for the product of two matrices that BLAS multiplies, plus a third or not; else None."""
         config = gemm_config(backend_config)
         if config.alpha != 1 or config.beta not in (0, 1) or config.epilogue != Epilogue():
@@ -133,7 +140,8 @@ class Gemm(Product):
         product = Dot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
         if not isinstance(product, MatrixProduct):
             return None
-        return AddedProduct(product) if config.beta else product
+        found = AddedProduct(product) if config.beta else product
+        return WithScratch(found, flat_shapes(shape)[1:]) if isinstance(shape, TupleShape) else found
 
 
 def _resized_stride(stride: int, before: Sequence[int], after: Sequence[int]) -> int:

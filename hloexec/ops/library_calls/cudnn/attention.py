@@ -17,9 +17,9 @@ from hloexec.ops.library_calls.cudnn import attention_arrays as arrays
 from hloexec.ops.library_calls.cudnn import attention_unfused as unfused
 from hloexec.ops.library_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
 from hloexec.ops.library_calls.cudnn.attention_sequences import Batch, heads_first, tokens
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 
 def _config(instruction: Instruction) -> AttentionConfig:

@@ -20,9 +20,9 @@ from hloexec.ops.common import require, widen
 from hloexec.ops.library_calls.cudnn import attention_arrays as arrays
 from hloexec.ops.library_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
 from hloexec.ops.library_calls.cudnn.attention_unfused import product, shared_heads, summed_heads
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult, saturating
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 _FORWARD = "queries keys values descale_q descale_k descale_v descale_s scale_s scale_o".split()
 _BACKWARD = [

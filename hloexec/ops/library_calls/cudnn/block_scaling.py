@@ -18,9 +18,9 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.contraction.dot import DotAttributes
 from hloexec.ops.contraction.scaled_dot import ScaledDot
 from hloexec.ops.library_calls.backend_config import Fields, json_object, known_fields
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 _BLOCKS = {"f8e8m0fnu": 32, "f8e4m3fn": 16}
 """How many elements share a scale of cuDNN's, by the scale's type."""

@@ -24,7 +24,6 @@ from hloexec.ops.library_calls.activations import relu
 from hloexec.ops.library_calls.backend_config import read_fields
 from hloexec.ops.library_calls.cudnn.convolutions import CONVOLUTION_FIELDS, elu
 from hloexec.ops.library_calls.cudnn.geometry import Geometry, accumulation_type, geometry
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -35,6 +34,7 @@ from hloexec.ops.library_calls.shapes import (
     with_scratch,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 
 @frozen

@@ -23,7 +23,6 @@ from hloexec.ops.library_calls.activations import relu
 from hloexec.ops.library_calls.backend_config import read_fields
 from hloexec.ops.library_calls.cudnn.geometry import Geometry, accumulation_type, geometry
 from hloexec.ops.library_calls.cudnn.layouts import unreordered_bias, unreordered_filter
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -33,6 +32,7 @@ from hloexec.ops.library_calls.shapes import (
     with_scratch,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 # `algorithm`, with `tensor_ops_enabled` and `scratch_size` in older dumps, chooses among kernels; that is rounding.
 CONVOLUTION_FIELDS = (

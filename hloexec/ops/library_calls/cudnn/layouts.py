@@ -14,8 +14,8 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import require
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.ops.registry import custom_call
 
 
 @frozen

@@ -16,7 +16,6 @@ from hloexec.core.values import Array
 from hloexec.errors import ShapeError
 from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.library_calls.backend_config import read_fields
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -26,6 +25,7 @@ from hloexec.ops.library_calls.shapes import (
     with_scratch,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 _KINDS = ("LAYER_FWD_INFER", "LAYER_FWD_TRAIN", "LAYER_BWD")
 

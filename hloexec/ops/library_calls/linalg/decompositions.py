@@ -21,8 +21,8 @@ from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.library_calls.ffi import bytes_of_config, checked_attributes, ffi_attributes
 from hloexec.ops.library_calls.linalg.solver_calls import Descriptor
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import shapes_of
+from hloexec.ops.registry import custom_call
 
 _EIGH_FIELDS = 4
 

@@ -14,9 +14,9 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError
 from hloexec.ops.common import array_shape
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.policies.exact.fourier import fourier_transform
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 _C2C, _C2R, _R2C = range(3)
 _LARGEST_RANK = 64

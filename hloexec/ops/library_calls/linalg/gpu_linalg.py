@@ -12,9 +12,9 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.backend_config import checked_json, enumerator
 from hloexec.ops.library_calls.ffi import checked_attributes, no_attributes
 from hloexec.ops.library_calls.linalg.solver_calls import reason_against_layouts
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import shapes_of, zeros_of
 from hloexec.ops.linalg.triangular import Cholesky, CholeskyAttributes, TriangularSolve, TriangularSolveAttributes
+from hloexec.ops.registry import custom_call
 
 
 def _cholesky_options(instruction: Instruction) -> CholeskyAttributes:

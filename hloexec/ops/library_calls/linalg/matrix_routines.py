@@ -29,8 +29,8 @@ from hloexec.errors import EvaluationError
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.library_calls.linalg.stacks import STACKS
-from hloexec.ops.library_calls.registry import add_custom_call
 from hloexec.ops.library_calls.shapes import zeros
+from hloexec.ops.registry import add_custom_call
 
 PRECISIONS = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}
 """LAPACK's letters for its element types."""

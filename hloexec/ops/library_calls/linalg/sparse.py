@@ -22,8 +22,8 @@ from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.library_calls.ffi import bytes_of_attribute, bytes_of_config, checked_attributes
 from hloexec.ops.library_calls.linalg.matrix_routines import reason_without_scipy, register
 from hloexec.ops.library_calls.linalg.solver_calls import VENDORS, Descriptor, enumeration
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, shapes_of, with_scratch, zeros
+from hloexec.ops.registry import custom_call
 
 _COLUMNS_AT_ONCE = 1 << 22
 """Products that are made before they are added up, so that memory stays bounded."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hloexec.core.ir import Computation, Instruction, TupleShape
 from hloexec.errors import UnsupportedError
-from hloexec.ops.library_calls.registry import custom_call
+from hloexec.ops.registry import custom_call
 
 
 @custom_call("AsyncCollectiveStart")

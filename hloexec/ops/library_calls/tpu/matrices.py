@@ -16,9 +16,9 @@ from hloexec.core.values import Array
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.library_calls.linalg.decompositions import LuDecomposition, Qr
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import CallResult, operand_shapes, shapes_of
 from hloexec.ops.linalg.triangular import Cholesky, CholeskyAttributes, TriangularSolve, TriangularSolveAttributes
+from hloexec.ops.registry import custom_call
 
 _BLOCKS = 4
 

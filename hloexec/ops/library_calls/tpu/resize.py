@@ -12,9 +12,9 @@ from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 
 _RANK = 4
 _PRODUCT = ExactMultiplier(lambda operand: (operand,))

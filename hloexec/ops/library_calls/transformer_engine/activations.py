@@ -21,7 +21,6 @@ from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.elementwise.functions import logistic
 from hloexec.ops.library_calls.ffi import Attributes
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -31,6 +30,7 @@ from hloexec.ops.library_calls.shapes import (
     zeros,
 )
 from hloexec.ops.library_calls.transformer_engine.quantization import SCALINGS, inverses, largest_magnitude, scaled
+from hloexec.ops.registry import custom_call
 
 
 def _gelu(x: Array) -> tuple[Array, Array]:

@@ -17,7 +17,6 @@ from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls import attention as softmax
-from hloexec.ops.library_calls.registry import custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -36,6 +35,7 @@ from hloexec.ops.library_calls.transformer_engine.sequences import (
     holds_probabilities,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call
 from hloexec.ops.relations import Axes, Relating, Resizing, Value
 
 

@@ -18,10 +18,10 @@ from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.library_calls.activations import gelu
 from hloexec.ops.library_calls.ffi import Attributes
-from hloexec.ops.library_calls.registry import custom_call, refuse_custom_calls
 from hloexec.ops.library_calls.shapes import operand_shapes, result_shapes, zeros
 from hloexec.ops.library_calls.transformer_engine.quantization import SCALINGS, as_matrix
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import custom_call, refuse_custom_calls
 
 
 @frozen

@@ -19,9 +19,9 @@ from hloexec.core.values import Array
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls.ffi import Attributes
-from hloexec.ops.library_calls.registry import add_custom_call
 from hloexec.ops.library_calls.shapes import operand_shapes, result_shapes, zeros
 from hloexec.ops.library_calls.transformer_engine.quantization import SCALINGS, largest_magnitude, scaled
+from hloexec.ops.registry import add_custom_call
 
 
 @frozen

@@ -22,7 +22,6 @@ from hloexec.core.values import Array
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.library_calls.ffi import Attributes, no_attributes
-from hloexec.ops.library_calls.registry import add_custom_call, custom_call
 from hloexec.ops.library_calls.shapes import (
     CallResult,
     in_declared_form,
@@ -31,6 +30,7 @@ from hloexec.ops.library_calls.shapes import (
     with_scratch,
     zeros,
 )
+from hloexec.ops.registry import add_custom_call, custom_call
 
 SCALINGS = {0: "none", 1: "delayed", 2: "blocks", 3: "current"}
 """JAXX_Scaling_Mode; 4 and 5, in four bits, are not here."""

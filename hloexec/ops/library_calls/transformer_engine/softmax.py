@@ -14,8 +14,8 @@ from hloexec.core.values import Array
 from hloexec.errors import ShapeError
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.library_calls.ffi import Attributes
-from hloexec.ops.library_calls.registry import add_custom_call
 from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.ops.registry import add_custom_call
 
 _HIDDEN = np.float32(-10000)
 """What the library puts in the place of a masked score; a row with nothing else gives 0."""

@@ -25,7 +25,7 @@ from hloexec.ops.common import narrow, wide
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.policy import numerics_policy
-from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.ops.registry import find_opcode
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
@@ -123,7 +123,7 @@ class Evaluator:
             for step in plan.program:
                 plans += [inner for inner in inner_plans(step.flow) if inner not in plans]
                 kernel, shapes = step.kernel, [plan.slot_shapes[slot] for slot in (*step.operands, *step.results)]
-                if not isinstance(kernel, InstructionKernel) or not isinstance(kernel.entry, Opcode):
+                if not isinstance(kernel, InstructionKernel) or kernel.opcode is None:
                     continue
                 if kernel.is_pure and all(isinstance(each, ArrayShape) and not each.is_dynamic for each in shapes):
                     arrays = [each.array_shape for each in shapes[: len(step.operands)]]

@@ -16,10 +16,9 @@ from hloexec.core.ir.editing import take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.ops.attributes import Grammar, attribute_fields, computation_names
 from hloexec.ops.control.making import make_conversion, make_element, make_tuple
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS
 from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, find_opcode
-from hloexec.tools.shadowing.computing.widening import WIDE, library_entry, retyped, widened_instruction
+from hloexec.ops.registry import Role, entry_of, find_opcode
+from hloexec.tools.shadowing.computing.widening import WIDE, retyped, widened_instruction
 
 _SUFFIX = ".f64"
 
@@ -53,11 +52,11 @@ def suffix_of(module: Module) -> str:
 
 def has_no_wide_form(instruction: Instruction) -> bool:
     """Whether an instruction runs as it is."""
-    library, entry = library_entry(instruction), find_opcode(instruction.opcode)
+    entry = entry_of(instruction)
     if entry is None:
         return True
-    if entry.role is Role.CUSTOM_CALL:
-        return library is None or library.evaluate is None or not library.is_pure
+    if entry.role in (Role.CUSTOM_CALL, Role.LIBRARY):
+        return entry.evaluate is None or not entry.is_pure
     is_random = entry.role is Role.KERNEL and not entry.is_pure
     return is_random or traits_of(instruction).reads_bits or entry.role is Role.COPY_START
 
@@ -103,10 +102,9 @@ class _Widening:
 
     def _wide_form(self, instruction: Instruction) -> Instruction:
         wide = widened_instruction(instruction, WIDE)
-        library = library_entry(instruction)
-        if library is not None and library.wider is not None:
-            target = CUSTOM_CALLS[library.wider].target
-            wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=target))
+        entry = entry_of(instruction)
+        if entry is not None and entry.wider is not None:
+            wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.wider))
         return attrs.evolve(wide, attributes=_renamed(wide.attributes, self._suffix))
 
     def _as_it_is(self, plain: Instruction, operands: list[str]) -> str:

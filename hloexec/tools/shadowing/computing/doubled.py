@@ -17,9 +17,8 @@ import numpy as np
 from hloexec.analysis.numerics.statistics import energy_of
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
-from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.policies.exact.doubled import two_product, two_sum
-from hloexec.ops.registry import Opcode
+from hloexec.ops.registry import Entry
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
 from hloexec.tools.shadowing.computing.elements import Difference, Sample, sampled, taken
@@ -40,7 +39,7 @@ def _is_double(leaf: object) -> bool:
 
 
 def evaluated(
-    entry: Opcode | CustomCall,
+    entry: Entry,
     traits: Traits,
     kernel: Callable[..., Any],
     exact: Callable[[], Callable[..., Any]],
@@ -138,7 +137,7 @@ def _changes(
 
 
 def _added(
-    entry: Opcode | CustomCall,
+    entry: Entry,
     traits: Traits,
     kernel: Callable[..., Any],
     exact: Callable[[], Callable[..., Any]],
@@ -146,9 +145,9 @@ def _added(
     leaves: Sequence[Any],
 ) -> list[Any]:
     """What an instruction adds to the error of each leaf: value − exact."""
-    if isinstance(entry, Opcode) and entry.rounding is Rounding.NONE:
+    if entry.rounding is Rounding.NONE:
         return [0.0] * len(leaves)
-    if len(leaves) == 1 and isinstance(entry, Opcode) and entry.is_elementwise:
+    if len(leaves) == 1 and entry.is_elementwise:
         value = leaves[0]
         if traits.converts:
             return [np.subtract(wide(value), operands[0])]

@@ -19,9 +19,8 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
-from hloexec.ops.library_calls.registry import CustomCall
 from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Opcode, Role, find_opcode
+from hloexec.ops.registry import Role, entry_of
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
 from hloexec.tools.shadowing.absorption import Absorbing, absorbed, absorbed_before
@@ -46,7 +45,7 @@ from hloexec.tools.shadowing.computing.moving import (
 from hloexec.tools.shadowing.computing.pending import Elements, Noting, Pending, is_finite, may_wait
 from hloexec.tools.shadowing.computing.steps import Steps, steps_of
 from hloexec.tools.shadowing.computing.wholes import whole
-from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
+from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Floats, Kernels
 from hloexec.tools.shadowing.kinds import Losses, losses
 from hloexec.tools.shadowing.places import Place
 from hloexec.tools.shadowing.store import Blame, Shadow, wide
@@ -63,13 +62,10 @@ class Evaluation:
         self.place = place
         self.computation = computation
         self.instruction = instruction
-        library = library_entry(instruction)
-        opcode = find_opcode(instruction.opcode)
-        self.entry: Opcode | CustomCall | None = library or opcode
-        self.opcode = None if library is not None else opcode
+        self.entry = entry_of(instruction)
         self.traits: Traits = traits_of(instruction)
-        self.is_elementwise = self.opcode is not None and self.opcode.is_elementwise
-        is_rounding = self.opcode is None or self.opcode.rounding is not Rounding.NONE
+        self.is_elementwise = self.entry is not None and self.entry.is_elementwise
+        is_rounding = self.entry is None or self.entry.rounding is not Rounding.NONE
         self._chooses = not is_rounding and len(instruction.operands) > 1
         self.absorbing = Absorbing(computation, instruction)
         self.source: Evaluation | None = None
@@ -83,12 +79,12 @@ class Evaluation:
     @property
     def is_computed(self) -> bool:
         """Whether a kernel of its own gives the result."""
-        return (self.opcode is not None and self.opcode.role is Role.KERNEL) or isinstance(self.entry, CustomCall)
+        return self.entry is not None and self.entry.role in (Role.KERNEL, Role.LIBRARY)
 
     @property
     def accumulates(self) -> bool:
         """Whether it adds something to operands: to leaf k of its result operand k."""
-        return self.traits.in_place and self.opcode is not None and self.opcode.rounding is Rounding.SUM
+        return self.traits.in_place and self.entry is not None and self.entry.rounding is Rounding.SUM
 
     @property
     def is_sorting(self) -> bool:
@@ -263,7 +259,7 @@ class Evaluation:
     def in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
         """The kernel, but beyond the numbers of f64 with the largest and the smallest of them, so that a function that
         overflows or underflows there, too, is not taken to be right."""
-        is_function = self.opcode is not None and self.opcode.rounding is Rounding.FUNCTION
+        is_function = self.entry is not None and self.entry.rounding is Rounding.FUNCTION
         if not is_function:
             return kernel
         traits = self.traits

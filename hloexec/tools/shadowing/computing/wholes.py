@@ -20,7 +20,7 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.values import Array, flat
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import is_inexact
-from hloexec.ops.library_calls.registry import CustomCall
+from hloexec.ops.registry import Role
 from hloexec.ops.threads import in_blocks
 from hloexec.tools.shadowing.absorption import absorbed
 from hloexec.tools.shadowing.computing.elements import (
@@ -107,7 +107,7 @@ def whole(
         its = attrs.evolve(its, weights=weights, lost_weights=lost)
         found.append(Evaluated(leaf, difference, its.scaled(difference.energy)))
     _note_steps(evaluation, operands, found)
-    if not isinstance(evaluation.entry, CustomCall) or all(map(_is_plausible, found)):
+    if evaluation.entry is None or evaluation.entry.role is not Role.LIBRARY or all(map(_is_plausible, found)):
         return found
     evaluation.doubt = "in f64, it gives other results, such as vectors of the other sign; these count as exact"
     return list(filter(_is_plausible, found))
@@ -301,7 +301,7 @@ def _sparse(size: int) -> slice:
 def _slicing(evaluation: Evaluation, operands: Sequence[Any]) -> tuple[int, int] | None:
     """Along which dimension of the first operand, and which of the result, an instruction may be computed slice by
     slice."""
-    slices = None if evaluation.opcode is None else evaluation.opcode.slices
+    slices = None if evaluation.entry is None else evaluation.entry.slices
     if slices is None or max(operand.size for operand in operands) < _LARGE:
         return None
     shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)

@@ -7,7 +7,7 @@ every complex type. Where elements only move, the kernel moves differences in wh
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,15 +20,13 @@ from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.plan.callee import PlanCallee
-from hloexec.engine.plan.lowering.binding import bound
 from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.schedule import callees_first
-from hloexec.engine.plan.steps import Plan
 from hloexec.errors import HloError
-from hloexec.ops.library_calls.registry import CUSTOM_CALLS, CustomCall, find_custom_call
+from hloexec.ops.binding import Site
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy
-from hloexec.ops.registry import Callee, Opcode, Role, find_opcode
+from hloexec.ops.registry import CUSTOM_CALLS, Callee, Role, entry_of, find_opcode
 from hloexec.ops.rounding import Rounding
 
 
@@ -56,30 +54,6 @@ def retyped(shape: Shape, floats: Floats) -> Shape:
     return change_arrays(shape, lambda leaf: leaf.with_element_type(floats.of(leaf.element_type)))
 
 
-def library_entry(instruction: Instruction) -> CustomCall | None:
-    """The entry of a library call; None for other instructions, and where there is none."""
-    entry = find_opcode(instruction.opcode)
-    if entry is None or entry.role is not Role.CUSTOM_CALL:
-        return None
-    return find_custom_call(instruction.attributes.custom_call_target)
-
-
-@frozen(eq=False)
-class _Context:
-    """What kernels ask for when they are bound (`plan.lowering.binding.KernelContext`)."""
-
-    kernels: Kernels
-    floats: Floats
-    numerics: NumericsPolicy = REFERENCE
-    plans: dict[str, Plan] = attrs.field(factory=dict)
-
-    watch: Callable[[str], Callee] | None = None
-    """Gives the called computations, where they are not as they are."""
-
-    def callee(self, name: str) -> Callee:
-        return self.kernels.callee(name, self.floats) if self.watch is None else self.watch(name)
-
-
 class Kernels:
     """The kernels of a module's instructions for other floats; each is bound once."""
 
@@ -91,65 +65,51 @@ class Kernels:
     def bound(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
         """The kernel of an instruction; None where it has none, or none that takes such floats."""
         # Users may give a library call another entry.
-        key = computation.name, instruction.name, floats, id(library_entry(instruction))
+        key = computation.name, instruction.name, floats, id(entry_of(instruction))
         if key not in self._bound:
             self._bound[key] = self._found(computation, instruction, floats)
         return self._bound[key]
 
     def _found(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
-        entry: Opcode | CustomCall | None = library_entry(instruction) or find_opcode(instruction.opcode)
-        if entry is None or entry.evaluate is None or not entry.is_pure:
+        entry = entry_of(instruction)
+        if entry is None or not entry.is_pure:
             return None
         try:
-            return self._of_entry(computation, instruction, entry, floats)
+            return self._site(computation, instruction, floats).kernel()
         except HloError:
             return None
 
     def exact(self, computation: Computation, instruction: Instruction) -> Callable[..., Any]:
         """The kernel of an instruction that has one for f64, under the `exact` policy: within half an ULP of f64."""
-        entry = library_entry(instruction) or find_opcode(instruction.opcode)
-        assert entry is not None
-        return self._of_entry(computation, instruction, entry, WIDE, POLICIES["exact"])
+        kernel = self._site(computation, instruction, WIDE, POLICIES["exact"]).kernel()
+        assert kernel is not None
+        return kernel
 
     def order(
         self, computation: Computation, instruction: Instruction, floats: Floats
     ) -> Callable[..., tuple[int, Array]]:
         """The rule by which an instruction sorts its operands."""
-        entry = library_entry(instruction) or find_opcode(instruction.opcode)
-        assert entry is not None and entry.order is not None
-        given = bound(_Context(self, floats), computation, instruction, entry.order.needs)
-        return partial(entry.order, **given)
+        site = self._site(computation, instruction, SAME, callees=floats)
+        assert site.entry.order is not None
+        return site.bound(site.entry.order)
 
-    def _of_entry(
+    def _site(
         self,
         computation: Computation,
         instruction: Instruction,
-        entry: Opcode | CustomCall,
         floats: Floats,
         numerics: NumericsPolicy = REFERENCE,
-    ) -> Callable[..., Any]:
-        wide = widened_instruction(instruction, floats)
-        if isinstance(entry, CustomCall) and entry.wider is not None and floats is not SAME:
+        callees: Floats | None = None,
+        watch: Callable[[str], Callee] | None = None,
+    ) -> Site:
+        """An instruction with other floats; `watch` gives the called computations, where they are not as they are."""
+        entry, wide = entry_of(instruction), widened_instruction(instruction, floats)
+        assert entry is not None
+        if entry.wider is not None and floats is not SAME:
             entry = CUSTOM_CALLS[entry.wider]
-            wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.target))
-        operands = tuple(
-            attrs.evolve(operand, shape=retyped(operand.shape, floats))
-            for operand in computation.operands_of(instruction)
-        )
-        around = _around(computation, wide, operands)
-        context = _Context(self, floats, numerics)
-        if isinstance(entry, CustomCall):
-            assert entry.evaluate is not None
-            given = bound(context, around, wide, entry.evaluate_needs - {"config"})
-            if entry.config is not None and "config" in entry.evaluate_needs:
-                given["config"] = entry.config(wide)
-            return partial(entry.evaluate, **given)
-        if entry.bind is not None and numerics is REFERENCE and not _is_dynamic((wide, *operands)):
-            found = entry.bind(**bound(context, around, wide, entry.bind.needs))
-            if found is not None:
-                return found
-        assert entry.evaluate is not None
-        return partial(entry.evaluate, **bound(context, around, wide, entry.evaluate_needs))
+            wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.name))
+        shapes = tuple([retyped(operand.shape, floats) for operand in computation.operands_of(instruction)])
+        return Site(entry, wide, shapes, watch or partial(self.callee, floats=callees or floats), numerics)
 
     def calling(
         self, computation: Computation, instruction: Instruction, watch: Callable[[str], Callee]
@@ -158,19 +118,13 @@ class Kernels:
         entry = find_opcode(instruction.opcode)
         if entry is None or entry.evaluate is None or entry.role is not Role.KERNEL:
             return None
-        context = _Context(self, SAME, watch=watch)
-        return partial(entry.evaluate, **bound(context, computation, instruction, entry.evaluate_needs))
+        return self._site(computation, instruction, SAME, watch=watch).bound(entry.evaluate)
 
     def exchange(self, computation: Computation, instruction: Instruction) -> Callable[..., Any]:
         """The kernel of a collective, from what its members hold to what they get."""
-        entry = find_opcode(instruction.opcode)
-        assert entry is not None and entry.exchange is not None
-        wide = widened_instruction(instruction, WIDE)
-        operands = [
-            attrs.evolve(each, shape=retyped(each.shape, WIDE)) for each in computation.operands_of(instruction)
-        ]
-        around = _around(computation, wide, operands)
-        return partial(entry.exchange, **bound(_Context(self, WIDE), around, wide, entry.exchange_needs))
+        site = self._site(computation, instruction, WIDE)
+        assert site.entry.exchange is not None
+        return site.bound(site.entry.exchange)
 
     def callee(self, name: str, floats: Floats) -> Callee:
         """A called computation in which everything is widened."""
@@ -189,17 +143,6 @@ class Kernels:
 def kernels_of(module: Module) -> Kernels:
     """The kernels of a module, which are bound once for all runs of it."""
     return Kernels(module)
-
-
-def _around(computation: Computation, instruction: Instruction, operands: Sequence[Instruction]) -> Computation:
-    """A computation that has an instruction and its operands, for what looks up shapes."""
-    known = {operand.name: operand for operand in operands}
-    return Computation(name=computation.name, instructions=(*known.values(), instruction), root_name=instruction.name)
-
-
-def _is_dynamic(instructions: Sequence[Instruction]) -> bool:
-    shapes = [instruction.shape for instruction in instructions]
-    return any(not isinstance(shape, ArrayShape) or bool(shape.dynamic_dimensions) for shape in shapes)
 
 
 def _widened_computation(computation: Computation, floats: Floats) -> Computation:

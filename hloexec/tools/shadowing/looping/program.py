@@ -77,8 +77,8 @@ class Node:
     @property
     def may_round(self) -> bool:
         """Whether its result may have an error where its operands have none."""
-        opcode = self.evaluation.opcode
-        return self.is_accounted and (opcode is None or opcode.rounding is not Rounding.NONE)
+        entry = self.evaluation.entry
+        return self.is_accounted and (entry is None or entry.rounding is not Rounding.NONE)
 
     @property
     def is_choice(self) -> bool:
@@ -266,8 +266,8 @@ def _node(step: Step, plan: Plan, offset: int, evaluations: Evaluations) -> Node
     if not isinstance(step.kernel, InstructionKernel) or step.function is None:
         return None
     evaluation, number = evaluations(step)
-    opcode = evaluation.opcode
-    if opcode is None or opcode.role is not Role.KERNEL or not opcode.is_pure or opcode.order is not None:
+    entry = evaluation.entry
+    if entry is None or entry.role is not Role.KERNEL or not entry.is_pure or entry.order is not None:
         return None
     kernel, kind = evaluation.kernel(WIDE), _kind(evaluation, shape)
     if evaluation.is_failing or kernel is None or evaluation.traits.only_compared or not shape.element_count:

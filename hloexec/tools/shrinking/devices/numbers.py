@@ -16,9 +16,9 @@ from hloexec.core.dtypes import Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
+from hloexec.ops.binding import Site
 from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.operations import traits_of
-from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
 
@@ -153,15 +153,11 @@ def computed(instruction: Instruction, given: Sequence[Array | None]) -> Array |
     if not entry.is_elementwise or entry.evaluate is None:
         return None
     types = [element_type_of(operand.dtype) for operand in operands]
-    known = {
-        "attributes": instruction.attributes,
-        "shape": ArrayShape(shape.element_type, (operands[0].size,)),
-        "numerics": REFERENCE,
-        "operand_shapes": tuple(ArrayShape(each, (operands[0].size,)) for each in types),
-    }
-    needs = entry.evaluate_needs
-    if not needs <= known.keys():
+    if "computations" in entry.evaluate.needs:
         return None
+    count = (operands[0].size,)
+    of_devices = attrs.evolve(instruction, shape=ArrayShape(shape.element_type, count))
+    site = Site(entry, of_devices, tuple(ArrayShape(each, count) for each in types))
     with np.errstate(all="ignore"):
-        found = entry.evaluate(*operands, **{name: known[name] for name in needs})
+        found = site.bound(entry.evaluate)(*operands)
     return np.asarray(found).astype(shape.element_type.storage)
