@@ -59,7 +59,7 @@ class Site:
 
     def fast(self, operands: Sequence[Shape] | None = None) -> Kernel | None:
         """The fast variant, where there is one."""
-        bind = self.entry.bind
+        bind = self.entry.fast.bind
         if bind is None or not self._is_decided(self.operand_shapes if operands is None else operands):
             return None
         return bind(**self.given(bind))

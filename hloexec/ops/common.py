@@ -6,6 +6,7 @@ rounds, once, whatever type the value comes from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from operator import or_
 from typing import Any, TypeGuard
@@ -258,3 +259,44 @@ def _bytes_of_bfloat16(element_type: ElementType) -> np.ndarray[Any, np.dtype[np
         table[0x41:0x60] = 0
     table.setflags(write=False)
     return table
+
+
+Kinds = frozenset[Kind]
+
+_WORDS = {
+    Kind.PRED: "pred",
+    Kind.SIGNED: "signed integers",
+    Kind.UNSIGNED: "unsigned integers",
+    Kind.FLOAT: "floating-point numbers",
+    Kind.COMPLEX: "complex numbers",
+}
+
+
+def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> ArrayShape:
+    """The common shape of the operands of opcode `name`: same dimensions, and the same element type (of `kinds`).
+
+    Floats may differ in width, as optimized modules have them; the result is then of the widest.
+    """
+    result = array_shape(operands[0], f"operand 0 of {name}")
+    if result.element_type.kind not in kinds:
+        expected = ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
+        raise ShapeError(f"operand 0 of {name} must be of {expected}, but has shape {result}")
+    for index, operand in enumerate(operands[1:], 1):
+        other = array_shape(operand, f"operand {index} of {name}")
+        common = same_type_ignoring_float_width(result, other, f"the operands of {name}")
+        result = same_dimensions(result, other, f"the operands of {name}").with_element_type(common)
+    if result.layout is None:
+        return result
+    return ArrayShape(result.element_type, result.dimensions, dynamic_dimensions=result.dynamic_dimensions)
+
+
+def elementwise_rule(
+    name: str, kinds: Kinds, result: Callable[[ElementType], ElementType] | None
+) -> Callable[..., ArrayShape]:
+    """The shape rule of opcode `name`: the common shape of the operands, with the element type that `result` gives."""
+
+    def infer(*shapes: Shape) -> ArrayShape:
+        common = operands_shape(name, shapes, kinds)
+        return common if result is None else common.with_element_type(result(common.element_type))
+
+    return infer

@@ -33,6 +33,7 @@ ANY: None = None
 """The upper bound of an opcode that takes any number of operands."""
 
 R = TypeVar("R")
+_Class = TypeVar("_Class", bound=type)
 
 MemoryOrder: TypeAlias = tuple[int, ...]
 """The dimensions of an array as they lie in memory, from major to minor."""
@@ -127,6 +128,36 @@ def parameters_of(function: Callable[..., Any]) -> tuple[int, int | None, frozen
 
 
 @frozen(kw_only=True)
+class Fast:
+    """Variants of what `evaluate` of an entry does under `reference`, which take less time and give the same bits."""
+
+    bind: Rule[Callable[..., Any] | None] | None = None
+    """Gives a function of the operands (and `out`) alone, or None. It relies on NumPy's warnings being off."""
+    fill: Rule[Callable[..., None] | None] | None = None
+    """Of elementwise opcodes whose function makes arrays: a function of the operands, and of an array apart from them
+    that it fills with what `bind`'s function gives; None for some element types."""
+    by_rows: Rule[RowForm | None] | None = None
+    """How an instruction is computed by rows (`ops.rows`); of operands that lie in row-major order where that
+    matters."""
+
+
+_NONE = Fast()
+FAST: dict[str, Fast] = {}
+"""The fast variants by the names of their entries, as far as they have been imported."""
+
+
+def fast(*names: str) -> Callable[[_Class], _Class]:
+    """Register the static methods `bind`, `fill` and `by_rows` of the decorated class as entries' fast variants."""
+
+    def decorate(cls: _Class) -> _Class:
+        rules = {name: Rule(getattr(cls, name)) for name in ("bind", "fill", "by_rows") if hasattr(cls, name)}
+        FAST.update(dict.fromkeys(names, Fast(**rules)))
+        return cls
+
+    return decorate
+
+
+@frozen(kw_only=True)
 class Entry:
     """What hloexec knows of an opcode, or of the target of library calls.
 
@@ -175,18 +206,9 @@ class Entry:
     """How many it takes: a number, or the least and the most; as a rule those of `evaluate` or `infer`."""
     exchange: Rule[Any] | None = None
     """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`."""
-    bind: Rule[Callable[..., Any] | None] | None = None
-    """Gives a function of the operands (and `out`) alone that does what `evaluate` does under `reference`, or None. It
-    relies on NumPy's warnings being off."""
-    fill: Rule[Callable[..., None] | None] | None = None
-    """Of elementwise opcodes whose function makes arrays: a function of the operands, and of an array apart from them
-    that it fills with what `bind`'s function gives; None for some element types."""
     memory_order: Rule[MemoryOrder] | None = None
     """Of views, from the order in which the first operand lies, the order in which the result does; None where that is
     row-major, whatever the operand's."""
-    by_rows: Rule[RowForm | None] | None = None
-    """How an instruction is computed by rows (`ops.rows`), with the same bits; of operands that lie in
-    row-major order where that matters."""
     summed: Rule[Summation | None] | None = None
     """Of opcodes whose rounding is SUM: what is added up; None where the reducer adds nothing, or is
     called step by step and rounds by itself."""
@@ -218,6 +240,8 @@ class Entry:
     """The target of the same routine for floats of 64 bits, where that is another one."""
     is_reproducible: bool = True
     """Whether results under the `exact` policy are the same bits on every machine."""
+    fast_in: str | None = None
+    """The module that holds the fast variants of `evaluate`, where it has some; it is imported when they are needed."""
 
     def __attrs_post_init__(self) -> None:
         if self.relate is None and self.is_elementwise:
@@ -232,6 +256,15 @@ class Entry:
     def _usual_rounding(self) -> Rounding:
         moves = self.may_be_view or self.any_order or self.role not in (Role.KERNEL, Role.LIBRARY)
         return Rounding.ONCE if self.is_elementwise else Rounding.NONE if moves else Rounding.UNKNOWN
+
+    @property
+    def fast(self) -> Fast:
+        """Its fast variants; a user's entry has none, whatever its name."""
+        if self.fast_in is None:
+            return _NONE
+        if self.name not in FAST:
+            import_module(self.fast_in)
+        return FAST[self.name]
 
     @property
     def minimum_operands(self) -> int:
@@ -347,10 +380,8 @@ CUSTOM_CALLS = Registry("custom-call target", {}, LIBRARIES)
 USER_CALLS: dict[str, Entry] = {}
 """Those of users (`library_calls.user_calls`)."""
 
-_Class = TypeVar("_Class", bound=type)
-
 _FUNCTIONS = "relate resize supports window config forwards invokes".split()
-_RULES = "infer unstated well_formed evaluate exchange bind fill memory_order by_rows summed order slices".split()
+_RULES = "infer unstated well_formed evaluate exchange memory_order summed order slices".split()
 """Static methods of an entry's class, the second as `Rule`."""
 
 
@@ -358,9 +389,9 @@ def opcode(name: str, **fields: Any) -> Callable[[_Class], _Class]:
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Entry`, and of `Traits`.
 
     The class's docstring gives the formula and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `fill`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `supports`, `order`, `slices`,
-    `window`, (collectives) `exchange` and (library calls) `config`, `forwards` and `invokes` are what they are called,
-    and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    `evaluate`, `memory_order`, `summed`, `relate`, `resize`, `supports`, `order`, `slices`, `window`, (collectives)
+    `exchange` and (library calls) `config`, `forwards` and `invokes` are what they are called, and so are those that
+    are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
     return _entering(OPCODES, (name,), fields)
 

@@ -29,7 +29,7 @@ from hloexec.ops.registry import Callee, Entry, MemoryOrder, Role
 from hloexec.ops.rounding import Sums
 
 if TYPE_CHECKING:
-    from hloexec.ops.contraction.dot import MatrixProduct
+    from hloexec.ops.contraction.fast.dot import MatrixProduct
     from hloexec.ops.policies.random_rounding import RandomRounding
 
 
@@ -248,7 +248,7 @@ class InstructionKernel(Kernel):
         if not self.is_bare or not self.may_multiply:
             return None
         # Imported late: most programs without contractions never need it.
-        from hloexec.ops.contraction.dot import MatrixProduct
+        from hloexec.ops.contraction.fast.dot import MatrixProduct
 
         return self.bound if isinstance(self.bound, MatrixProduct) else None
 

@@ -3,29 +3,20 @@
 A contraction sorts the dimensions of its operands into batch, free and contracting ones, views both as stacks of
 matrices, and multiplies those; `matrix_product` defines the numerics. The result's dimensions are the batch dimensions,
 then the free ones of lhs, then those of rhs.
-
-Products of small matrices and vectors, by NumPy's `dot`.
-
-`dot` calls the same routines of BLAS as `matmul`, with the same arguments, but takes a third of the time to get there.
-That the bits are the same is checked for each kind of product before it is used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
-from itertools import product
+from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
-from hloexec.core.dtypes import DType, ElementType
+from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
-from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, flags, narrow, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.contraction.compressed import (
@@ -41,7 +32,6 @@ from hloexec.ops.contraction.matrix_product import (
     matrix_product,
     operand_split,
 )
-from hloexec.ops.contraction.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policies.exact.products import ExactMultiplier
 from hloexec.ops.policies.narrow_sums import is_narrow_sum, products_added_stepwise
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -50,52 +40,6 @@ from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Axes, Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
-
-_MOST_PRODUCTS = 1 << 15
-"""Number of multiplications that take longer than calling for them."""
-
-Product = Callable[..., Array]
-
-
-def small_product(general: Product, lhs: tuple[int, ...], rhs: tuple[int, ...], dtype: DType) -> Product | None:
-    """What the kernel `general` does, for small operands of these sizes: `[m, k]` or `[k]` and `[k, n]` or `[k]`,
-    multiplied along their neighbouring dimensions. None for others."""
-    rows, terms, columns = (lhs[:-1] or (1,))[0], rhs[0], (rhs[1:] or (1,))[0]
-    if rows * terms * columns > _MOST_PRODUCTS or min(*lhs, *rhs) < 2 or not _agrees(lhs, rhs, dtype):
-        return None
-    may_be_transpose = len(lhs) == len(rhs) == 2 and rows == columns
-
-    def multiplied(lhs: Array, rhs: Array, out: Array | None = None) -> Array:
-        ours, theirs = lhs.flags, rhs.flags
-        is_plain = ours.c_contiguous and theirs.c_contiguous
-        if out is not None or not (is_plain or (ours.forc and theirs.forc)):
-            return general(lhs, rhs, out)
-        if may_be_transpose and not is_plain and np.may_share_memory(lhs, rhs):
-            # BLAS has another routine for those.
-            return general(lhs, rhs)
-        hold_blas()
-        return np.asarray(lhs.dot(rhs))
-
-    return multiplied
-
-
-@cache
-def _agrees(lhs: tuple[int, ...], rhs: tuple[int, ...], dtype: DType) -> bool:
-    """Whether `dot` gives the bits of `matmul`, in whatever order the operands lie."""
-    hold_blas()
-    rows, columns = lhs[:-1] or (1,), rhs[1:] or (1,)
-    first = np.sin(np.arange(1, 1 + rows[0] * rhs[0], dtype=dtype)).reshape(lhs)
-    second = np.sin(np.arange(2, 2 + columns[0] * rhs[0], dtype=dtype) * 3).reshape(rhs)
-    for one, other in product(_layouts(first), _layouts(second)):
-        matrices = one if one.ndim > 1 else one.reshape(1, -1), other if other.ndim > 1 else other.reshape(-1, 1)
-        expected = matmul(*matrices)
-        if np.asarray(one.dot(other)).tobytes() != expected.tobytes():
-            return False
-    return True
-
-
-def _layouts(array: Array) -> list[Array]:
-    return [array, np.asfortranarray(array)] if array.ndim > 1 else [array]
 
 
 @frozen
@@ -118,7 +62,14 @@ class DotAttributes(ContractionAttributes):
     block_scaling_config: str | None = configuration()
 
 
-@opcode("dot", operands=(2, ANY), attributes=DotAttributes, rounding=Rounding.SUM, flushes_denormals=True)
+@opcode(
+    "dot",
+    operands=(2, ANY),
+    attributes=DotAttributes,
+    rounding=Rounding.SUM,
+    flushes_denormals=True,
+    fast_in="hloexec.ops.contraction.fast.dot",
+)
 class Dot:
     """out[b..., m..., n...] = sum over k... of lhs[b..., m..., k...] * rhs[b..., n..., k...]
 
@@ -158,23 +109,6 @@ class Dot:
         return contract(lhs, rhs, attributes, shape.element_type, numerics=numerics)
 
     @staticmethod
-    def bind(
-        *, attributes: DotAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[..., Array] | None:
-        """The kernel for operands of one type that BLAS multiplies along one dimension; None for all others."""
-        types = {operand.element_type for operand in (*operand_shapes, shape)}
-        contracting = (*attributes.lhs_contracting_dims, *attributes.rhs_contracting_dims)
-        is_usual = attributes.algorithm == "unset"
-        if len(types) > 1 or next(iter(types)).name not in ("f32", "f64") or not is_usual or len(contracting) != 2:
-            return None
-        if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
-            return _views_multiplied(attributes, shape, *operand_shapes)
-        rows, columns = shape.dimensions
-        terms = operand_shapes[0].dimensions[contracting[0]]
-        general = MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
-        return attrs.evolve(general, quick=_quick_where_small(general, attributes, *operand_shapes[:2]))
-
-    @staticmethod
     def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Summation:
         contracting = attributes.lhs_contracting_dims
         terms = math.prod(operand_shapes[0].dimensions[dimension] for dimension in contracting)
@@ -208,26 +142,6 @@ def relate_contraction(use: Relating, attributes: ContractionAttributes, lhs: Ax
     ours = [lhs[d] for d in free_dimensions(len(lhs), attributes.lhs_batch_dims, attributes.lhs_contracting_dims)]
     theirs = [rhs[d] for d in free_dimensions(len(rhs), attributes.rhs_batch_dims, attributes.rhs_contracting_dims)]
     use.same([*batch, *ours, *theirs], result)
-
-
-@frozen
-class MatrixProduct:
-    """The kernel for lhs · rhs of matrices of one type that BLAS multiplies; either may have to be transposed first."""
-
-    transposes_lhs: bool
-    transposes_rhs: bool
-    is_one_call: bool
-    """Whether it takes a single call of BLAS."""
-    quick: Callable[..., Array] | None = None
-    """The same with less before the call, where there is such a kernel."""
-
-    def __call__(self, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
-        multiply = matmul if self.is_one_call else plain_matrix_product
-        return multiply(*self.as_matrices(lhs, rhs), out)
-
-    def as_matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
-        """The operands as `[rows, terms]` and `[terms, columns]`."""
-        return lhs.T if self.transposes_lhs else lhs, rhs.T if self.transposes_rhs else rhs
 
 
 def contraction_shape(
@@ -300,61 +214,6 @@ def _matrices(array: Array, batch: Sequence[int], rows: Sequence[int], columns: 
     # BLAS wants neighbours in one of the two dimensions; without, older NumPy multiplies in a slow loop of its own.
     has_neighbours = array.itemsize in matrices.strides[-2:]
     return matrices if has_neighbours else np.ascontiguousarray(matrices)
-
-
-def _views_multiplied(
-    numbers: DotAttributes, shape: ArrayShape, lhs: ArrayShape, rhs: ArrayShape
-) -> Callable[[Array, Array], Array]:
-    """What `contract` does with operands of these shapes, of a type that BLAS multiplies, and one contracting pair."""
-    batch = len(numbers.lhs_batch_dims)
-    lhs_order = (
-        *numbers.lhs_batch_dims,
-        *free_dimensions(lhs.rank, numbers.lhs_batch_dims, numbers.lhs_contracting_dims),
-        *numbers.lhs_contracting_dims,
-    )
-    rhs_order = (
-        *numbers.rhs_batch_dims,
-        *numbers.rhs_contracting_dims,
-        *free_dimensions(rhs.rank, numbers.rhs_batch_dims, numbers.rhs_contracting_dims),
-    )
-    items = tuple(lhs.dimensions[dim] for dim in numbers.lhs_batch_dims)
-    terms = lhs.dimensions[numbers.lhs_contracting_dims[0]]
-    rows = math.prod(lhs.dimensions[dim] for dim in lhs_order[batch:-1])
-    columns = math.prod(rhs.dimensions[dim] for dim in rhs_order[batch + 1 :])
-    lhs_sizes, rhs_sizes, sizes = (*items, rows, terms), (*items, terms, columns), shape.dimensions
-    multiply = matmul if not batch and is_one_call(rows, terms, columns) else plain_matrix_product
-
-    def multiplied(lhs: Array, rhs: Array, _: Array | None = None) -> Array:
-        product = multiply(_viewed(lhs, lhs_order, lhs_sizes), _viewed(rhs, rhs_order, rhs_sizes))
-        return product.reshape(sizes)
-
-    is_flat = not batch and lhs.rank <= 2 and rhs.rank <= 2
-    return (_quick_where_small(multiplied, numbers, lhs, rhs) if is_flat else None) or multiplied
-
-
-def _quick_where_small(
-    general: Callable[..., Array], numbers: DotAttributes, lhs: ArrayShape, rhs: ArrayShape
-) -> Callable[..., Array] | None:
-    """The kernel for small matrices and vectors of one type that BLAS multiplies along one dimension."""
-    turns_lhs = lhs.rank == 2 and numbers.lhs_contracting_dims == (0,)
-    turns_rhs = rhs.rank == 2 and numbers.rhs_contracting_dims == (1,)
-
-    def of_turned(lhs: Array, rhs: Array, out: Array | None = None) -> Array:
-        return general(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs, out)
-
-    ours = lhs.dimensions[::-1] if turns_lhs else lhs.dimensions
-    theirs = rhs.dimensions[::-1] if turns_rhs else rhs.dimensions
-    quick = small_product(of_turned, ours, theirs, lhs.element_type.storage)
-    if quick is None or not (turns_lhs or turns_rhs):
-        return quick
-    return lambda lhs, rhs, out=None: quick(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs, out)
-
-
-def _viewed(array: Array, order: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
-    """The array with its dimensions in another order, and then merged; a view where strides allow."""
-    matrices = array.transpose(order).reshape(sizes) if len(order) > 1 else array.reshape(sizes)
-    # As in `_matrices`.
-    return matrices if array.itemsize in matrices.strides[-2:] else np.ascontiguousarray(matrices)
 
 
 def _mergeable_order(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[tuple[int, ...], tuple[int, ...]]:

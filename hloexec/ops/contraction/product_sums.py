@@ -12,7 +12,7 @@ from typing import ClassVar
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.ops.contraction.dot import MatrixProduct
+from hloexec.ops.contraction.fast.dot import MatrixProduct
 from hloexec.ops.contraction.plain_products import products_plus
 from hloexec.ops.contraction.product_blocks import FEW_TERMS, blocks_of
 from hloexec.ops.movement.copying import in_order

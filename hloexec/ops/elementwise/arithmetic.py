@@ -12,10 +12,11 @@ import numpy as np
 from hloexec.core.values import Array
 from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.choosing import choose_by_mask, mask_of
-from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, elementwise
+from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, elementwise
+from hloexec.ops.elementwise.fast.scalars import larger_scalar, on_scalars, smaller_scalar
+from hloexec.ops.elementwise.formula import ByKind
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
 from hloexec.ops.elementwise.powers import power
-from hloexec.ops.elementwise.single import larger_scalar, on_scalars, smaller_scalar
 from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Pole, finite_and_not_zero

@@ -15,9 +15,9 @@ from hloexec.core.dtypes import element_type
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.precision import part_type
 from hloexec.core.values import Array
-from hloexec.ops.common import require
+from hloexec.ops.common import operands_shape, require
 from hloexec.ops.complex_parts import from_parts, with_infinities
-from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, elementwise, operands_shape
+from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, elementwise
 from hloexec.ops.rounding import Rounding
 
 

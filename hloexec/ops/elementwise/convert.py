@@ -8,9 +8,7 @@ beyond an integer's range undefined.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from operator import methodcaller
 from typing import Any
 
 import attrs
@@ -23,9 +21,8 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
-from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape
-from hloexec.ops.elementwise.single import OfScalars, decided_by
+from hloexec.ops.common import array_shape, narrow, operands_shape, require, same_dimensions, widen
+from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise
 from hloexec.ops.intervals import INFINITY, MASK, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
@@ -64,21 +61,17 @@ def convert(array: Array, element_type: ElementType) -> Array:
 _NUMPY_ROUNDS_ONCE = frozenset({("bf16", "f32"), ("f32", "bf16"), ("f32", "f16")})
 
 
-def _is_numpys(source: ElementType, target: ElementType) -> bool:
+def is_numpys(source: ElementType, target: ElementType) -> bool:
     """Whether NumPy's conversion from an element type to another is the one that is wanted."""
     is_plain = not (source.is_narrow or target.is_narrow or source.is_complex or target.is_complex)
     is_rounding = is_plain and target.kind is not Kind.PRED and not (source.is_floating and target.is_integral)
     return source is not target and (is_rounding or (source.name, target.name) in _NUMPY_ROUNDS_ONCE)
 
 
-def _fill_converted(operand: Array, out: Array) -> None:
-    np.copyto(out, operand, casting="unsafe")
-
-
 def _float_to_integer(array: Array, element_type: ElementType) -> Array:
     """f32 or f64 to the compute type of an integer type, truncated, saturated; NaN → 0."""
     dtype = element_type.compute
-    below, above = _range(array.dtype.type, element_type)
+    below, above = range_of(array.dtype.type, element_type)
     # NaN is neither the smallest nor the largest number, so that no comparison holds where there is one.
     smallest, largest = (array.min(), array.max()) if array.size else (below, below)
     if smallest >= below and largest < above:
@@ -92,7 +85,7 @@ def _float_to_integer(array: Array, element_type: ElementType) -> Array:
     return result
 
 
-def _range(number: type[Any], element_type: ElementType) -> tuple[Any, Any]:
+def range_of(number: type[Any], element_type: ElementType) -> tuple[Any, Any]:
     """The least number of an integer type, and the number beyond its greatest, as floats."""
     above = number(2.0 ** (element_type.bits - (element_type.kind is Kind.SIGNED)))
     return (-above if element_type.kind is Kind.SIGNED else number(0)), above
@@ -165,7 +158,15 @@ _CONVERTS: dict[str, Any] = {
 }
 
 
-@opcode("convert", operands=1, is_elementwise=True, bounds=_converted_bounds, **_CONVERTS, flushes_denormals=True)
+@opcode(
+    "convert",
+    operands=1,
+    is_elementwise=True,
+    bounds=_converted_bounds,
+    **_CONVERTS,
+    flushes_denormals=True,
+    fast_in="hloexec.ops.elementwise.fast.convert",
+)
 class Convert:
     """The operand in the declared element type.
 
@@ -187,22 +188,6 @@ class Convert:
     @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape) -> Array:
         return convert(operand, shape.element_type)
-
-    @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
-        source, target = operand_shapes[0].element_type, shape.element_type
-        if _is_numpys(source, target):
-            of_arrays = methodcaller("astype", target.storage)
-            return of_arrays if shape.rank else OfScalars(of_arrays, target.storage.type)
-        function = partial(convert, element_type=target)
-        if shape.rank or not (source.is_floating and target.is_integral):
-            return function
-        below, above = _range(source.compute.type, target)
-        return decided_by(lambda x: target.storage.type(x) if below <= x < above else None, function)
-
-    @staticmethod
-    def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Any:
-        return _fill_converted if _is_numpys(operand_shapes[0].element_type, shape.element_type) else None
 
 
 @frozen

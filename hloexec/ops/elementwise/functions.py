@@ -18,15 +18,8 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.elementwise import complex_numbers, ranges
-from hloexec.ops.elementwise.declaration import (
-    FLOAT,
-    FLOAT_OR_COMPLEX,
-    NUMBER,
-    SIGNED_NUMBER,
-    ByKind,
-    Formula,
-    elementwise,
-)
+from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, NUMBER, SIGNED_NUMBER, elementwise
+from hloexec.ops.elementwise.formula import ByKind, Formula
 from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, Demand, Use, always, demand
 from hloexec.ops.policies.exact.doubled import polynomial
 from hloexec.ops.rounding import Rounding

@@ -15,14 +15,15 @@ import numpy as np
 from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
-from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
-from hloexec.ops.elementwise.single import (
+from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, elementwise
+from hloexec.ops.elementwise.fast.scalars import (
     divide_scalars,
     on_scalars,
     remainder_scalars,
     shift_scalar_left,
     shift_scalar_right,
 )
+from hloexec.ops.elementwise.formula import Formula
 from hloexec.ops.intervals import Demand
 from hloexec.ops.threads import in_pieces
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -13,18 +12,17 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import ShapeError
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
+from hloexec.ops.common import array_shape, operands_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.elementwise import ranges
 from hloexec.ops.elementwise.arithmetic import fill_minimum, maximum, minimum
-from hloexec.ops.elementwise.choosing import choose, choose_by_mask, mask_type
+from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.elementwise.convert import convert
-from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise, operands_shape
-from hloexec.ops.elementwise.single import clamp_scalars, on_scalars
+from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise
+from hloexec.ops.elementwise.fast.scalars import clamp_scalars, on_scalars
 from hloexec.ops.intervals import Demand, always
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
-from hloexec.ops.rows import RowForm, prefixes, widened_from_bf16
 
 DIRECTIONS: dict[str, Callable[..., Array]] = {
     "EQ": np.equal,
@@ -153,7 +151,15 @@ elementwise(
 )
 
 
-@opcode("select", operands=3, is_elementwise=True, rounding=Rounding.NONE, moves=(1, 2), layout_of=(0, 1))
+@opcode(
+    "select",
+    operands=3,
+    is_elementwise=True,
+    rounding=Rounding.NONE,
+    moves=(1, 2),
+    layout_of=(0, 1),
+    fast_in="hloexec.ops.elementwise.fast.selection",
+)
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
 
@@ -175,32 +181,3 @@ class Select:
         if pred.ndim == 0:
             return on_true if pred else on_false
         return choose(pred, on_true, on_false)
-
-    @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
-        return choose if _is_plain(shape, operand_shapes) else partial(Select.evaluate, shape=shape)
-
-    @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
-        """Several selects by one pred share its mask."""
-        wide = widened_from_bf16(shape)
-        mask = mask_type(wide.element_type.storage)
-        if mask is None or shape.rank == 0 or not _is_plain(shape, operand_shapes):
-            return None
-        is_bfloat = wide is not shape
-        return RowForm(
-            prefixes(shape.dimensions),
-            lambda _: choose_by_mask,
-            wide=wide if is_bfloat else None,
-            is_exact=is_bfloat,
-            is_elementwise=True,
-            mask=mask,
-            fills=True,
-            overwrites=(1,),
-        )
-
-
-def _is_plain(shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> bool:
-    """Whether pred is no scalar (or all are), and no precisions of floats are mixed."""
-    pred, *others = operand_shapes
-    return pred.rank == shape.rank and all(operand.element_type is shape.element_type for operand in others)

@@ -3,7 +3,8 @@ otherwise in rounds, each of which applies the next update of every row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -22,24 +23,39 @@ from hloexec.ops.signatures import called
 from hloexec.ops.sorting.sort import stable_argsort
 from hloexec.ops.threads import in_blocks
 
+Combining = Callable[[Sequence[Array], Array, Sequence[Array]], None]
+"""`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place."""
 
-def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee, *, is_exact: bool) -> None:
-    """`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place.
+
+def combining(combiner: Callee, *, is_exact: bool) -> Combining:
+    """How pieces are combined with rows by a computation.
 
     Where it `is_exact`, sums are rounded once, and products of complex numbers, which NumPy does not round alike on all
     processors, are the combiner's own.
     """
     names = recognise_components(combiner.computation)
-    with np.errstate(all="ignore"):
-        if names is None or (is_exact and "multiply" in names and any(target.dtype.kind == "c" for target in targets)):
-            _combine_by_rounds(targets, keys, pieces, combiner)
-            return
-        for name, target, piece in zip(names, targets, pieces, strict=True):
-            element_type = element_type_of(target.dtype)
-            if is_exact and name == "add" and not element_type.is_integral and element_type.kind is not Kind.PRED:
-                add_by_key(target, keys, piece, element_type)
-            else:
-                _combine_recognised(name, target, keys, piece)
+    if names is None:
+        return partial(_combine_by_rounds, combiner)
+    return partial(_combine_exactly, combiner, names) if is_exact else partial(_combine_components, names)
+
+
+def _combine_exactly(
+    combiner: Callee, names: Sequence[str], targets: Sequence[Array], keys: Array, pieces: Sequence[Array]
+) -> None:
+    if "multiply" in names and any(target.dtype.kind == "c" for target in targets):
+        _combine_by_rounds(combiner, targets, keys, pieces)
+        return
+    for name, target, piece in zip(names, targets, pieces, strict=True):
+        element_type = element_type_of(target.dtype)
+        if name == "add" and not element_type.is_integral and element_type.kind is not Kind.PRED:
+            add_by_key(target, keys, piece, element_type)
+        else:
+            _combine_recognised(name, target, keys, piece)
+
+
+def _combine_components(names: Sequence[str], targets: Sequence[Array], keys: Array, pieces: Sequence[Array]) -> None:
+    for name, target, piece in zip(names, targets, pieces, strict=True):
+        _combine_recognised(name, target, keys, piece)
 
 
 def places_of_unlike(target: Array, keys: Array, pieces: Array) -> None:
@@ -59,7 +75,7 @@ _LONG_FOLD_ELEMENTS = 1 << 17
 
 
 def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
-    """`combine` for one operand and an operation that `recognise` knows."""
+    """`Combining` for one operand and an operation that `recognise` knows."""
     element_type = element_type_of(target.dtype)
     row = prod(pieces.shape[1:])
     if name == "first":
@@ -82,7 +98,7 @@ def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) ->
 
 
 def _combine_elements(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
-    """`combine` for rows of few elements, of all types that need no rounding."""
+    """`Combining` for rows of few elements, of all types that need no rounding."""
     ufunc = UFUNCS[name]
     if element_type.is_floating and name in ("minimum", "maximum"):
         ordered = _ordered_integers(target, name)
@@ -108,7 +124,7 @@ def _at(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
 
 
 def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
-    """`combine` for rows of few elements: by rounds, as long as these are of many keys."""
+    """`Combining` for rows of few elements: by rounds, as long as these are of many keys."""
     ufunc, wide = UFUNCS[name], widen(pieces)
     order, ends = _rounds(*_by_key(keys))
     begin = 0
@@ -127,7 +143,7 @@ def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array,
 def _combine_rows(
     step: Callable[[Array, Array], Array], target: Array, keys: Array, pieces: Array, element_type: ElementType
 ) -> None:
-    """`combine` for long rows: rounds, as long as these are of many keys; then key by key, piece by piece."""
+    """`Combining` for long rows: rounds, as long as these are of many keys; then key by key, piece by piece."""
     can_be_folded = isinstance(step, np.ufunc) and element_type.is_floating and not element_type.is_narrow
     by_key, begins = _by_key(keys)
     if can_be_folded and len(begins) < np.diff(begins, append=len(keys)).max(initial=0):
@@ -169,8 +185,8 @@ def _combine_rows(
 
 
 def _fold_rows(step: np.ufunc, target: Array, keys: Array, pieces: Array, ordered: Array, begins: Array) -> None:
-    """`combine` of the pieces of these numbers, which are in the order of their keys, each of which `begins` somewhere;
-    with sums or products of f32 or f64.
+    """`Combining` of the pieces of these numbers, which are in the order of their keys, each of which `begins`
+    somewhere; with sums or products of f32 or f64.
 
     Along the first of two dimensions, NumPy combines one row after the other, each with all those before.
     """
@@ -199,8 +215,8 @@ def _rows(array: Array, numbers: Array) -> Array:
     return np.take(array, numbers, axis=0, mode="clip") if array.flags.c_contiguous else array[numbers]
 
 
-def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
-    """`combine` for any computation: round k applies the k-th piece of every row at once."""
+def _combine_by_rounds(combiner: Callee, targets: Sequence[Array], keys: Array, pieces: Sequence[Array]) -> None:
+    """`Combining` for any computation: round k applies the k-th piece of every row at once."""
     parameters = [array_shape(shape, "a parameter").element_type for shape in combiner.computation.parameter_shapes]
     order, ends = _rounds(*_by_key(keys))
     for begin, end in pairwise((0, *ends)):

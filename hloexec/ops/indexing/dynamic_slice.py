@@ -6,7 +6,7 @@ Source: XLA, "Operation semantics".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -36,7 +36,13 @@ class DynamicSliceAttributes:
 
 
 @opcode(
-    "dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,), numbers_from=1
+    "dynamic-slice",
+    operands=(1, ANY),
+    attributes=DynamicSliceAttributes,
+    may_be_view=True,
+    moves=(0,),
+    numbers_from=1,
+    fast_in="hloexec.ops.indexing.fast.dynamic_slice",
 )
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
@@ -80,13 +86,7 @@ class DynamicSlice:
         operand_shapes: tuple[ArrayShape, ...],
     ) -> Array:
         operand = completed(operand, operand_shapes[0].dimensions)
-        return part(operand, _window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
-
-    @staticmethod
-    def bind(*, attributes: DynamicSliceAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
-        operand, *starts = operand_shapes
-        index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
-        return WindowReader(index)
+        return part(operand, clamped_window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
 
     @staticmethod
     def memory_order(order: MemoryOrder) -> MemoryOrder:
@@ -94,7 +94,14 @@ class DynamicSlice:
 
 
 @opcode(
-    "dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True, numbers_from=2
+    "dynamic-update-slice",
+    operands=(2, ANY),
+    any_order=True,
+    overwrites=0,
+    moves=(0, 1),
+    in_place=True,
+    numbers_from=2,
+    fast_in="hloexec.ops.indexing.fast.dynamic_slice",
 )
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
@@ -142,7 +149,7 @@ class DynamicUpdateSlice:
         operand, update = in_type(operand, shape.element_type), in_type(update, shape.element_type)
         if update.shape == bound:
             return update
-        start = [part.start for part in _window(bound, start_indices, update_bound)]
+        start = [part.start for part in clamped_window(bound, start_indices, update_bound)]
         if operand.shape != bound:
             result = completed(operand, bound)
         else:
@@ -158,39 +165,7 @@ class DynamicUpdateSlice:
 
     @staticmethod
     def window(sizes: tuple[int, ...], update_sizes: tuple[int, ...], *start_indices: Array) -> tuple[slice, ...]:
-        return _window(sizes, start_indices, update_sizes)
-
-    @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array] | None:
-        operand, update, *starts = operand_shapes
-        if not operand.element_type is update.element_type is shape.element_type:
-            return None
-        if update.dimensions == operand.dimensions:
-            return lambda operand, update, *start_indices, out=None: update
-        return WindowWriter(_bound_window(operand.dimensions, starts, update.dimensions))
-
-
-@frozen
-class WindowReader:
-    """The kernel of dynamic-slice."""
-
-    index: Callable[[Sequence[Any]], Any]
-
-    def __call__(self, operand: Array, *start_indices: Any) -> Array:
-        result: Array = operand[self.index(start_indices)]
-        return result
-
-
-@frozen
-class WindowWriter:
-    """The kernel of dynamic-update-slice."""
-
-    index: Callable[[Sequence[Any]], Any]
-
-    def __call__(self, operand: Array, update: Array, *start_indices: Any, out: Array | None = None) -> Array:
-        result = writeable(operand) if out is None else out
-        result[self.index(start_indices)] = update
-        return result
+        return clamped_window(sizes, start_indices, update_sizes)
 
 
 def writeable(operand: Array) -> Array:
@@ -237,7 +212,7 @@ def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[
         )
 
 
-def _window(sizes: tuple[int, ...], start_indices: Sequence[Any], window: tuple[int, ...]) -> tuple[slice, ...]:
+def clamped_window(sizes: tuple[int, ...], start_indices: Sequence[Any], window: tuple[int, ...]) -> tuple[slice, ...]:
     """Where a window of an array lies after clamping."""
     is_vector = len(start_indices) == 1 and np.ndim(start_indices[0]) == 1
     starts = start_indices[0] if is_vector else start_indices
@@ -246,38 +221,6 @@ def _window(sizes: tuple[int, ...], start_indices: Sequence[Any], window: tuple[
         first = 0 if extent == size else min(max(int(start), 0), size - extent)
         found.append(slice(first, first + extent))
     return tuple(found)
-
-
-def _bound_window(
-    sizes: tuple[int, ...], starts: Sequence[ArrayShape], window: tuple[int, ...]
-) -> Callable[[Sequence[Any]], Any]:
-    """From start indices to an index, what `_window` gives for arrays of these sizes; mostly one dimension moves."""
-    is_vector = len(starts) == 1 and starts[0].rank == 1
-    moving = [axis for axis, size in enumerate(sizes) if window[axis] != size]
-    if is_vector or len(moving) != 1:
-        return lambda start_indices: (*_window(sizes, start_indices, window), ...)
-    (axis,) = moving
-    return Moving(axis, window[axis], sizes[axis] - window[axis])
-
-
-@frozen
-class Moving:
-    """The index of a window that moves along one dimension: from start indices to what that takes."""
-
-    axis: int
-    extent: int
-    last: int
-    """The highest index at which it may begin."""
-    drops: bool = False
-    """Whether a window of extent 1 is read without that dimension."""
-
-    def __call__(self, start_indices: Sequence[Any]) -> Any:
-        first = int(start_indices[self.axis])
-        first = 0 if first < 0 else self.last if first > self.last else first
-        if self.drops:
-            return (*(slice(None),) * self.axis, first, ...)
-        where = slice(first, first + self.extent)
-        return (*(slice(None),) * self.axis, where) if self.axis else where
 
 
 def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> None:

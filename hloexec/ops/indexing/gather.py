@@ -58,7 +58,15 @@ _NAMES = WindowNames(
 )
 
 
-@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, moves=(0,), repeats=True)
+@opcode(
+    "gather",
+    operands=2,
+    attributes=GatherAttributes,
+    any_order=True,
+    moves=(0,),
+    repeats=True,
+    fast_in="hloexec.ops.indexing.fast.gather",
+)
 class Gather:
     """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
 
@@ -147,15 +155,10 @@ class Gather:
             )
             sizes = tuple(map(min, sizes, whole))
             operand = completed(operand, whole)
-        return _kernel(attributes, operand.shape, sizes, start_indices.shape)(operand, start_indices)
-
-    @staticmethod
-    def bind(*, attributes: GatherAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array]:
-        operand, indices = operand_shapes
-        return _kernel(attributes, operand.dimensions, attributes.slice_sizes, indices.dimensions)
+        return gathering_of(attributes, operand.shape, sizes, start_indices.shape)(operand, start_indices)
 
 
-def _kernel(
+def gathering_of(
     attributes: GatherAttributes, operand: tuple[int, ...], window: tuple[int, ...], indices: tuple[int, ...]
 ) -> Callable[..., Array]:
     """The kernel for an operand, windows and indices of these sizes."""

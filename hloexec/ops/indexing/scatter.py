@@ -3,17 +3,14 @@
 `placement` makes rows of the operand and pieces of rows of the windows. What remains is `table[key] =
 f(table[key], piece)` for a list of keys and pieces, in order (`combining`).
 Source: XLA, "Operation semantics", Scatter.
-
-Kernels of scatter for one operand, of shapes that are known before the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.core.dtypes import Kind
 from hloexec.core.ir import ArrayShape, Instruction, Module, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
@@ -27,8 +24,7 @@ from hloexec.ops.common import (
     same_type_ignoring_float_width,
     shape_of,
 )
-from hloexec.ops.indexing.combining import combine, places_of_unlike
-from hloexec.ops.indexing.dynamic_slice import writeable
+from hloexec.ops.indexing.combining import Combining, combining, places_of_unlike
 from hloexec.ops.indexing.index_vectors import (
     WindowNames,
     batch_sizes,
@@ -48,55 +44,6 @@ from hloexec.ops.reduction.reducers import recognise_components, takes_any_order
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, relate_window_of
 from hloexec.ops.rounding import Rounding, Summation, Sums
-
-
-@frozen
-class OneWindow:
-    """Writes or adds a single window."""
-
-    window: tuple[int, ...]
-    """Its sizes by operand dimension."""
-    moving: tuple[tuple[int, int], ...]
-    """For each component of the index vector, the operand dimension and the highest index at which it may begin."""
-    combine: np.ufunc | None
-    """What is done with elements that are there and elements of the update; None where the latter replace them."""
-
-    def __call__(self, operand: Array, indices: Array, updates: Array, out: Array | None = None) -> Array:
-        where = [slice(0, size) for size in self.window]
-        for (axis, last), start in zip(self.moving, indices.reshape(-1).tolist(), strict=True):
-            if not 0 <= start <= last:
-                return operand
-            where[axis] = slice(start, start + self.window[axis])
-        result = writeable(operand) if out is None else out
-        target, update = result[tuple(where)], updates.reshape(self.window)
-        if self.combine is None:
-            target[...] = update
-        else:
-            self.combine(target, update, target)
-        return result
-
-
-@frozen
-class ManyWindows:
-    """Combines windows with what is there, one after the other."""
-
-    placement: Placement
-    combiner: Callee
-
-    def __call__(self, operand: Array, indices: Array, updates: Array, out: Array | None = None) -> Array:
-        placement = self.placement
-        keys = placement.keys(indices)
-        if keys is None:
-            return operand
-        if placement.has_leading_rows:
-            result = out if out is not None and out.flags.c_contiguous else row_major(operand)
-            table = placement.rows(result)
-        else:
-            table = placement.table(operand)
-            result = placement.restored(table)
-        pieces = placement.pieces(updates, keys)
-        combine([placement.target(table)], keys.keys, [pieces], self.combiner, is_exact=False)
-        return result
 
 
 @frozen
@@ -133,6 +80,7 @@ _NAMES = WindowNames(
     overwrites=0,
     rounding=Rounding.SUM,
     in_place=True,
+    fast_in="hloexec.ops.indexing.fast.scatter",
 )
 class Scatter:
     """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])
@@ -159,7 +107,7 @@ class Scatter:
     def demands(use: Use) -> Demanded:
         attributes, count = use.attributes, len(use.shapes) // 2
         operand, updates = use.shapes[0], use.shapes[count + 1]
-        window = _window_sizes(attributes, operand.rank, updates.dimensions)
+        window = window_sizes(attributes, operand.rank, updates.dimensions)
         room = [operand.dimensions[d] - window[d] for d in attributes.scatter_dims_to_operand_dims]
         yield count, vectors_demand(attributes, use.shapes[count], room)
 
@@ -191,9 +139,7 @@ class Scatter:
         """The places to which unlike updates go."""
         attributes, count = instruction.attributes, len(operands) // 2
         bound, (indices, *updates) = operands[0].shape, operands[count:]
-        window = _window_sizes(attributes, len(bound), updates[0].shape)
-        axes = (*_batch_axes(attributes, updates[0].ndim), *attributes.update_window_dims)
-        placement = Placement.of(index_vectors(_NAMES, attributes, indices.shape), bound, window, axes)
+        placement = _placement(attributes, bound, indices.shape, updates[0].shape)
         keys = placement.keys(indices)
         table = placement.table(np.zeros(bound, np.bool_))
         for update in updates if keys is not None else ():
@@ -239,56 +185,13 @@ class Scatter:
         sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
         indices, *updates = _of_one_batch(operands[count:], operand_shapes[count:], attributes)
         updates = [in_type(*pair) for pair in zip(updates, types, strict=True)]
-        window = _window_sizes(attributes, len(bound), updates[0].shape)
-        axes = (*_batch_axes(attributes, updates[0].ndim), *attributes.update_window_dims)
-        placement = Placement.of(index_vectors(_NAMES, attributes, indices.shape), bound, window, axes)
-        keys = placement.keys(indices)
-        results: Sequence[Array] = sources
-        if keys is not None:
-            if placement.has_leading_rows:
-                results = [
-                    source if source is out and source.flags.c_contiguous else row_major(source) for source in sources
-                ]
-                tables = [placement.rows(result) for result in results]
-            else:
-                tables = [placement.table(source) for source in sources]
-                results = [placement.restored(table) for table in tables]
-            pieces = [placement.pieces(update, keys) for update in updates]
-            targets = [placement.target(table) for table in tables]
-            combine(targets, keys.keys, pieces, computations[0], is_exact=numerics.is_exact)
+        kernel = Scattering.of(attributes, bound, indices.shape, updates[0].shape, computations[0], numerics.is_exact)
+        with np.errstate(all="ignore"):
+            found = kernel(*sources, indices, *updates, out=out)
+        results = found if isinstance(found, tuple) else (found,)
         if extents != bound:
-            results = [part(result, map(slice, extents)) for result in results]
-        return tuple(results) if isinstance(shape, TupleShape) else results[0]
-
-    @staticmethod
-    def bind(
-        *,
-        attributes: ScatterAttributes,
-        shape: Shape,
-        operand_shapes: tuple[ArrayShape, ...],
-        computations: tuple[Callee, ...],
-    ) -> Callable[..., Array] | None:
-        """For one operand; a single window that replaces elements, or is added to them, needs no rows."""
-        if len(operand_shapes) != 3 or not isinstance(shape, ArrayShape):
-            return None
-        operand, indices, updates = operand_shapes
-        axes, element_type = attributes.scatter_dims_to_operand_dims, shape.element_type
-        if not indices.element_count or not updates.element_count:
-            return None
-        if not operand.element_type is updates.element_type is element_type:
-            return None
-        names = recognise_components(computations[0].computation)
-        is_sum = (
-            names == ("add",) and element_type.storage == element_type.compute and element_type.kind is not Kind.PRED
-        )
-        window = _window_sizes(attributes, operand.rank, updates.dimensions)
-        is_single = indices.element_count == len(axes) and not attributes.input_batching_dims
-        if is_single and (is_sum or names == ("second",)):
-            moving = tuple((axis, operand.dimensions[axis] - window[axis]) for axis in axes)
-            return OneWindow(window, moving, np.add if is_sum else None)
-        vectors = index_vectors(_NAMES, attributes, indices.dimensions)
-        order = (*_batch_axes(attributes, updates.rank), *attributes.update_window_dims)
-        return ManyWindows(Placement.of(vectors, operand.dimensions, window, order), computations[0])
+            results = tuple(part(result, map(slice, extents)) for result in results)
+        return results if isinstance(shape, TupleShape) else results[0]
 
     @staticmethod
     def summed(*, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...]) -> Summation | None:
@@ -298,6 +201,54 @@ class Scatter:
         is_product = "multiply" in names
         is_summed = is_product or "add" in names
         return Summation(terms, is_stepwise=True, is_product=is_product) if is_summed else None
+
+
+@frozen
+class Scattering:
+    """Combines windows with what is there, one after the other: what scatter does to operands of declared sizes."""
+
+    placement: Placement
+    combine: Combining
+
+    @classmethod
+    def of(
+        cls,
+        attributes: ScatterAttributes,
+        operand: tuple[int, ...],
+        indices: tuple[int, ...],
+        updates: tuple[int, ...],
+        combiner: Callee,
+        is_exact: bool = False,
+    ) -> Scattering:
+        """For operands, indices and updates of these sizes."""
+        return cls(_placement(attributes, operand, indices, updates), combining(combiner, is_exact=is_exact))
+
+    def __call__(self, *operands: Array, out: Array | None = None) -> Array | tuple[Array, ...]:
+        count, placement = len(operands) // 2, self.placement
+        keys = placement.keys(operands[count])
+        if keys is None:
+            return operands[0] if count == 1 else operands[:count]
+        results, targets, pieces = [], [], []
+        for source, updates in zip(operands[:count], operands[count + 1 :], strict=True):
+            if placement.has_leading_rows:
+                result = source if source is out and source.flags.c_contiguous else row_major(source)
+                table = placement.rows(result)
+            else:
+                table = placement.table(source)
+                result = placement.restored(table)
+            results.append(result)
+            targets.append(placement.target(table))
+            pieces.append(placement.pieces(updates, keys))
+        self.combine(targets, keys.keys, pieces)
+        return results[0] if count == 1 else tuple(results)
+
+
+def _placement(
+    attributes: ScatterAttributes, operand: tuple[int, ...], indices: tuple[int, ...], updates: tuple[int, ...]
+) -> Placement:
+    window = window_sizes(attributes, len(operand), updates)
+    axes = (*_batch_axes(attributes, len(updates)), *attributes.update_window_dims)
+    return Placement.of(index_vectors(_NAMES, attributes, indices), operand, window, axes)
 
 
 def _require_dimensions(
@@ -358,7 +309,7 @@ def _require_combiner(combiner: ProgramShape, sources: list[ArrayShape], updates
         )
 
 
-def _window_sizes(attributes: ScatterAttributes, rank: int, update_sizes: tuple[int, ...]) -> tuple[int, ...]:
+def window_sizes(attributes: ScatterAttributes, rank: int, update_sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes of windows by operand dimension: 1 in those that the updates lack."""
     sizes = [1] * rank
     kept = window_dimensions(_NAMES, attributes, rank)

@@ -7,14 +7,13 @@ extents) work like any others. Source of the rules: XLA, "Operation semantics".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import DType, ElementType
+from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, PaddingDimension, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
@@ -24,11 +23,10 @@ from hloexec.ops.common import array_shape, flags, in_type, narrow, require, sam
 from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.movement.columns import concatenate_demand, joined_columns, pad_demand, padded_columns
 from hloexec.ops.movement.copying import filled
-from hloexec.ops.movement.extents import cut_to_common_extents, part
+from hloexec.ops.movement.extents import cut_to_common_extents
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating, Resizing, relate_part, relate_sum, resized_start
-from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.traits import ALL_OPERANDS
 
 
@@ -39,35 +37,14 @@ class ConcatenateAttributes:
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
 
 
-@frozen
-class Joining:
-    """The kernel that puts arrays of one type one after the other, into a new one in row-major order."""
-
-    axis: int
-    sizes: tuple[int, ...]
-    storage: DType
-
-    def __call__(self, *operands: Array) -> Array:
-        return np.concatenate(operands, self.axis, out=np.empty(self.sizes, self.storage))
-
-
-@frozen
-class Stacking:
-    """The kernel that puts arrays of one type side by side along a new dimension, in a new one in row-major order."""
-
-    axis: int
-    sizes: tuple[int, ...]
-    storage: DType
-
-    def __call__(self, *operands: Array) -> Array:
-        result = np.empty(self.sizes, self.storage)
-        before: tuple[Any, ...] = (slice(None),) * self.axis
-        for place, operand in enumerate(operands):
-            result[(*before, place)] = operand
-        return result
-
-
-@opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True, moves=ALL_OPERANDS)
+@opcode(
+    "concatenate",
+    operands=(1, None),
+    attributes=ConcatenateAttributes,
+    any_order=True,
+    moves=ALL_OPERANDS,
+    fast_in="hloexec.ops.movement.fast.assembly",
+)
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
 
@@ -119,28 +96,6 @@ class Concatenate:
         result = empty(sizes, shape.element_type.storage)
         return np.concatenate([in_type(operand, shape.element_type) for operand in operands], axis, out=result)
 
-    @staticmethod
-    def bind(
-        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[..., Array] | None:
-        if any(operand.element_type is not shape.element_type for operand in operand_shapes):
-            return None
-        axis, sizes, storage = attributes.dimension, shape.dimensions, shape.element_type.storage
-        return Joining(axis, sizes, storage)
-
-    @staticmethod
-    def by_rows(
-        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> RowForm | None:
-        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
-            return None
-
-        def bind(count: int) -> RowFunction:
-            behind = attributes.dimension - prefix_length(shape.dimensions, count) + 1
-            return lambda *blocks: np.concatenate(blocks[:-1], behind, out=blocks[-1])
-
-        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind, fills=True, moves=True)
-
 
 @frozen
 class PadAttributes:
@@ -166,7 +121,7 @@ class Padding:
     def of(cls, sizes: tuple[int, ...], padding: Sequence[PaddingDimension]) -> Padding:
         """For an operand of these sizes."""
         padded = tuple(max(0, size) for size in map(_padded_size, sizes, padding))
-        placed = list(map(_placement, sizes, padded, padding))
+        placed = list(map(placement, sizes, padded, padding))
         kept = tuple(source for source, _ in placed)
         is_crop = all(
             len(range(size)[source]) == whole for size, source, whole in zip(sizes, kept, padded, strict=True)
@@ -183,7 +138,14 @@ class Padding:
         return result
 
 
-@opcode("pad", operands=2, attributes=PadAttributes, any_order=True, moves=(0, 1))
+@opcode(
+    "pad",
+    operands=2,
+    attributes=PadAttributes,
+    any_order=True,
+    moves=(0, 1),
+    fast_in="hloexec.ops.movement.fast.assembly",
+)
 class Pad:
     """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
 
@@ -249,46 +211,12 @@ class Pad:
         kernel = Padding.of(operand.shape, attributes.padding)
         return kernel(in_type(operand, element_type), in_type(padding_value, element_type))
 
-    @staticmethod
-    def bind(*, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Padding | None:
-        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
-            return None
-        return Padding.of(operand_shapes[0].dimensions, attributes.padding)
-
-    @staticmethod
-    def by_rows(
-        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> RowForm | None:
-        padding = attributes.padding
-        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
-            return None
-        if all(max(entry.edge_padding_low, entry.edge_padding_high, entry.interior_padding) <= 0 for entry in padding):
-            # A crop is a view of the operand.
-            return None
-        whole = next(axis for axis, entry in enumerate(padding) if entry != _NO_PADDING)
-
-        def bind(count: int) -> RowFunction:
-            behind = padding[prefix_length(shape.dimensions, count) :]
-            return partial(_fill_padded, (_NO_PADDING, *behind))
-
-        return RowForm(prefixes(shape.dimensions[:whole]), bind, fills=True, moves=True)
-
-
-_NO_PADDING = PaddingDimension(0, 0, 0)
-
-
-def _fill_padded(padding: Sequence[PaddingDimension], operand: Array, padding_value: Array, out: Array) -> None:
-    """`Pad` of arrays of one type, into an array apart from them."""
-    placed = list(map(_placement, operand.shape, out.shape, padding))
-    out[...] = padding_value
-    out[tuple(target for _, target in placed)] = part(operand, (kept for kept, _ in placed))
-
 
 def _padded_size(size: int, entry: PaddingDimension) -> int:
     return size + entry.edge_padding_low + entry.edge_padding_high + max(size - 1, 0) * entry.interior_padding
 
 
-def _placement(size: int, padded: int, entry: PaddingDimension) -> tuple[slice, slice]:
+def placement(size: int, padded: int, entry: PaddingDimension) -> tuple[slice, slice]:
     """Which elements of an operand dimension survive cropping, and where they go in the result."""
     low, step = entry.edge_padding_low, entry.interior_padding + 1
     first = max(0, -(low // step))
@@ -305,7 +233,7 @@ class IotaAttributes:
     iota_dimension: int = attribute(Grammar.INT)
 
 
-@opcode("iota", operands=0, attributes=IotaAttributes, any_order=True)
+@opcode("iota", operands=0, attributes=IotaAttributes, any_order=True, fast_in="hloexec.ops.movement.fast.assembly")
 class Iota:
     """out[i...] = i[iota_dimension], converted to the declared element type   (XLA: Iota)"""
 
@@ -338,23 +266,12 @@ class Iota:
     @staticmethod
     def evaluate(*, attributes: IotaAttributes, shape: ArrayShape) -> Array:
         axis = attributes.iota_dimension
-        numbers = _numbers(0, shape.dimensions[axis], shape.element_type)
+        numbers = numbers_between(0, shape.dimensions[axis], shape.element_type)
         trailing = (None,) * (shape.rank - 1 - axis)
         return np.broadcast_to(numbers[(slice(None), *trailing)], shape.dimensions)
 
-    @staticmethod
-    def by_rows(*, shape: ArrayShape) -> RowForm | None:
-        """Only of one dimension: of others, `evaluate` makes no more than the numbers along one."""
-        if shape.rank != 1:
-            return None
 
-        def numbered(bounds: tuple[int, int]) -> Array:
-            return _numbers(*bounds, shape.element_type)
-
-        return RowForm(prefixes(shape.dimensions), lambda _: numbered, numbers_rows=True)
-
-
-def _numbers(start: int, stop: int, element_type: ElementType) -> Array:
+def numbers_between(start: int, stop: int, element_type: ElementType) -> Array:
     """start, start + 1, …, stop - 1 in an element type; integers wrap, floats round."""
     if element_type.storage.kind in "iu" and stop <= np.iinfo(element_type.storage).max:
         return np.arange(start, stop, dtype=element_type.storage)

@@ -7,11 +7,10 @@ u)` is stored as `[⌈m/t⌉, ⌈n/u⌉, t, u]`. Source: XLA, "Shapes and layout
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
 from math import prod
-from operator import methodcaller, mul
+from operator import mul
 
 import numpy as np
 
@@ -21,21 +20,26 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, flags, require, shape_of
-from hloexec.ops.elementwise.single import OfScalars
 from hloexec.ops.movement.columns import physical_columns, physical_demand
 from hloexec.ops.movement.copying import reshaped
 from hloexec.ops.movement.extents import completed, part, reshaped_extents
-from hloexec.ops.movement.strided import Reshape
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, relate_bytes, relate_reshape
-from hloexec.ops.rows import RowForm, prefixes
 
 _COMBINED = -1
 """The tile dimension written `*`: the dimension joins the next more minor one before tiling."""
 
 
-@opcode("bitcast", operands=1, may_be_view=True, moves=(0,), keeps_all=True, aliases=(((), ()),))
+@opcode(
+    "bitcast",
+    operands=1,
+    may_be_view=True,
+    moves=(0,),
+    keeps_all=True,
+    aliases=(((), ()),),
+    fast_in="hloexec.ops.movement.fast.bitcast",
+)
 class Bitcast:
     """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
 
@@ -66,7 +70,7 @@ class Bitcast:
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
         source = array_shape(operand, "the operand of bitcast")
         result = array_shape(shape, "the result of bitcast")
-        _plan(source, result)
+        bits_plan(source, result)
         return shape_of(result.element_type, result.dimensions, flags(result))
 
     @staticmethod
@@ -74,7 +78,7 @@ class Bitcast:
         (source,) = operand_shapes
         if shape.dynamic_dimensions or source.dynamic_dimensions:
             return _dynamic_bitcast(operand, source, shape)
-        plan = _plan(source, shape)
+        plan = bits_plan(source, shape)
         physical, sizes = _tiled(operand.transpose(plan.major_to_minor), plan.tiling), plan.result_tiling.sizes
         if plan.is_same_width:
             front = physical if plan.is_whole else physical.reshape(-1)[: prod(sizes)]
@@ -85,37 +89,11 @@ class Bitcast:
         return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
 
     @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[[Array], Array] | None:
-        """A reshape between transposes, where all that changes is sizes and the order of dimensions."""
-        (source,) = operand_shapes
-        if source.element_type is not shape.element_type or shape.dynamic_dimensions or source.dynamic_dimensions:
-            return None
-        plan = _plan(source, shape)
-        if not plan.is_whole or plan.tiling.splits or plan.result_tiling.splits:
-            return None
-        order, sizes, axes = plan.major_to_minor, plan.result_tiling.sizes, plan.result_axes
-        if sizes == plan.tiling.sizes:
-            return methodcaller("transpose", tuple(order[axis] for axis in axes))
-        if all(map(_is_row_major, (source, shape))):
-            return Reshape.bind(shape=shape, operand_shapes=operand_shapes)
-        return lambda operand: reshaped(operand.transpose(order), sizes).transpose(axes)
-
-    @staticmethod
     def memory_order(order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> MemoryOrder:
         (source,) = operand_shapes
         if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
             return tuple(range(shape.rank))
         return _major_to_minor(shape)
-
-    @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
-        (source,) = operand_shapes
-        is_reshape = (
-            source.element_type is shape.element_type
-            and source.element_count == shape.element_count
-            and all(map(_is_row_major, (source, shape)))
-        )
-        return Reshape.by_rows(shape=shape, operand_shapes=operand_shapes) if is_reshape else None
 
 
 @frozen
@@ -171,7 +149,7 @@ class _Plan:
 
 
 @lru_cache(maxsize=4096)
-def _plan(source: ArrayShape, result: ArrayShape) -> _Plan:
+def bits_plan(source: ArrayShape, result: ArrayShape) -> _Plan:
     """How to read a bitcast; ShapeError where the result needs more elements than the operand has."""
     order, result_order = _major_to_minor(source), _major_to_minor(result)
     sizes = tuple(source.dimensions[axis] for axis in order)
@@ -217,7 +195,7 @@ def _major_to_minor(shape: ArrayShape) -> tuple[int, ...]:
     return minor_to_major[::-1]
 
 
-def _is_row_major(shape: ArrayShape) -> bool:
+def is_row_major(shape: ArrayShape) -> bool:
     """Whether an array lies in row-major order without tiles."""
     return _major_to_minor(shape) == tuple(range(shape.rank)) and not _tiles(shape)
 
@@ -272,14 +250,14 @@ def _untiled(array: Array, tiling: _Tiling) -> Array:
 
 def _dynamic_bitcast(operand: Array, source: ArrayShape, shape: ArrayShape) -> Array:
     """A bitcast of runtime extents: supported where it is a reshape, i.e. without tiles and in row-major order."""
-    if not all(map(_is_row_major, (source, shape))):
+    if not all(map(is_row_major, (source, shape))):
         raise UnsupportedError(
             f"bitcast from {source} to {shape}: dynamic dimensions are supported in row-major layouts without tiles"
         )
     return _reinterpreted(operand.reshape(reshaped_extents(operand.shape, source, shape)), shape.element_type)
 
 
-@opcode("bitcast-convert", operands=1, may_be_view=True, reads_bits=True)
+@opcode("bitcast-convert", operands=1, may_be_view=True, reads_bits=True, fast_in="hloexec.ops.movement.fast.bitcast")
 class BitcastConvert:
     """The operand's bits as another element type   (XLA: BitcastConvertType)
 
@@ -332,26 +310,6 @@ class BitcastConvert:
             return _reinterpreted(operand, shape.element_type)
         sizes = (*operand.shape, bits // result_bits) if bits > result_bits else operand.shape[:-1]
         return _from_bytes(_bytes(operand.reshape(-1)), shape.element_type).reshape(sizes)
-
-    @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[..., Array] | None:
-        view = _view(shape, operand_shapes[0])
-        return view and OfScalars(view, view)
-
-    @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm | None:
-        view = _view(shape, operand_shapes[0])
-        return None if view is None else RowForm(prefixes(shape.dimensions), lambda _: view, is_view=True)
-
-
-def _view(shape: ArrayShape, operand: ArrayShape) -> Callable[..., Array] | None:
-    """The method that reads the bits of numbers, or of one, as another type of their width; None where there is more
-    to it."""
-    source, target = operand.element_type, shape.element_type
-    is_plain = source.bits == target.bits and source.byte_size == target.byte_size
-    if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):
-        return None
-    return methodcaller("view", target.storage)
 
 
 def _reinterpreted(array: Array, element_type: ElementType) -> Array:

@@ -8,8 +8,6 @@ semantics".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 import numpy as np
 
@@ -31,14 +29,9 @@ from hloexec.ops.movement.columns import (
 )
 from hloexec.ops.movement.copying import reshaped, row_major
 from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, reshapes_all_extents, with_zeros
-from hloexec.ops.movement.views import Indexing, Spreading, without_units
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
-from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
-
-_COPIED_BYTES = 1 << 12
-"""Broadcasts to no more than this are copies: they take less time than NumPy's views."""
 
 
 @frozen
@@ -49,7 +42,14 @@ class BroadcastAttributes:
 
 
 @opcode(
-    "broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, moves=(0,), keeps_all=True, repeats=True
+    "broadcast",
+    operands=1,
+    attributes=BroadcastAttributes,
+    may_be_view=True,
+    moves=(0,),
+    keeps_all=True,
+    repeats=True,
+    fast_in="hloexec.ops.movement.fast.strided",
 )
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
@@ -111,41 +111,6 @@ class Broadcast:
         fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
         return np.broadcast_to(aligned[fill], sizes)
 
-    @staticmethod
-    def bind(
-        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[[Array], Array] | None:
-        dimensions, sizes = attributes.dimensions, shape.dimensions
-        if not sizes or list(dimensions) != sorted(dimensions):
-            return None
-        fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
-        if shape.element_count == operand_shapes[0].element_count:
-            return Indexing(fill)
-        return Spreading(fill if dimensions else (), sizes, shape.byte_size <= _COPIED_BYTES)
-
-    @staticmethod
-    def by_rows(
-        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> RowForm | None:
-        sizes, dimensions = operand_shapes[0].dimensions, attributes.dimensions
-        if list(dimensions) != sorted(dimensions):
-            return None
-        shared = next((axis for axis, dimension in enumerate(dimensions) if dimension != axis), len(dimensions))
-        # Dimensions behind the prefix stay behind it.
-        rows = frozenset(
-            count
-            for count in prefixes(sizes[:shared])
-            if prefix_length(sizes, count) == prefix_length(shape.dimensions, count)
-        )
-
-        def bind(count: int) -> RowFunction:
-            length = prefix_length(shape.dimensions, count)
-            fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(length, shape.rank))
-            row = shape.dimensions[length:]
-            return lambda block: np.broadcast_to(block[slice(None), *fill], (block.shape[0], *row))
-
-        return RowForm(rows, bind, is_view=True)
-
 
 @frozen
 class ReshapeAttributes:
@@ -155,7 +120,14 @@ class ReshapeAttributes:
 
 
 @opcode(
-    "reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, moves=(0,), keeps_all=True, keeps_order=True
+    "reshape",
+    operands=1,
+    attributes=ReshapeAttributes,
+    may_be_view=True,
+    moves=(0,),
+    keeps_all=True,
+    keeps_order=True,
+    fast_in="hloexec.ops.movement.fast.strided",
 )
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
@@ -195,25 +167,6 @@ class Reshape:
         if shape.dynamic_dimensions or operand_shapes[0].dynamic_dimensions:
             return reshaped(operand, reshaped_extents(operand.shape, operand_shapes[0], shape))
         return reshaped(operand, shape.dimensions)
-
-    @staticmethod
-    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Callable[[Array], Array] | None:
-        sizes, kept = shape.dimensions, [size for size in shape.dimensions if size != 1]
-        if kept == [size for size in operand_shapes[0].dimensions if size != 1]:
-            return Indexing(without_units(operand_shapes[0].dimensions, sizes))
-        if not sizes:
-            return None
-        return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
-
-    @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm:
-        rows = prefixes(operand_shapes[0].dimensions) & prefixes(shape.dimensions)
-
-        def bind(count: int) -> RowFunction:
-            row = behind_prefix(shape.dimensions, count)
-            return lambda block: block.reshape((block.shape[0], *row))
-
-        return RowForm(rows, bind, is_view=True)
 
 
 @frozen
@@ -265,7 +218,14 @@ class SliceAttributes:
     slice: tuple[SliceDimension, ...] = attribute(Grammar.SLICE)
 
 
-@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True, moves=(0,))
+@opcode(
+    "slice",
+    operands=1,
+    attributes=SliceAttributes,
+    may_be_view=True,
+    moves=(0,),
+    fast_in="hloexec.ops.movement.fast.strided",
+)
 class Slice:
     """out[i...] = operand[start + i * stride...]   (XLA: Slice)
 
@@ -319,23 +279,6 @@ class Slice:
     def evaluate(operand: Array, *, attributes: SliceAttributes, shape: ArrayShape) -> Array:
         result = part(operand, (slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice))
         return result if result.shape == shape.dimensions else with_zeros(result, shape)
-
-    @staticmethod
-    def bind(*, attributes: SliceAttributes) -> Callable[[Array], Array] | None:
-        index = tuple(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice)
-        return Indexing(index) if index else None
-
-    @staticmethod
-    def by_rows(*, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> RowForm:
-        sizes = operand_shapes[0].dimensions
-        whole = next((axis for axis, size in enumerate(sizes) if size != shape.dimensions[axis]), len(sizes))
-        slices = [slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice]
-
-        def bind(count: int) -> RowFunction:
-            index = (slice(None), *slices[prefix_length(shape.dimensions, count) :])
-            return lambda block: block[index]
-
-        return RowForm(prefixes(sizes[:whole]), bind, is_view=True)
 
     @staticmethod
     def memory_order(order: MemoryOrder) -> MemoryOrder:

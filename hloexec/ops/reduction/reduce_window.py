@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 
 import attrs
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, Shape, Window
+from hloexec.core.ir import Shape, Window
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
@@ -30,7 +30,6 @@ from hloexec.ops.reduction.window_reductions import (
     reduce_windows_exactly,
     reduce_windows_known,
     reduce_windows_stepwise,
-    rows_of_windows,
 )
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
@@ -47,7 +46,12 @@ class ReduceWindowAttributes:
 
 
 @opcode(
-    "reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM, flushes_denormals=True
+    "reduce-window",
+    operands=(2, ANY),
+    attributes=ReduceWindowAttributes,
+    rounding=Rounding.SUM,
+    flushes_denormals=True,
+    fast_in="hloexec.ops.reduction.fast.reduce_window",
 )
 class ReduceWindow:
     """out[o...] = init_value combined with all operand[...] under the window at o
@@ -113,20 +117,6 @@ class ReduceWindow:
 
         by_calling = partial(reduce_windows_stepwise, window=window, callee=callee)
         return reduced(operands, shape, callee, by_operation, by_calling, is_exact=numerics.is_exact)
-
-    @staticmethod
-    def bind(
-        *,
-        attributes: ReduceWindowAttributes,
-        shape: Shape,
-        operand_shapes: tuple[ArrayShape, ...],
-        computations: Sequence[Callee],
-    ) -> Callable[..., Array] | None:
-        names = usual_operations(computations[0], element_types(shape), is_exact=False)
-        if names is None or len(operand_shapes) != 2 or not isinstance(shape, ArrayShape):
-            return None
-        sizes, reducer = operand_shapes[0].dimensions, KNOWN_REDUCERS[names[0]]
-        return rows_of_windows(sizes, attributes.window, reducer, shape.element_type)
 
     @staticmethod
     def summed(*, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[Callee]) -> Summation | None:

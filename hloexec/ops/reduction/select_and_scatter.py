@@ -13,7 +13,7 @@ from hloexec.core.values import Array
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.elementwise.selection import CompareAttributes
-from hloexec.ops.indexing.combining import combine
+from hloexec.ops.indexing.combining import combining
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, SELECT, Probe
 from hloexec.ops.reduction.pooling_gradient import PREFERENCES, Preference, add_at_extrema
@@ -125,7 +125,8 @@ class SelectAndScatter:
         targets = _selected(operand, source.shape, attributes.window, select).reshape(-1)
         found = np.flatnonzero(targets >= 0)
         result = narrow(widen(np.full(operand.size, init_value)), shape.element_type)
-        combine([result], targets[found], [source.reshape(-1)[found]], scatter, is_exact=numerics.is_exact)
+        with np.errstate(all="ignore"):
+            combining(scatter, is_exact=numerics.is_exact)([result], targets[found], [source.reshape(-1)[found]])
         return result.reshape(operand.shape)
 
     @staticmethod

@@ -261,7 +261,7 @@ def test_matrices_multiplied_by_what_shapes_decide_have_the_same_bits(
 ) -> None:
     """Whatever the operands' strides are, the bound kernel gives what `evaluate` does."""
     entry = find_opcode("dot")
-    assert entry is not None and entry.bind is not None and entry.evaluate is not None
+    assert entry is not None and entry.fast.bind is not None and entry.evaluate is not None
     kind = "f32" if dtype is np.float32 else "f64"
     text = (
         f"HloModule m\nENTRY e {{ a = {kind}[{'40,24' if turns_lhs else '24,40'}] parameter(0)\n"
@@ -272,7 +272,7 @@ def test_matrices_multiplied_by_what_shapes_decide_have_the_same_bits(
     module = hloexec.parse(text)
     root = module.entry.root
     shapes = tuple(parameter.shape for parameter in module.entry.parameters)
-    function = entry.bind(attributes=root.attributes, shape=root.shape, operand_shapes=shapes)
+    function = entry.fast.bind(attributes=root.attributes, shape=root.shape, operand_shapes=shapes)
     assert function is not None
     generator = np.random.default_rng(0)
     lhs, rhs = (generator.standard_normal(shape.dimensions).astype(dtype) for shape in shapes)

@@ -17,7 +17,7 @@ from hloexec.ops.registry import OPCODES, Entry
 
 _TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]
 _SHAPES = ((), (0,), (7,), (3, 0, 2), (5, 4, 3))
-_BOUND = [entry for entry in OPCODES.values() if entry.is_elementwise and entry.bind is not None]
+_BOUND = [entry for entry in OPCODES.values() if entry.is_elementwise and entry.fast.bind is not None]
 
 
 def _attributes(entry: Entry) -> list[Any]:
@@ -86,7 +86,7 @@ def _values(generator: np.random.Generator, shape: ArrayShape) -> Any:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("entry", _BOUND, ids=lambda entry: entry.name)
 def test_bound_kernels_have_the_bits_of_evaluate(entry: Entry) -> None:
-    assert entry.evaluate is not None and entry.bind is not None
+    assert entry.evaluate is not None and entry.fast.bind is not None
     generator = np.random.default_rng(7)
     count = 0
     for element_type in _TYPES:
@@ -105,14 +105,14 @@ def test_bound_kernels_have_the_bits_of_evaluate(entry: Entry) -> None:
 def _agree(
     entry: Entry, attributes: Any, shape: ArrayShape, shapes: tuple[ArrayShape, ...], operands: list[Any]
 ) -> bool:
-    assert entry.evaluate is not None and entry.bind is not None
+    assert entry.evaluate is not None and entry.fast.bind is not None
     available = {"attributes": attributes, "shape": shape, "operand_shapes": shapes}
     given = {name: available[name] for name in entry.evaluate.needs if name in available}
     try:
         expected = entry.evaluate(*operands, **given)
     except UnsupportedError:
         return False
-    function = entry.bind(**available)
+    function = entry.fast.bind(**available)
     with np.errstate(all="ignore"):
         actual = function(*operands)
     assert isinstance(actual, np.ndarray), (shape, shapes)
@@ -125,14 +125,14 @@ def _agree(
 def test_bound_kernels_of_scalars_take_a_batch(name: str) -> None:
     """Called computations are run on many scalars at once."""
     entry = OPCODES[name]
-    assert entry.bind is not None
+    assert entry.fast.bind is not None
     scalar = ArrayShape(ELEMENT_TYPES["bf16"], ())
     result = scalar.with_element_type(ELEMENT_TYPES["pred"]) if name == "compare" else scalar
     operands = [
         np.arange(6, dtype=np.float32).astype(scalar.element_type.storage) for _ in range(entry.minimum_operands)
     ]
     attributes = _attributes(entry)[0]
-    function = entry.bind(attributes=attributes, shape=result, operand_shapes=(scalar,) * len(operands))
+    function = entry.fast.bind(attributes=attributes, shape=result, operand_shapes=(scalar,) * len(operands))
     together = function(*operands)
     assert together.shape == (6,)
     for number in range(6):

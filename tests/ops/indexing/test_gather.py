@@ -16,6 +16,8 @@ from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import ArrayShape
 from hloexec.errors import ShapeError
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
+from hloexec.ops.indexing.fast.dynamic_slice import FastDynamicSlice, FastDynamicUpdateSlice
+from hloexec.ops.indexing.fast.gather import FastGather
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array
@@ -87,15 +89,15 @@ def test_kernels_bound_to_shapes_give_what_others_do(case: Case, is_vector: bool
         sizes = [int(size) for size in case.attributes.partition("{")[2].rstrip("}").split(",") if size]
         attributes = DynamicSliceAttributes(dynamic_slice_sizes=tuple(sizes))
         expected = DynamicSlice.evaluate(*operands, attributes=attributes, operand_shapes=shapes)
-        bound = DynamicSlice.bind(attributes=attributes, operand_shapes=shapes)
+        bound = FastDynamicSlice.bind(attributes=attributes, operand_shapes=shapes)
         assert_same_array(bound(*operands), expected)
         return
     before = operands[0].copy()
     given = {"shape": shapes[0], "operand_shapes": shapes}
     expected = DynamicUpdateSlice.evaluate(*operands, **given)
-    assert_same_array(DynamicUpdateSlice.bind(**given)(*operands), expected)
+    assert_same_array(FastDynamicUpdateSlice.bind(**given)(*operands), expected)
     assert operands[0].tobytes() == before.tobytes()
-    bound = DynamicUpdateSlice.bind(**given)
+    bound = FastDynamicUpdateSlice.bind(**given)
     assert_same_array(bound(before, *operands[1:], out=before), expected)
 
 
@@ -120,7 +122,7 @@ def test_gather_depends_neither_on_the_memory_order_nor_keeps_the_operand(case: 
     shapes = tuple(ArrayShape(element_type_of(array.dtype), array.shape) for array in case.operands)
     expected = Gather.evaluate(operand, indices, attributes=attributes, operand_shapes=shapes)
     assert not np.shares_memory(expected, operand)
-    bound = Gather.bind(attributes=attributes, operand_shapes=shapes)
+    bound = FastGather.bind(attributes=attributes, operand_shapes=shapes)
     for stored in (operand, np.asfortranarray(operand), np.repeat(operand, 2, axis=-1)[..., ::2]):
         found = bound(stored, indices)
         assert_same_array(found, expected)

@@ -16,6 +16,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape, Layout
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.movement.bitcast import Bitcast, BitcastConvert
+from hloexec.ops.movement.fast.bitcast import FastBitcast
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
 
@@ -33,7 +34,7 @@ def _bitcast(operand: Any, source: ArrayShape, result: ArrayShape) -> Any:
     value = Bitcast.evaluate(operand, shape=result, operand_shapes=(source,))
     assert value.shape == result.dimensions
     assert value.dtype == result.element_type.storage
-    bound = Bitcast.bind(shape=result, operand_shapes=(source,))
+    bound = FastBitcast.bind(shape=result, operand_shapes=(source,))
     if bound is not None:
         np.testing.assert_array_equal(bound(operand), value, strict=True)
     return value

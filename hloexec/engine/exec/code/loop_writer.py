@@ -25,7 +25,7 @@ from hloexec.engine.plan.passes.induction import trip_count
 from hloexec.engine.plan.steps import Counter, Limit, Plan, Step, While
 from hloexec.ops.arena import empty
 from hloexec.ops.elementwise.choosing import choose
-from hloexec.ops.indexing.dynamic_slice import Moving, WindowWriter
+from hloexec.ops.indexing.fast.dynamic_slice import Moving, WindowWriter
 
 _PERIODS = (2, 16)
 """Cycles whose lengths divide one of these are found: fixed points, numbers that alternate in their last bits."""

@@ -20,8 +20,8 @@ from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Step
 from hloexec.ops.elementwise.choosing import choose
-from hloexec.ops.elementwise.declaration import ufunc_of_scalars
-from hloexec.ops.elementwise.single import OfScalars
+from hloexec.ops.elementwise.fast.formulas import ufunc_of_scalars
+from hloexec.ops.elementwise.fast.scalars import OfScalars
 
 _OPERATORS: dict[np.ufunc, tuple[str, Callable[..., Any]]] = {
     np.add: ("{} + {}", operator.add),

@@ -22,8 +22,9 @@ from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.ops.arena import is_own
-from hloexec.ops.indexing.dynamic_slice import Moving, WindowReader, WindowWriter, writeable
-from hloexec.ops.movement.assembly import Stacking
+from hloexec.ops.indexing.dynamic_slice import writeable
+from hloexec.ops.indexing.fast.dynamic_slice import Moving, WindowReader, WindowWriter
+from hloexec.ops.movement.fast.assembly import Stacking
 from hloexec.ops.movement.views import Indexing
 
 _UNNAMEABLE = re.compile(r"\W")

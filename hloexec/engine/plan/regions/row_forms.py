@@ -36,9 +36,10 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
     declared = tuple(by_name[name].shape for name in step.instruction.operands)
     if kernel.random is None and [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
         return None
-    if kernel.opcode.by_rows is None:
+    by_rows = kernel.opcode.fast.by_rows
+    if by_rows is None:
         return _elementwise(step, kernel, operands, result) if kernel.opcode.is_elementwise and operands else None
-    form = kernel.opcode.by_rows(
+    form = by_rows(
         attributes=step.instruction.attributes,
         shape=result,
         operand_shapes=declared,
@@ -70,7 +71,8 @@ def _elementwise(
 ) -> RowForm | None:
     opcode, entry = step.instruction.opcode, kernel.entry
     assert entry is not None
-    if entry.bind is None or any(shape.dimensions not in ((), result.dimensions) for shape in operands):
+    bind = entry.fast.bind
+    if bind is None or any(shape.dimensions not in ((), result.dimensions) for shape in operands):
         return None
     if not result.dimensions:
         return None
@@ -89,7 +91,7 @@ def _elementwise(
         if converts and given[0].element_type is wide.element_type:
             return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
     how = {"attributes": step.instruction.attributes, "shape": wide or result, "operand_shapes": given}
-    fill = None if entry.fill is None else entry.fill(**how)
-    function = fill or (kernel.function if wide is None else entry.bind(**how))
+    fill = None if entry.fast.fill is None else entry.fast.fill(**how)
+    function = fill or (kernel.function if wide is None else bind(**how))
     assert function is not None, "elementwise entries give one for all element types"
     return RowForm(rows, lambda _: function, wide=wide, is_elementwise=True, fills=fill is not None)

@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from math import prod
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow
-from hloexec.ops.contraction.dot import Dot, MatrixProduct, contraction_shape, product_size, relate_contraction
-from hloexec.ops.contraction.product_sums import AddedProduct
+from hloexec.ops.contraction.dot import Dot, contraction_shape, product_size, relate_contraction
 from hloexec.ops.library_calls.backend_config import backend_config_field
-from hloexec.ops.library_calls.cublas.config import Epilogue, GemmConfig, gemm_config
+from hloexec.ops.library_calls.cublas.config import GemmConfig, gemm_config
 from hloexec.ops.library_calls.cublas.epilogue import accumulation_type, apply_epilogue, check_addends
 from hloexec.ops.library_calls.shapes import (
     CallResult,
-    WithScratch,
     in_declared_form,
     operand_shapes,
     result_shapes,
@@ -58,7 +56,13 @@ def _config(instruction: Instruction) -> GemmConfig:
     return config
 
 
-@custom_call("__cublas$gemm", "__cublas$lt$matmul", config=_config, is_reproducible=True)
+@custom_call(
+    "__cublas$gemm",
+    "__cublas$lt$matmul",
+    config=_config,
+    is_reproducible=True,
+    fast_in="hloexec.ops.library_calls.cublas.fast.matmul",
+)
 class Gemm(Product):
     """D = activation(alpha · lhs · rhs + beta · C + bias), rounded once
 
@@ -127,21 +131,6 @@ class Gemm(Product):
         bias = operands[-1] if config.epilogue.has_bias else None
         values = apply_epilogue(product, config, addend, bias, numerics)
         return with_scratch([narrow(value, result_type) for value in values], shape)
-
-    @staticmethod
-    def bind(
-        *, backend_config: str | None, shape: Shape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> MatrixProduct | AddedProduct | WithScratch | None:
-        """The kernel for the product of two matrices that BLAS multiplies, plus a third or not; else None."""
-        config = gemm_config(backend_config)
-        if config.alpha != 1 or config.beta not in (0, 1) or config.epilogue != Epilogue():
-            return None
-        result = result_shapes(shape, "the gemm")[0]
-        product = Dot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
-        if not isinstance(product, MatrixProduct):
-            return None
-        found = AddedProduct(product) if config.beta else product
-        return WithScratch(found, flat_shapes(shape)[1:]) if isinstance(shape, TupleShape) else found
 
 
 def _resized_stride(stride: int, before: Sequence[int], after: Sequence[int]) -> int:

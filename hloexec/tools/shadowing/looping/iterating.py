@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.values import Array
-from hloexec.ops.indexing.dynamic_slice import WindowWriter, writeable
+from hloexec.ops.indexing.dynamic_slice import writeable
+from hloexec.ops.indexing.fast.dynamic_slice import WindowWriter
 from hloexec.tools.shadowing.looping.program import LoopProgram, Node, Wrong
 from hloexec.tools.shadowing.looping.recording import Recorder, Recording
 from hloexec.tools.shadowing.store import Shadow, finite_energy_of, wide

@@ -21,7 +21,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Mark, Plan, Step, While
-from hloexec.ops.indexing.dynamic_slice import WindowWriter
+from hloexec.ops.indexing.fast.dynamic_slice import WindowWriter
 from hloexec.ops.registry import Role
 from hloexec.ops.rounding import Rounding
 from hloexec.tools.shadowing.computing.elements import spread

@@ -1,0 +1,1 @@
+"""Variants of movements that take less time than their definitions, with the same bits."""

@@ -1,0 +1,1 @@
+"""Variants of reductions that take less time than their definitions, with the same bits."""

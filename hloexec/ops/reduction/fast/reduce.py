@@ -1,0 +1,161 @@
+"""Fast variants of reduce, of reducers that are one usual operation or choose by order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hloexec.core.dtypes import Kind
+from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.structs import frozen
+from hloexec.core.values import Array
+from hloexec.ops.common import array_shape
+from hloexec.ops.movement.copying import in_order
+from hloexec.ops.reduction.callees import (
+    element_types,
+    usual_operations,
+)
+from hloexec.ops.reduction.choices import choice_of
+from hloexec.ops.reduction.known_reducers import (
+    KNOWN_REDUCERS,
+    bound_reduction,
+    reduce_axis,
+    reduce_known,
+    reduces_columns,
+)
+from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes, is_long
+from hloexec.ops.reduction.reducers import recognise_components
+from hloexec.ops.registry import Callee, fast
+from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
+
+
+@fast("reduce")
+class FastReduce:
+    """One function for the sizes, the dimensions and the operation."""
+
+    @staticmethod
+    def bind(
+        *,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> Callable[..., Any] | None:
+        dimensions = attributes.dimensions
+        if not isinstance(shape, ArrayShape):
+            return _bound_choice(operand_shapes, dimensions, shape, computations[0])
+        element_type = shape.element_type
+        names = usual_operations(computations[0], [element_type], is_exact=False)
+        if names is None or len(operand_shapes) != 2:
+            return None
+        reducer = KNOWN_REDUCERS[names[0]]
+        if element_type.kind is Kind.PRED and len(dimensions) == operand_shapes[0].rank and names[0] in ("and", "or"):
+            return _all if names[0] == "and" else _any
+        return bound_reduction(operand_shapes[0].dimensions, dimensions, reducer, element_type)
+
+    @staticmethod
+    def by_rows(
+        *,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> RowForm | None:
+        """Reductions of one operand that lies in row-major order, by a usual operation: the order of sums is that of
+        the kernel, as how the elements of one row are grouped depends on their number alone."""
+        names, dimensions = recognise_components(computations[0].computation), attributes.dimensions
+        if len(operand_shapes) != 2 or not isinstance(shape, ArrayShape) or names is None or not dimensions:
+            return None
+        operand, element_type = operand_shapes[0], shape.element_type
+        if names[0] not in KNOWN_REDUCERS or element_type.is_complex:
+            return None
+        if not operand.element_type is operand_shapes[1].element_type is element_type:
+            return None
+        first, reducer = min(dimensions), KNOWN_REDUCERS[names[0]]
+        is_at_end = sorted(dimensions) == list(range(first, operand.rank))
+
+        def bind(count: int) -> RowFunction:
+            before = prefix_length(operand.dimensions, count) - 1
+            places = tuple(dimension - before for dimension in dimensions)
+
+            def reduced_rows(block: Array, init_value: Array) -> Array:
+                return reduce_known(in_order(block), places, init_value, reducer, element_type)
+
+            if not is_at_end or element_type.is_narrow:
+                return reduced_rows
+            length, kept = prod(operand.dimensions[first:]), operand.dimensions[before + 1 : first]
+
+            def reduced_neighbours(block: Array, init_value: Array) -> Array:
+                # What `reduce_known` does where it finds nothing to convert or to order.
+                total: Array
+                if block.dtype == init_value.dtype and block.flags.c_contiguous:
+                    total = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
+                    return total.reshape((block.shape[0], *kept))
+                rows = block.size // length
+                if block.dtype == init_value.dtype and reduces_columns(rows, length, reducer, block.dtype):
+                    terms = block.reshape((block.shape[0], *kept, length))
+                    total = reducer.combine(init_value, reduce_axis(terms, terms.ndim - 1, reducer))
+                    return total
+                return reduced_rows(block, init_value)
+
+            return reduced_neighbours
+
+        return RowForm(prefixes(operand.dimensions[:first]), bind, is_reduction=True)
+
+
+def _any(array: Array, init_value: Array) -> Array:
+    """Whether any of these truth values is true."""
+    return np.array(np.count_nonzero(array) > 0 or bool(init_value))
+
+
+def _all(array: Array, init_value: Array) -> Array:
+    """Whether all of these truth values are true."""
+    return np.array(np.count_nonzero(array) == array.size and bool(init_value))
+
+
+@frozen
+class _Choosing:
+    """The kernel of a reduction of values with places, as argmin and argmax are."""
+
+    callee: Callee
+    order: tuple[int, ...]
+    """The dimensions, reduced ones last."""
+    rows: tuple[int, int]
+    """How many results there are, and of how many elements each."""
+    sizes: tuple[int, ...]
+    """Of the results."""
+    general: Callable[..., Any]
+    """The kernel of any reduction."""
+
+    def __call__(self, *operands: Array) -> Any:
+        choice = choice_of(self.callee)
+        if choice.place is not None:
+            arrays = [operand.transpose(self.order).reshape(self.rows) for operand in operands[:2]]
+            chosen = choice.chosen(arrays)
+            if chosen is not None and choice.decides(operands[2], chosen[0]):
+                return tuple(total.reshape(self.sizes) for total in chosen)
+        return self.general(*operands)
+
+
+def _bound_choice(
+    operands: Sequence[ArrayShape], dimensions: tuple[int, ...], shape: Shape, callee: Callee
+) -> _Choosing | None:
+    """The kernel where each operand is of the type of its parameter and its result, if what is chosen is asked for."""
+    types = [operand.element_type for operand in operands]
+    taken = [array_shape(parameter, "a parameter").element_type for parameter in callee.computation.parameter_shapes]
+    if len(operands) != 4 or types[2:] + types[:2] != taken or types[:2] != element_types(shape):
+        return None
+    if usual_operations(callee, types[:2], is_exact=False) is not None:
+        return None
+    kept = [axis for axis in range(operands[0].rank) if axis not in dimensions]
+    sizes = tuple(operands[0].dimensions[axis] for axis in kept)
+    rows = prod(sizes), prod(operands[0].dimensions[axis] for axis in dimensions)
+    if not prod(rows) or not is_long(*rows):
+        return None
+    attributes = ReduceAttributes(dimensions=dimensions, to_apply=callee.computation.name)
+    general = partial(Reduce.evaluate, attributes=attributes, shape=shape, computations=(callee,))
+    return _Choosing(callee, (*kept, *sorted(dimensions)), rows, sizes, general)
