@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import hloexec
 from hloexec.analysis.numerics.error_budget import leaf_chains
+from hloexec.cli import main
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.values import Array
 from hloexec.engine.exec import plan_of
@@ -23,8 +26,9 @@ from hloexec.ops.elementwise.declaration import FLOAT, elementwise
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
 from hloexec.ops.probes import Probe
-from hloexec.ops.registry import OPCODES, MemoryOrder, opcode
+from hloexec.ops.registry import FAST, OPCODES, MemoryOrder, fast, opcode
 from hloexec.ops.traits import ContractionSize, Pole
+from hloexec.tools.shadowing.computing.widening import WIDE, kernels_of
 
 N = 300_000
 
@@ -41,7 +45,7 @@ def _new_entries() -> Iterator[None]:
         pole=Pole(0, lambda x: x == 0, "cotangent of zero"),
     )
 
-    @opcode("swap-halves", operands=1, any_order=True, moves=(0,))
+    @opcode("swap-halves", operands=1, any_order=True, moves=(0,), fast_in=__name__)
     class SwapHalves:
         """out = the second half of the operand along dimension 0, then the first."""
 
@@ -58,6 +62,15 @@ def _new_entries() -> Iterator[None]:
         @staticmethod
         def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
             return order
+
+    @fast("swap-halves")
+    class FastSwapHalves:
+        """Two copies."""
+
+        @staticmethod
+        def bind(*, shape: ArrayShape) -> Callable[[Array], Array] | None:
+            half = shape.dimensions[0] // 2
+            return partial(_swapped, half) if shape.dimensions[0] == 2 * half else None
 
     @registry.custom_call("acme$product", is_reproducible=True)
     class Product:
@@ -80,8 +93,17 @@ def _new_entries() -> Iterator[None]:
 
     yield
     for name in ("cot", "swap-halves"):
-        del OPCODES[name]
+        del OPCODES[name], FAST[name]
     del registry.CUSTOM_CALLS["acme$product"]
+
+
+SWAPPED: list[Array] = []
+"""What the fast variant was given."""
+
+
+def _swapped(half: int, operand: Array) -> Array:
+    SWAPPED.append(operand)
+    return np.concatenate([operand[half:], operand[:half]])
 
 
 CHAIN = f"""HloModule chain
@@ -173,3 +195,48 @@ def test_an_entry_without_traits_loses_precision_alone() -> None:
         hloexec.run(module, hloexec.random_inputs(module)[0])
     finally:
         del OPCODES["plain"]
+
+
+@pytest.mark.parametrize("planner", [True, False])
+def test_a_fast_variant_takes_the_place_of_its_definition_where_it_is_one(planner: bool) -> None:
+    text = "HloModule m\nENTRY e { x = f32[%d] parameter(0)\n ROOT r = f32[%d] swap-halves(x) }\n"
+    for size, uses in ((8, 1), (9, 0)):
+        SWAPPED.clear()
+        x = np.arange(size, dtype=np.float32)
+        found = hloexec.run(hloexec.parse(text % (size, size)), x, planner=planner)
+        assert len(SWAPPED) == uses
+        evaluate = OPCODES["swap-halves"].evaluate
+        assert evaluate is not None and found.tobytes() == evaluate(x).tobytes()
+    SWAPPED.clear()
+    dynamic = "HloModule m\nENTRY e { x = f32[<=8] parameter(0)\n ROOT r = f32[<=8] swap-halves(x) }\n"
+    np.testing.assert_array_equal(
+        hloexec.run(hloexec.parse(dynamic), np.arange(6, dtype=np.float32)), np.roll(np.arange(6), 3)
+    )
+    assert not SWAPPED, "extents are not known before the run"
+
+
+def test_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--json"]) == 0
+    names = {entry["opcode"] for entry in json.loads(capsys.readouterr().out)["opcodes"]}
+    assert names >= {"add", "cot", "swap-halves"}
+
+
+def test_it_is_computed_in_f64_and_its_rounding_accounted_for() -> None:
+    """The fast variant and the library call are bound for wider floats, too."""
+    SWAPPED.clear()
+    small = hloexec.parse(CHAIN.replace(str(N), "8"))
+    kernels = kernels_of(small)
+    swap = kernels.bound(small.entry, small.entry.by_name["swapped"], WIDE)
+    x = np.arange(8, dtype=np.float64) / 3
+    assert swap is not None and swap(x).tobytes() == np.roll(x, 4).tobytes() and SWAPPED[0].dtype == np.float64
+    product = hloexec.parse(PRODUCT)
+    multiply = kernels_of(product).bound(product.entry, product.entry.root, WIDE)
+    lhs, rhs = np.ones((8, 64)) / 3, np.ones((64, 4)) / 7
+    assert multiply is not None and multiply(lhs, rhs).tobytes() == (lhs @ rhs).tobytes()
+
+
+def test_library_calls_run_planned_or_not() -> None:
+    lhs, rhs = hloexec.random_inputs(hloexec.parse(PRODUCT))
+    for planner in (True, False):
+        found = hloexec.run(hloexec.parse(PRODUCT), lhs, rhs, planner=planner, numerics="exact")
+        assert found.tobytes() == (lhs @ rhs).tobytes()

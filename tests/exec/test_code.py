@@ -189,7 +189,9 @@ def test_a_carried_buffer_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> Non
             copies.append(operands[0])
         return evaluate(*operands, shape=shape, operand_shapes=operand_shapes, out=out)  # type: ignore[misc]
 
-    monkeypatch.setitem(registry.OPCODES, "dynamic-update-slice", attrs.evolve(entry, evaluate=noted, bind=None))
+    monkeypatch.setitem(
+        registry.OPCODES, "dynamic-update-slice", attrs.evolve(entry, evaluate=registry.Rule(noted), fast_in=None)
+    )
     hloexec.run(module, X, X)
     assert len(copies) == 1
 
@@ -201,7 +203,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, opcode: str, error: type[Exception]
         return operands[0] + operands[-1]
 
     entry = registry.OPCODES[opcode]
-    changed = attrs.evolve(entry, evaluate=fails, bind=None, is_elementwise=False)
+    changed = attrs.evolve(entry, evaluate=registry.Rule(fails), fast_in=None, is_elementwise=False)
     monkeypatch.setitem(registry.OPCODES, opcode, changed)
 
 

@@ -398,7 +398,7 @@ ENTRY e { x = f32[4] parameter(0)
 
 
 def replace_kernel(monkeypatch, name, evaluate):
-    entry = attrs.evolve(registry.OPCODES[name], evaluate=evaluate, bind=None)
+    entry = attrs.evolve(registry.OPCODES[name], evaluate=registry.Rule(evaluate), fast_in=None)
     monkeypatch.setitem(registry.OPCODES, name, entry)
 
 

@@ -133,8 +133,8 @@ def test_what_is_alive_is_counted_for_all_devices() -> None:
 def test_results_are_checked_where_devices_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = attrs.evolve(
         registry.OPCODES["multiply"],
-        evaluate=lambda x, _: x.astype(np.float64),
-        bind=None,
+        evaluate=registry.Rule(lambda x, _: x.astype(np.float64)),
+        fast_in=None,
     )
     monkeypatch.setitem(registry.OPCODES, "multiply", entry)
     module = hloexec.parse(LOOP.format(step=OWN))
@@ -149,7 +149,7 @@ def test_an_error_names_the_step_and_the_way_to_it(monkeypatch: pytest.MonkeyPat
     def fail(*_: Any) -> Any:
         raise error("it cannot be done")
 
-    entry = attrs.evolve(registry.OPCODES["multiply"], evaluate=fail, bind=None)
+    entry = attrs.evolve(registry.OPCODES["multiply"], evaluate=registry.Rule(fail), fast_in=None)
     monkeypatch.setitem(registry.OPCODES, "multiply", entry)
     module = hloexec.parse(LOOP.format(step=OWN))
     with pytest.raises(hloexec.HloError, match="it cannot be done") as caught:
@@ -274,7 +274,7 @@ def test_an_error_in_a_loop_that_classes_run_apart_names_the_way_to_the_loop(mon
         return lhs * rhs
 
     entry = registry.OPCODES["atan2"]
-    changed = attrs.evolve(entry, evaluate=fails, bind=None, is_elementwise=False)
+    changed = attrs.evolve(entry, evaluate=registry.Rule(fails), fast_in=None, is_elementwise=False)
     monkeypatch.setitem(registry.OPCODES, "atan2", changed)
     state = "(s32[], f32[64,64], f32[64,64], f32[24,64,64])"
     loop, branches = f"{state} while(t), condition=condition, body=body", f"{state} conditional(k, t, t)"

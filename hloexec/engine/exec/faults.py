@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hloexec.core.ir import Instruction
 from hloexec.core.wording import on_devices, truncated
-from hloexec.engine.exec.observers import Context, call_path
-from hloexec.engine.plan.steps import PartError, Step
+from hloexec.engine.exec.observers import call_path
+from hloexec.engine.plan.steps import Context, PartError, Step
 from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 
 _TEXT_LENGTH = 300

@@ -30,11 +30,20 @@ from hloexec.engine.exec.host import CONTEXT, Host, exchanged
 from hloexec.engine.exec.lockstep.communication import Communicator, Waiting, results_of
 from hloexec.engine.exec.lockstep.per_class import EachClass
 from hloexec.engine.exec.lockstep.per_class_loops import ClassOperands, lone_frame, parts_of_loop, side_by_side
-from hloexec.engine.exec.observers import Context
 from hloexec.engine.exec.ownership import is_free
 from hloexec.engine.exec.tasks import Frame, Join, Loop, Task, in_order, merged_task
 from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
-from hloexec.engine.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
+from hloexec.engine.plan.steps import (
+    Branch,
+    Conditional,
+    Context,
+    DeviceNumber,
+    Exchange,
+    Invocation,
+    Plan,
+    Step,
+    While,
+)
 from hloexec.errors import HloError
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -23,6 +24,7 @@ from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import ONE_DEVICE, Topology, topology_of
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.exec.arguments import collected, device_arguments, device_results
+from hloexec.engine.exec.faults import with_place
 from hloexec.engine.exec.host import Host, Sink, Source, connect
 from hloexec.engine.exec.lockstep.participation import require_devices
 from hloexec.engine.exec.machine import Machine
@@ -279,11 +281,11 @@ class _Run:
             classes = [value.classes if type(value) is Varying else None for value in arguments]
             spread = spread_of(plan, classes, self.topology)
         require_memory(plan, self.memory_limit, spread)
-        machine = self._machine(plan)
+        run = self._runner(plan)
         seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
         memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
         with np.errstate(all="ignore"), seeds, memory, single_threaded_blas():
-            results = machine.run(plan, arguments)
+            results = run(plan, arguments)
             try:
                 return device_results(plan, results, count, always_copy=self.attached.see_instructions)
             except MemoryError as error:
@@ -304,8 +306,9 @@ class _Run:
                 seeds.enter_context(chance.seeded(rounding_seed))
             yield
 
-    def _machine(self, plan: Plan) -> Machine:
-        """A machine that is connected to the host; one that watches its steps where anything asks for that."""
+    def _runner(self, plan: Plan) -> Callable[[Plan, list[Any]], list[Any]]:
+        """The plain interpreter, where it will do; else a machine that is connected to the host, and one that watches
+        its steps where anything asks for that."""
         topology, attached = self.topology, self.attached
         hosts: list[Host] = []
         if plan.host_transfers or any(party is not None for given in self.parties for party in given):
@@ -313,12 +316,16 @@ class _Run:
             hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
         is_watched = self.check or self.statistics is not None or self.limits is not None
         if not is_watched and not attached.see_instructions and not attached.see_progress:
-            return Machine(topology, hosts)
+            if plan.is_plain and topology.count == 1 and not hosts and not plan.communication:
+                from hloexec.engine.interpreter import interpret
+
+                return partial(interpret, placed=with_place)
+            return Machine(topology, hosts).run
         from hloexec.engine.exec.watching import WatchedMachine
 
         return WatchedMachine(
             topology, attached, check=self.check, statistics=self.statistics, hosts=hosts, limits=self.limits
-        )
+        ).run
 
 
 def _require_run_options(seed: object, check: object, statistics: object) -> None:

@@ -16,8 +16,7 @@ import attrs
 
 from hloexec.core.structs import define
 from hloexec.engine.devices.varying import merged, restricted
-from hloexec.engine.exec.observers import Context
-from hloexec.engine.plan.steps import Plan, Step, While
+from hloexec.engine.plan.steps import Context, Plan, Step, While
 
 
 @define(eq=False)

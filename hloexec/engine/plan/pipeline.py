@@ -188,6 +188,7 @@ def run_passes(plan: Plan, options: Options, *, is_scheduled: bool) -> Plan:
     if not options.is_optimized:
         # Walked, never written as Python.
         plan.depth = None
+        plan.is_plain = True
     return plan
 
 

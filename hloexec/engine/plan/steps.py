@@ -254,6 +254,16 @@ class Step:
         return new
 
 
+@frozen(eq=False)
+class Context:
+    """A run of a plan: the step that called it in its caller's plan, and the iteration."""
+
+    step: Step
+    plan: Plan
+    iteration: int | None = None
+    parent: Context | None = None
+
+
 _FIELDS = tuple(field.name for field in attrs.fields(Step))
 
 
@@ -289,6 +299,8 @@ class Plan:
     """The slots as a run starts: constants in place, None elsewhere."""
     dead_on_entry: tuple[int, ...] = attrs.field(init=False, default=())
     """Parameter slots that nothing reads."""
+    is_plain: bool = attrs.field(init=False, default=False)
+    """Whether it is as it is written, but for calls and multiply-adds; so are all plans that it runs, then."""
     is_finished: bool = attrs.field(init=False, default=False)
     """Whether its lifetimes are known, so that it can run."""
     depth: int | None = attrs.field(init=False, default=None)

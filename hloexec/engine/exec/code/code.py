@@ -14,8 +14,7 @@ from typing import Any
 import attrs
 
 from hloexec.core.structs import define, frozen
-from hloexec.engine.exec.observers import Context
-from hloexec.engine.plan.steps import Conditional, Invocation, Plan, Step
+from hloexec.engine.plan.steps import Conditional, Context, Invocation, Plan, Step
 
 KEY = "__hloexec_code__"
 """The global variable through which a function's frames lead to its code."""

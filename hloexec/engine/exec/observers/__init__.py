@@ -11,7 +11,6 @@ result: the arrays that it sees are read-only. Only a controller may, which is a
 from hloexec.engine.exec.observers.attached import UNOBSERVED, UNREPLACEABLE, Attached, Stages, attach
 from hloexec.engine.exec.observers.events import (
     Activation,
-    Context,
     Event,
     Failure,
     LoopState,
@@ -35,7 +34,6 @@ __all__ = [
     "UNREPLACEABLE",
     "Activation",
     "Attached",
-    "Context",
     "Controller",
     "Event",
     "Failure",

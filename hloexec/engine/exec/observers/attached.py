@@ -13,7 +13,7 @@ from hloexec.core.arguments import listed
 from hloexec.core.ir import Instruction
 from hloexec.core.values import Array, Value, flat
 from hloexec.engine.devices.varying import Varying, arrays_among, joined, of_position, of_positions
-from hloexec.engine.exec.observers.events import Context, Event, Failure, Progress, Stage
+from hloexec.engine.exec.observers.events import Event, Failure, Progress, Stage
 from hloexec.engine.exec.observers.protocols import (
     Controller,
     InstructionObserver,
@@ -22,7 +22,7 @@ from hloexec.engine.exec.observers.protocols import (
     StageObserver,
 )
 from hloexec.engine.plan.kernels import unflatten
-from hloexec.engine.plan.steps import Step
+from hloexec.engine.plan.steps import Context, Step
 from hloexec.errors import HloError, InputError
 
 _PROGRESS_SECONDS = 0.1

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
-from hloexec.engine.plan.steps import Plan, Scope, Step
+from hloexec.engine.plan.steps import Context, Scope, Step
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, find_opcode
 
@@ -28,16 +28,6 @@ class PathEntry:
         entry = find_opcode(self.instruction.opcode)
         is_choice = entry is not None and entry.role in (Role.WHILE, Role.CONDITIONAL)
         return f"{self.instruction.name}{count}" + (f":{self.computation}" if is_choice else "")
-
-
-@frozen(eq=False)
-class Context:
-    """A run of a plan: the step that called it in its caller's plan, and the iteration."""
-
-    step: Step
-    plan: Plan
-    iteration: int | None = None
-    parent: Context | None = None
 
 
 def call_path(scope: Scope, context: Context | None) -> tuple[PathEntry, ...]:

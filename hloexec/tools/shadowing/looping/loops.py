@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hloexec.core.values import Array
-from hloexec.engine.exec.observers import Context, LoopState
+from hloexec.engine.exec.observers import LoopState
 from hloexec.engine.exec.observers import Place as RunPlace
 from hloexec.engine.plan.optimization_errors import warn_of_failure
-from hloexec.engine.plan.steps import Step, While
+from hloexec.engine.plan.steps import Context, Step, While
 from hloexec.errors import HloError
 from hloexec.tools.shadowing.alone.budget import Work
 from hloexec.tools.shadowing.computing.elements import difference_of
