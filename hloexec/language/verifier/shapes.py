@@ -6,15 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 
-from hloexec.core.ir import (
-    UNBOUNDED,
-    ArrayShape,
-    Computation,
-    Instruction,
-    Shape,
-    agree_in_arrays,
-    flat_shapes,
-)
+from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, agree_in_arrays, flat_shapes
 from hloexec.core.wording import counted
 from hloexec.errors import ShapeError
 from hloexec.language.verifier.structure import Report, has_attributes

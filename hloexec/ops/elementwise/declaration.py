@@ -20,12 +20,7 @@ import numpy as np
 from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.values import Array
-from hloexec.ops.common import (
-    Kinds,
-    elementwise_rule,
-    narrow,
-    widen,
-)
+from hloexec.ops.common import Kinds, elementwise_rule, narrow, widen
 from hloexec.ops.elementwise.fast.formulas import binding_of, filling_of
 from hloexec.ops.elementwise.formula import Chosen, Formula
 from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS

@@ -101,33 +101,12 @@ def reduce_known(
         init = np.broadcast_to(init, [size for axis, size in enumerate(array.shape) if axis not in dimensions])
     if array.size:
         with np.errstate(all="ignore"):
-            merging = _merging(array.shape, array.strides, tuple(dimensions))
+            merging = merging_of(array.shape, array.strides, tuple(dimensions))
             merged = array.transpose(merging.order).reshape(merging.sizes)
             total = _reduce_chunks(merged, merging.axes, reducer, dtype)
             init = reducer.combine(init, total.reshape(merging.kept_sizes).transpose(merging.kept_order))
     # NumPy makes scalars of arrays without dimensions.
     return narrow(np.asarray(init), result_type)
-
-
-def bound_reduction(
-    sizes: tuple[int, ...], dimensions: Sequence[int], reducer: KnownReducer, element_type: ElementType
-) -> Callable[[Array, Array], Array]:
-    """`reduce_known` for arrays of these sizes: what does not depend on their elements is decided once."""
-    dtype = element_type.storage
-    is_plain = accumulation_dtype(element_type, element_type) == dtype
-    kept = tuple(size for axis, size in enumerate(sizes) if axis not in dimensions)
-    strides = tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
-    merging = _merging(sizes, strides, tuple(dimensions)) if is_plain and prod(sizes) > 0 else None
-
-    def reduced(array: Array, init_value: Array) -> Array:
-        if merging is None or not array.dtype == init_value.dtype == dtype:
-            return reduce_known(array, dimensions, init_value, reducer, element_type)
-        if array.shape != sizes or not array.flags.c_contiguous:
-            return reduce_known(array, dimensions, init_value, reducer, element_type)
-        total = _reduce_axes(array.reshape(merging.sizes), merging.axes, reducer)
-        return np.asarray(reducer.combine(init_value, total.reshape(kept)))
-
-    return reduced
 
 
 @frozen
@@ -144,7 +123,7 @@ class _Merging:
 
 
 @lru_cache(maxsize=4096)
-def _merging(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple[int, ...]) -> _Merging:
+def merging_of(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple[int, ...]) -> _Merging:
     """Few and long loops for NumPy: dimensions in memory order, merged where strides allow and both stay or both go.
 
     Reducing dimensions of size 1 combines nothing: they are left out.
@@ -178,19 +157,19 @@ def _merging(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple
 def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: DType) -> Array:
     """Reduce an array that may have to be widened, a chunk along its first axis of any length at a time."""
     if array.dtype == dtype or array.size <= 2 * _CHUNK_ELEMENTS:
-        return _reduce_axes(widen(array).astype(dtype, copy=False), axes, reducer)
+        return reduce_axes(widen(array).astype(dtype, copy=False), axes, reducer)
     cut = 0 if 0 not in axes else next(axis for axis, size in enumerate(array.shape) if size > 1)
     step = max(1, _CHUNK_ELEMENTS * array.shape[cut] // array.size)
     parts = [
-        _reduce_axes(widen(_slice(array, cut, start, start + step)).astype(dtype, copy=False), axes, reducer)
+        reduce_axes(widen(_slice(array, cut, start, start + step)).astype(dtype, copy=False), axes, reducer)
         for start in range(0, array.shape[cut], step)
     ]
     if cut in axes:
-        return _reduce_axes(np.stack(parts), (0,), reducer)
+        return reduce_axes(np.stack(parts), (0,), reducer)
     return np.concatenate(parts, axis=sum(axis not in axes for axis in range(cut)))
 
 
-def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> Array:
+def reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> Array:
     """Reduce an array of the accumulation type, axis by axis from the last one."""
     for axis in sorted(axes, reverse=True):
         array = reduce_axis(array, axis, reducer)

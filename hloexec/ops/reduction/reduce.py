@@ -34,10 +34,7 @@ from hloexec.ops.reduction.callees import (
     usual_operations,
 )
 from hloexec.ops.reduction.choices import choice_of
-from hloexec.ops.reduction.known_reducers import (
-    KNOWN_REDUCERS,
-    reduce_known,
-)
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_known
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums

@@ -7,7 +7,7 @@ operation is instead applied dimension by dimension (`sliding`), a block of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
@@ -24,20 +24,14 @@ from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.certainty import EXACT_UNITS, can_be_certain, doubtful, units_of
 from hloexec.ops.policies.exact.doubled import rounded_to_odd
 from hloexec.ops.policies.exact.sums import add_pairs
-from hloexec.ops.reduction.known_reducers import (
-    KNOWN_REDUCERS,
-    KnownReducer,
-    accumulation_dtype,
-    bound_reduction,
-    reduce_known,
-)
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, KnownReducer, accumulation_dtype, reduce_known
 from hloexec.ops.reduction.sliding import Along, Combination
 from hloexec.ops.registry import Callee
 from hloexec.ops.signatures import called
 from hloexec.ops.threads import for_each
 from hloexec.ops.windows import output_size, part_of_windows, taps
 
-_BLOCK_BYTES = 256 << 10
+BLOCK_BYTES = 256 << 10
 """A block of the operand or the result, whichever is larger."""
 _LONG_LOOP = 64
 """Number of elements from which NumPy's innermost loop is long enough."""
@@ -64,8 +58,8 @@ def reduce_windows_known(
     init = widen(init_value).astype(dtype)
     is_neutral = init.tobytes() == np.array(reducer.identity(dtype), dtype).tobytes()
     along = list(map(Along.of, range(array.ndim), array.shape, window.dimensions))
-    is_shared = reducer.ufunc is not np.add and array.nbytes > _BLOCK_BYTES
-    if _are_apart(array.shape, window) and not is_shared:
+    is_shared = reducer.ufunc is not np.add and array.nbytes > BLOCK_BYTES
+    if are_apart(array.shape, window) and not is_shared:
         block = widen(in_order(array)).astype(dtype, copy=False)
         for one in along:
             block = one.laid_out(block, reducer.identity(dtype))
@@ -90,43 +84,7 @@ def reduce_windows_known(
     return result
 
 
-def rows_of_windows(
-    sizes: tuple[int, ...], window: Window, reducer: KnownReducer, element_type: ElementType
-) -> Callable[[Array, Array], Array] | None:
-    """`reduce_windows_known` for arrays of these sizes, where windows become rows; None where they do not.
-
-    XLA:CPU makes such windows of most reductions.
-    """
-    dtype = element_type.storage
-    is_shared = reducer.ufunc is not np.add and prod(sizes) * dtype.itemsize > _BLOCK_BYTES
-    is_plain = accumulation_dtype(element_type, element_type) == dtype
-    if is_shared or not is_plain or not prod(sizes) or not _are_apart(sizes, window):
-        return None
-    rows: list[int] = []
-    whole, kept, placed = [], [], []
-    for extent, one in zip(sizes, window.dimensions, strict=True):
-        rows += [output_size(extent, one), one.size]
-        whole.append(prod(rows[-2:]))
-        count = min(extent, whole[-1] - one.padding_low)
-        kept.append(slice(count))
-        placed.append(slice(one.padding_low, one.padding_low + count))
-    source, target = tuple(kept), tuple(placed)
-    is_crop = all(part == slice(0, reach) for part, reach in zip(target, whole, strict=True))
-    neutral = reducer.identity(dtype)
-    function = bound_reduction(tuple(rows), range(1, len(rows), 2), reducer, element_type)
-
-    def reduced(array: Array, init_value: Array) -> Array:
-        block = in_order(array)[source]
-        if not is_crop:
-            layout = np.full(whole, neutral, dtype)
-            layout[target] = block
-            block = layout
-        return function(block.reshape(rows), init_value)
-
-    return reduced
-
-
-def _are_apart(shape: tuple[int, ...], window: Window) -> bool:
+def are_apart(shape: tuple[int, ...], window: Window) -> bool:
     """Whether the windows have no gaps, share no element, and are long enough to be worth an array of rows.
 
     No dimension is more than three times as long in these rows as in the array.
@@ -157,13 +115,13 @@ def _blocks(array: Array, sizes: tuple[int, ...], along: Sequence[Along], itemsi
     steps = list(sizes)
     remaining = itemsize * max(array.size, prod(sizes))
     for axis in sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])):
-        if remaining > _BLOCK_BYTES and along[axis].may_be_cut and sizes[axis] > 1:
+        if remaining > BLOCK_BYTES and along[axis].may_be_cut and sizes[axis] > 1:
             inner = prod(
                 size
                 for size, stride in zip(sizes, array.strides, strict=True)
                 if abs(stride) < abs(array.strides[axis])
             )
-            steps[axis] = min(sizes[axis], max(1, _BLOCK_BYTES * sizes[axis] // remaining, _LONG_LOOP // max(1, inner)))
+            steps[axis] = min(sizes[axis], max(1, BLOCK_BYTES * sizes[axis] // remaining, _LONG_LOOP // max(1, inner)))
             remaining = remaining * steps[axis] // sizes[axis]
     cuts = [
         [range(size)[start : start + step] for start in range(0, size, step or 1)]
@@ -225,7 +183,7 @@ def _summed_quickly(
 
 
 def _depth(shape: tuple[int, ...], window: Window) -> int:
-    if _are_apart(shape, window):
+    if are_apart(shape, window):
         return prod(one.size for one in window.dimensions)
     return sum(Along.of(0, extent, one).depth for extent, one in zip(shape, window.dimensions, strict=True))
 

@@ -17,7 +17,8 @@ from hloexec.core.ir import ArrayShape, TupleShape, Window, WindowDimension
 from hloexec.errors import ShapeError
 from hloexec.ops.elementwise.map import Map, MapAttributes
 from hloexec.ops.reduction import known_reducers
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, bound_reduction, reduce_axis, reduce_known
+from hloexec.ops.reduction.fast.reduce import bound_reduction
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
 from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
 from hloexec.ops.reduction.window_reductions import reduce_windows_known

@@ -11,8 +11,9 @@ from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import Window, WindowDimension
 from hloexec.ops import threads
 from hloexec.ops.reduction import sliding, window_reductions
+from hloexec.ops.reduction.fast.reduce_window import rows_of_windows
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
-from hloexec.ops.reduction.window_reductions import reduce_windows_known, rows_of_windows
+from hloexec.ops.reduction.window_reductions import reduce_windows_known
 from tests.drawing import examples
 from tests.ops.against_xla import random_array
 
@@ -112,7 +113,7 @@ def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, 
     whole = reduce_windows_known(array, *arguments)
     monkeypatch.setattr(threads, "core_count", lambda: cores)
     threads._pool.cache_clear()
-    monkeypatch.setattr(window_reductions, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(window_reductions, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(window_reductions, "_LONG_LOOP", 1)
     assert reduce_windows_known(array, *arguments).tobytes() == whole.tobytes()
     threads._pool.cache_clear()

@@ -15,12 +15,7 @@ import numpy as np
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
-from hloexec.ops.common import (
-    narrow_unchecked,
-    rounds_directly,
-    values_of_patterns,
-    widen,
-)
+from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
 from hloexec.ops.elementwise.fast.scalars import decided_by, form_of
 from hloexec.ops.elementwise.formula import ByKind, Chosen, Formula, Function
 from hloexec.ops.rows import same

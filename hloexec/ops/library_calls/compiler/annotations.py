@@ -9,16 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.ir import (
-    ArrayShape,
-    BufferShape,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    TupleShape,
-    flat_shapes,
-)
+from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.core.values import TOKEN, Array, Token
 from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.common import array_shape, require

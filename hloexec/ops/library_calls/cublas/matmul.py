@@ -20,13 +20,7 @@ from hloexec.ops.contraction.dot import Dot, contraction_shape, product_size, re
 from hloexec.ops.library_calls.backend_config import backend_config_field
 from hloexec.ops.library_calls.cublas.config import GemmConfig, gemm_config
 from hloexec.ops.library_calls.cublas.epilogue import accumulation_type, apply_epilogue, check_addends
-from hloexec.ops.library_calls.shapes import (
-    CallResult,
-    in_declared_form,
-    operand_shapes,
-    result_shapes,
-    with_scratch,
-)
+from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
 from hloexec.ops.relations import Relating, Resizing

@@ -5,9 +5,12 @@ Source: XLA, cudnn_custom_call_compiler.cc; JAX, fused_attention_stablehlo.py; c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
 import numpy as np
 
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import DType, element_type_of
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, UnsupportedError
@@ -89,6 +92,52 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
     return queries, keys, values
 
 
+def _results(
+    older: Callable[..., Sequence[Array]],
+    flash: Callable[..., Sequence[Array]],
+    *operands: Array,
+    config: AttentionConfig,
+    shape: Shape,
+    numerics: NumericsPolicy,
+) -> CallResult:
+    """What attention, or its gradient, is in the form that the config says, rounded."""
+    given = arrays.named(operands, _operand_names(config), "the attention", EvaluationError)
+    if config.is_flash:
+        batch = Batch.of(given, config, numerics)
+        found = flash(given, config, batch, element_type_of(batch.queries.dtype).accumulate)
+    else:
+        found = older(given, config, numerics)
+    return arrays.rounded_results(found, shape, narrow)
+
+
+def _forward(given: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
+    count, heads, rows, _ = batch.queries.shape
+    output = np.zeros((count * rows, heads, batch.values.shape[3]), dtype)
+    sums = np.full((given["query lengths"].size if config.is_packed else count, heads, rows), -np.inf, dtype)
+    for stretch, sequence in batch.sequences():
+        value, weights = softmax.attention(sequence)
+        output[stretch.queries] = value
+        sums[stretch.row, :, : stretch.length] = weights.log_sum_exp
+    return [heads_first(output, count), sums]
+
+
+def _backward(given: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
+    count, heads, rows, _ = batch.queries.shape
+    sums = widen(given["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
+    outer, output = map(tokens, config.canonical(given, "output gradient", "output"))
+    gradients = [np.zeros(tokens(array).shape, dtype) for array in (batch.queries, batch.keys, batch.values)]
+    bias_gradient = None if batch.bias is None else np.zeros(batch.bias.shape, dtype)
+    for stretch, sequence in batch.sequences():
+        here = stretch.queries
+        weights = softmax.Weights(sums[stretch.row, :, : stretch.length], None)
+        found = softmax.attention_gradients(sequence, weights, output[here], outer[here])
+        gradients[0][here] = found.queries
+        gradients[1][stretch.keys], gradients[2][stretch.keys] = found.keys, found.values
+        if bias_gradient is not None and found.bias is not None:
+            softmax.add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
+    return [*(heads_first(flat, count) for flat in gradients), *([] if bias_gradient is None else [bias_gradient])]
+
+
 @custom_call(*(target for target, kind in KINDS.items() if not kind.is_backward and not kind.is_8_bit), config=_config)
 class Attention:
     """softmax(fmha_scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
@@ -116,21 +165,7 @@ class Attention:
             expected.append((count, *queries[1:3]) if config.is_flash else (*queries[:3], keys[2]))
         return arrays.results_of(shape, expected, "the attention")
 
-    @staticmethod
-    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
-        given = arrays.named(operands, _operand_names(config), "the attention", EvaluationError)
-        if not config.is_flash:
-            return arrays.rounded_results(unfused.forward(given, config, numerics), shape, narrow)
-        batch = Batch.of(given, config, numerics)
-        count, heads, rows, _ = batch.queries.shape
-        dtype = element_type_of(batch.queries.dtype).accumulate
-        output = np.zeros((count * rows, heads, batch.values.shape[3]), dtype)
-        sums = np.full((given["query lengths"].size if config.is_packed else count, heads, rows), -np.inf, dtype)
-        for stretch, sequence in batch.sequences():
-            value, weights = softmax.attention(sequence)
-            output[stretch.queries] = value
-            sums[stretch.row, :, : stretch.length] = weights.log_sum_exp
-        return arrays.rounded_results([heads_first(output, count), sums], shape, narrow)
+    evaluate = staticmethod(partial(_results, unfused.forward, _forward))
 
 
 @custom_call(*(target for target, kind in KINDS.items() if kind.is_backward and not kind.is_8_bit), config=_config)
@@ -169,25 +204,4 @@ class AttentionBackward:
             expected.append(shapes["bias"].dimensions if config.is_flash else (1, heads, rows, columns))
         return arrays.results_of(shape, expected, "the attention's gradient")
 
-    @staticmethod
-    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
-        given = arrays.named(operands, _operand_names(config), "the attention", EvaluationError)
-        if not config.is_flash:
-            return arrays.rounded_results(unfused.backward(given, config, numerics), shape, narrow)
-        batch = Batch.of(given, config, numerics)
-        count, heads, rows, _ = batch.queries.shape
-        dtype = element_type_of(batch.queries.dtype).accumulate
-        sums = widen(given["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
-        outer, output = map(tokens, config.canonical(given, "output gradient", "output"))
-        gradients = [np.zeros(tokens(array).shape, dtype) for array in (batch.queries, batch.keys, batch.values)]
-        bias_gradient = None if batch.bias is None else np.zeros(batch.bias.shape, dtype)
-        for stretch, sequence in batch.sequences():
-            here = stretch.queries
-            weights = softmax.Weights(sums[stretch.row, :, : stretch.length], None)
-            found = softmax.attention_gradients(sequence, weights, output[here], outer[here])
-            gradients[0][here] = found.queries
-            gradients[1][stretch.keys], gradients[2][stretch.keys] = found.keys, found.values
-            if bias_gradient is not None and found.bias is not None:
-                softmax.add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
-        results = [heads_first(flat, count) for flat in gradients]
-        return arrays.rounded_results(results if bias_gradient is None else [*results, bias_gradient], shape, narrow)
+    evaluate = staticmethod(partial(_results, unfused.backward, _backward))

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import Kind
+from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import array_shape
 from hloexec.ops.movement.copying import in_order
-from hloexec.ops.reduction.callees import (
-    element_types,
-    usual_operations,
-)
+from hloexec.ops.reduction.callees import element_types, usual_operations
 from hloexec.ops.reduction.choices import choice_of
 from hloexec.ops.reduction.known_reducers import (
     KNOWN_REDUCERS,
-    bound_reduction,
+    KnownReducer,
+    accumulation_dtype,
+    merging_of,
+    reduce_axes,
     reduce_axis,
     reduce_known,
     reduces_columns,
@@ -159,3 +159,24 @@ def _bound_choice(
     attributes = ReduceAttributes(dimensions=dimensions, to_apply=callee.computation.name)
     general = partial(Reduce.evaluate, attributes=attributes, shape=shape, computations=(callee,))
     return _Choosing(callee, (*kept, *sorted(dimensions)), rows, sizes, general)
+
+
+def bound_reduction(
+    sizes: tuple[int, ...], dimensions: Sequence[int], reducer: KnownReducer, element_type: ElementType
+) -> Callable[[Array, Array], Array]:
+    """`reduce_known` for arrays of these sizes: what does not depend on their elements is decided once."""
+    dtype = element_type.storage
+    is_plain = accumulation_dtype(element_type, element_type) == dtype
+    kept = tuple(size for axis, size in enumerate(sizes) if axis not in dimensions)
+    strides = tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
+    merging = merging_of(sizes, strides, tuple(dimensions)) if is_plain and prod(sizes) > 0 else None
+
+    def reduced(array: Array, init_value: Array) -> Array:
+        if merging is None or not array.dtype == init_value.dtype == dtype:
+            return reduce_known(array, dimensions, init_value, reducer, element_type)
+        if array.shape != sizes or not array.flags.c_contiguous:
+            return reduce_known(array, dimensions, init_value, reducer, element_type)
+        total = reduce_axes(array.reshape(merging.sizes), merging.axes, reducer)
+        return np.asarray(reducer.combine(init_value, total.reshape(kept)))
+
+    return reduced

@@ -36,12 +36,7 @@ from hloexec.tools.shadowing.computing.elements import (
     spread,
     taken,
 )
-from hloexec.tools.shadowing.computing.moving import (
-    Evaluated,
-    exact_operands,
-    moved,
-    reordered,
-)
+from hloexec.tools.shadowing.computing.moving import Evaluated, exact_operands, moved, reordered
 from hloexec.tools.shadowing.computing.pending import Elements, Noting, Pending, is_finite, may_wait
 from hloexec.tools.shadowing.computing.steps import Steps, steps_of
 from hloexec.tools.shadowing.computing.wholes import whole

@@ -6,10 +6,7 @@ from hloexec.core.ir import ArrayShape, Shape, TupleShape, flat_shapes
 from hloexec.ops.contraction.fast.dot import FastDot, MatrixProduct
 from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.library_calls.cublas.config import Epilogue, gemm_config
-from hloexec.ops.library_calls.shapes import (
-    WithScratch,
-    result_shapes,
-)
+from hloexec.ops.library_calls.shapes import WithScratch, result_shapes
 from hloexec.ops.registry import fast
 
 
