@@ -109,7 +109,7 @@ class Rule(Generic[R]):
         """The keyword-only arguments that it declares, but for the array that it may write to."""
 
     def __call__(self, *operands: Any, **known: Any) -> R:
-        return self.function(*operands, **{name: known[name] for name in self.needs & known.keys()})
+        return self.function(*operands, **{name: known[name] for name in self.needs if name in known})
 
     def bound(self, given: Mapping[str, object]) -> Callable[..., R]:
         """The function with what it needs."""

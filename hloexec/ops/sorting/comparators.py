@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.core.dtypes import Kind, element_type_of
@@ -21,7 +20,6 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal
 from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.ops.binding import Site
 from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
 from hloexec.ops.registry import OPCODES, Role
@@ -206,9 +204,12 @@ class _Analysis:
             given = [values[name] for name in instruction.operands]
             if "computations" in entry.evaluate.needs:
                 return None
-            of_all = attrs.evolve(instruction, shape=ArrayShape(shape.element_type, operands[0].shape))
-            site = Site(entry, of_all, tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in given))
-            values[instruction.name] = site.bound(entry.evaluate)(*given)
+            values[instruction.name] = entry.evaluate(
+                *given,
+                attributes=instruction.attributes,
+                shape=ArrayShape(shape.element_type, operands[0].shape),
+                operand_shapes=tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in given),
+            )
             del given
             for name in {*instruction.operands}:
                 if last_user[name] == instruction.name:

@@ -16,7 +16,6 @@ from hloexec.core.dtypes import Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
-from hloexec.ops.binding import Site
 from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.operations import traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
@@ -156,8 +155,11 @@ def computed(instruction: Instruction, given: Sequence[Array | None]) -> Array |
     if "computations" in entry.evaluate.needs:
         return None
     count = (operands[0].size,)
-    of_devices = attrs.evolve(instruction, shape=ArrayShape(shape.element_type, count))
-    site = Site(entry, of_devices, tuple(ArrayShape(each, count) for each in types))
     with np.errstate(all="ignore"):
-        found = site.bound(entry.evaluate)(*operands)
+        found = entry.evaluate(
+            *operands,
+            attributes=instruction.attributes,
+            shape=ArrayShape(shape.element_type, count),
+            operand_shapes=tuple(ArrayShape(each, count) for each in types),
+        )
     return np.asarray(found).astype(shape.element_type.storage)
