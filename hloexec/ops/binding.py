@@ -19,7 +19,7 @@ from hloexec.ops.registry import Callee, Entry, Role, Rule
 Kernel = Callable[..., Any]
 """It may have more than `__call__`: `quick`, a function with the same bits that does less before it computes;
 `overwrites`, the operand whose array may be given as `out`, to be written to; `first`, the kernel of the first result
-alone; `of_scalars` (`elementwise.single`) and `of_each` (`policies.random_rounding`)."""
+alone; `of_scalars` (`elementwise.fast.formulas`) and `of_each` (`policies.random_rounding`)."""
 
 
 @define(eq=False)

@@ -13,7 +13,7 @@ from hloexec.core.values import Array
 from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.choosing import choose_by_mask, mask_of
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, elementwise
-from hloexec.ops.elementwise.fast.scalars import larger_scalar, on_scalars, smaller_scalar
+from hloexec.ops.elementwise.fast.formulas import larger_scalar, on_scalars, smaller_scalar
 from hloexec.ops.elementwise.formula import ByKind
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
 from hloexec.ops.elementwise.powers import power

@@ -16,7 +16,7 @@ from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
 from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, elementwise
-from hloexec.ops.elementwise.fast.scalars import (
+from hloexec.ops.elementwise.fast.formulas import (
     divide_scalars,
     on_scalars,
     remainder_scalars,

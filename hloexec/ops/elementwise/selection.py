@@ -18,7 +18,7 @@ from hloexec.ops.elementwise.arithmetic import fill_minimum, maximum, minimum
 from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise
-from hloexec.ops.elementwise.fast.scalars import clamp_scalars, on_scalars
+from hloexec.ops.elementwise.fast.formulas import clamp_scalars, on_scalars
 from hloexec.ops.intervals import Demand, always
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode

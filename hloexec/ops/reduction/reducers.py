@@ -13,7 +13,33 @@ from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.ir.editing import replace_instruction
 from hloexec.core.lifetimes import remembered
-from hloexec.ops.control.annotations import is_annotation
+
+ANNOTATIONS = (
+    "Sharding",
+    "InspectSharding",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.PropagationBarrier",
+    "LayoutConstraint",
+    "annotate_device_placement",
+    "MoveToHost",
+    "MoveToDevice",
+    "PinToDevice",
+    "PinToDeviceSram",
+    "SetBound",
+    "AwsNeuronTransferWithStaticRing",
+    "AwsNeuronLNCShardingConstraint",
+)
+"""Targets: how a value is partitioned, laid out, which memory holds it, or how large it gets (SetBound)."""
+
+
+def is_annotation(instruction: Instruction) -> bool:
+    """Whether an instruction is a custom call whose value is its operand."""
+    return (
+        instruction.opcode == "custom-call"
+        and instruction.attributes.custom_call_target in ANNOTATIONS
+        and len(instruction.operands) == 1
+    )
+
 
 _ACTIONS = {
     "add": 2,

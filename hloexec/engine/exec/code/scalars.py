@@ -20,8 +20,7 @@ from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Step
 from hloexec.ops.elementwise.choosing import choose
-from hloexec.ops.elementwise.fast.formulas import ufunc_of_scalars
-from hloexec.ops.elementwise.fast.scalars import OfScalars
+from hloexec.ops.elementwise.fast.formulas import OfScalars, ufunc_of_scalars
 
 _OPERATORS: dict[np.ufunc, tuple[str, Callable[..., Any]]] = {
     np.add: ("{} + {}", operator.add),

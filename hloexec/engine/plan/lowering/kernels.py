@@ -263,14 +263,14 @@ def instruction_kernel(site: Site) -> InstructionKernel:
         made = partial(_as_declared, Conversion.to(types).function, made)
     return InstructionKernel(
         _in_orders_of(entry, made, orders) if orders else made,
-        getattr(bound, "overwrites", entry.overwrites) if is_free else None,
-        entry,
-        given,
-        getattr(bound, "first", bound),
-        orders,
-        types,
-        is_flushed,
-        rounded,
+        overwrites=getattr(bound, "overwrites", entry.overwrites) if is_free else None,
+        entry=entry,
+        given=given,
+        bound=getattr(bound, "first", bound),
+        orders=orders,
+        result_types=types,
+        is_flushed=is_flushed,
+        random=rounded,
     )
 
 

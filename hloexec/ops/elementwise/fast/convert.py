@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
 from hloexec.ops.elementwise.convert import convert, is_numpys, range_of
-from hloexec.ops.elementwise.fast.scalars import OfScalars, decided_by
+from hloexec.ops.elementwise.fast.formulas import OfScalars, decided_by
 from hloexec.ops.registry import fast
 
 

@@ -13,8 +13,8 @@ from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, M
 from hloexec.core.values import TOKEN, Array, Token
 from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.common import array_shape, require
-from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.library_calls.ffi import checked_attributes
+from hloexec.ops.reduction.reducers import ANNOTATIONS
 from hloexec.ops.registry import custom_call
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import TOKEN_SHAPE, one_or_tuple

@@ -8,7 +8,7 @@ from operator import methodcaller
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
-from hloexec.ops.elementwise.fast.scalars import OfScalars
+from hloexec.ops.elementwise.fast.formulas import OfScalars
 from hloexec.ops.movement.bitcast import bits_plan, is_row_major
 from hloexec.ops.movement.copying import reshaped
 from hloexec.ops.movement.fast.strided import FastReshape
