@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from conformance.cell import text_of
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES
@@ -232,6 +233,13 @@ def test_movement_that_strides_can_express_is_a_view(opcode: str, attributes: st
     tail = f", {attributes}" if attributes else ""
     text = f"HloModule m\nENTRY e {{\n p = s32[2,3,4] parameter(0)\n v = s32[] parameter(1)\n ROOT r = {result} {opcode}(p{more}){tail}\n}}"
     assert np.shares_memory(evaluate(text, operand, np.int32(7).reshape(())), operand)
+
+
+def test_an_array_without_elements_is_broadcast_to_all_dimensions() -> None:
+    text = "HloModule m\nENTRY e { x = f32[0,1] parameter(0)\n ROOT y = f32[0,4,1,2] broadcast(x), dimensions={0,2} }\n"
+    for planner in (True, False):
+        found = hloexec.run(hloexec.parse(text), np.zeros((0, 1), np.float32), planner=planner)
+        assert found.shape == (0, 4, 1, 2)
 
 
 def test_what_is_reversed_lies_in_memory_in_its_own_order() -> None:

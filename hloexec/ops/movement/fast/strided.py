@@ -30,7 +30,7 @@ class FastBroadcast:
         if not sizes or list(dimensions) != sorted(dimensions):
             return None
         fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
-        if shape.element_count == operand_shapes[0].element_count:
+        if all(size == 1 for size, part in zip(sizes, fill, strict=True) if part is None):
             return Indexing(fill)
         return Spreading(fill if dimensions else (), sizes, shape.byte_size <= _COPIED_BYTES)
 
