@@ -52,6 +52,36 @@ sys.setprofile(None)
 print("\\n".join(sorted(entered)))
 """
 
+MOST_FILES_OF_SCATTER = 8
+"""Files of the entries' that a scatter enters and an addition does not, from its text to its kernel."""
+SCATTER_RUN = """
+import sys
+import ml_dtypes
+import numpy as np
+import hloexec
+
+ADD = "HloModule m\\nENTRY e { x = bf16[8] parameter(0)\\n ROOT y = bf16[8] add(x, x) }"
+SCATTER = '''HloModule m
+add { a = bf16[] parameter(0)
+ b = bf16[] parameter(1)
+ ROOT s = bf16[] add(a, b) }
+ENTRY e { x = bf16[8] parameter(0)
+ i = s32[4] parameter(1)
+ u = bf16[4] parameter(2)
+ ROOT y = bf16[8] scatter(x, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
+   index_vector_dim=1, to_apply=add }'''
+x, i = np.ones(8, ml_dtypes.bfloat16), np.array([1, 2, 1, 7], np.int32)
+
+def entered(text, *inputs):
+    found = set()
+    hloexec.run(hloexec.parse(text), *inputs)
+    sys.setprofile(lambda frame, event, _: event == "call" and found.add(frame.f_code.co_filename))
+    hloexec.run(hloexec.parse(text), *inputs)
+    sys.setprofile(None)
+    return {path for path in found if "hloexec/ops" in path.replace("\\\\", "/")}
+
+print("\\n".join(sorted(entered(SCATTER, x, i, x[:4]) - entered(ADD, x))))
+"""
 
 OPCODE_NAMES = {
     "analysis/buffers/dataflow.py": "copy",
@@ -260,3 +290,9 @@ def test_only_analyses_and_engine_follow_control_flow_into_computations() -> Non
     below = {"analysis", "engine", "ops", "language", "core"}
     reading = {str(source.place): source.calls for source in _sources() if source.place.parts[0] not in below}
     assert {place: calls for place, calls in reading.items() if calls} == {}
+
+
+def test_a_scatter_enters_few_files_of_the_entries() -> None:
+    printed = subprocess.run([sys.executable, "-c", SCATTER_RUN], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = printed.stdout.split()
+    assert 3 < len(files) <= MOST_FILES_OF_SCATTER, files
