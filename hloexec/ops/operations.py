@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hloexec.core.ir import Computation, Instruction
-from hloexec.ops.registry import Role, entry_of, find_custom_call, find_opcode
+from hloexec.ops.registry import Role, entry_of, find_opcode
 from hloexec.ops.traits import NO_TRAITS, Traits
 
 
@@ -34,7 +34,7 @@ def traits_of(instruction: Instruction) -> Traits:
 
 def forwarded_names(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
     """The instructions whose values the result of a library call begins with, where it hands values over."""
-    called = find_custom_call(instruction.attributes.custom_call_target)
-    if called is None or called.forwards is None or called.reason_against(instruction) is not None:
+    entry = entry_of(instruction)
+    if entry is None or entry.forwards is None or entry.reason_against(instruction) is not None:
         return ()
-    return called.forwards(computation, instruction)
+    return entry.forwards(computation, instruction)

@@ -184,24 +184,8 @@ class Traits:
 NO_TRAITS = Traits()
 TRAITS = frozenset(field.name for field in attrs.fields(Traits))
 """The names of all."""
-_IN_ENTRIES = (
-    "bounds",
-    "columns",
-    "contraction",
-    "demand_on",
-    "demands",
-    "demands_for",
-    "group_members",
-    "keeps_relative_errors",
-    "layout_of",
-    "open_elements",
-    "probe",
-    "states_shape",
-    "sums",
-    "unspecified",
-)
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:
     """The traits with the rules that the class of an entry has as static methods, and what else it says."""
-    return attrs.evolve(traits, **{name: getattr(entry, name) for name in _IN_ENTRIES if hasattr(entry, name)})
+    return attrs.evolve(traits, **{name: getattr(entry, name) for name in TRAITS if hasattr(entry, name)})

@@ -15,7 +15,7 @@ from hloexec.engine.plan.schedule import callees_first, computation_named, effec
 from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names, has_words, unknown_words
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, role_of
+from hloexec.ops.registry import Entry, Role, entry_of, find_opcode, role_of
 
 _LISTED = 50
 
@@ -203,14 +203,15 @@ def _needs(
     module: Module, computation: Computation, instruction: Instruction, numerics: NumericsPolicy
 ) -> Iterator[tuple[str, str, str | None]]:
     """What an instruction needs and hloexec lacks, as kind, name and reason."""
-    entry = find_opcode(instruction.opcode)
+    entry = entry_of(instruction)
     if entry is None:
         yield "opcode", instruction.opcode, None
     elif entry.role is Role.CUSTOM_CALL:
-        library_call = find_custom_call(instruction.attributes.custom_call_target)
-        reason = None if library_call is None else call_reason(module, computation, instruction, library_call, numerics)
-        if library_call is None or reason is not None:
-            yield "custom-call", instruction.attributes.custom_call_target, reason
+        yield "custom-call", instruction.attributes.custom_call_target, None
+    elif entry.role is Role.LIBRARY:
+        reason = call_reason(module, computation, instruction, entry, numerics)
+        if reason is not None:
+            yield "custom-call", entry.name, reason
     elif instruction.opcode in TRANSFERS:
         reason = reason_against(computation, instruction)
         if reason is not None:
