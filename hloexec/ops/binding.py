@@ -2,7 +2,7 @@
 
 A kernel is a function from one array (or token) per operand to an array, or a (nested) tuple of them. Nothing of what
 it was made of is looked at again when it runs. It is the entry's definition (`evaluate`), or a fast variant of that
-with the same bits (`bind`), which is chosen here alone.
+with the same bits (`bind`), which is chosen here.
 """
 
 from __future__ import annotations
