@@ -208,7 +208,9 @@ class _Rewriting:
     def _converted_from(self, instruction: Instruction) -> str | None:
         """The operand of a conversion that its narrow value makes needless."""
         entry = find_opcode(instruction.opcode)
-        if entry is None or entry.evaluate is not Convert.evaluate or not _is_float(instruction):
+        if entry is None or entry.evaluate is None or entry.evaluate.function is not Convert.evaluate:
+            return None
+        if not _is_float(instruction):
             return None
         (operand,) = instruction.operands
         if not _is_float(self._computation.by_name[operand]):
