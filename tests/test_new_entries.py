@@ -217,7 +217,7 @@ def test_a_fast_variant_takes_the_place_of_its_definition_where_it_is_one(planne
 
 def test_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--json"]) == 0
-    names = {entry["opcode"] for entry in json.loads(capsys.readouterr().out)["opcodes"]}
+    names = {entry["name"] for entry in json.loads(capsys.readouterr().out)["opcodes"]}
     assert names >= {"add", "cot", "swap-halves"}
 
 
