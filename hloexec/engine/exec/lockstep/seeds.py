@@ -18,7 +18,6 @@ from hloexec.engine.plan.kernels import NO_SLOT, Conversion, Forward, Instructio
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies import chance
-from hloexec.ops.registry import Entry
 
 
 class SeedMachine(Machine):
@@ -80,7 +79,7 @@ def _may_round(step: Step) -> bool:
     kernel = step.kernel
     if isinstance(kernel, (Conversion, Forward)):
         return False
-    is_plain = isinstance(kernel, InstructionKernel) and isinstance(kernel.entry, Entry) and kernel.random is None
+    is_plain = isinstance(kernel, InstructionKernel) and kernel.opcode is not None and kernel.random is None
     return not is_plain or bool(list(computation_names(step.instruction.attributes)))
 
 
