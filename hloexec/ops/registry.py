@@ -19,7 +19,7 @@ import attrs
 from hloexec.core.ir import Computation, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.core.wording import counted
+from hloexec.core.wording import argument, counted
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops import LIBRARIES, MODULES
 from hloexec.ops.attributes import attribute_fields
@@ -323,13 +323,14 @@ class Entry:
         except UnsupportedError as error:
             return error.message
         depends = self.evaluate is not None and not self.is_reproducible
-        return _PROCESSOR if reason is None and numerics.is_exact and depends else reason
+        return _processor_reason() if reason is None and numerics.is_exact and depends else reason
 
 
-_PROCESSOR = (
-    "numerics=exact asks for the same bits on every processor, but hloexec computes it with code (BLAS, LAPACK or "
-    "functions of NumPy's) that rounds as the processor's instructions have it"
-)
+def _processor_reason() -> str:
+    return (
+        f"{argument('numerics', 'exact')} asks for the same bits on every processor, but hloexec computes it with code "
+        "(BLAS, LAPACK or functions of NumPy's) that rounds as the processor's instructions have it"
+    )
 
 
 class Registry(MutableMapping[str, Entry]):

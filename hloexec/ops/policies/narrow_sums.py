@@ -1,10 +1,10 @@
 """Sums of narrow floats whose partial sums are rounded at each step: the `narrow-sums` policy.
 
 Under `reference`, sums of types narrower than f32 are accumulated in f32 and rounded once. Hardware and compilers also
-accumulate them in the type itself. In what order is theirs to choose; here it is XLA:CPU's for reductions: more than 32
-terms along a dimension are added in blocks of 32, which begin in the middle of the padding that fills the last one, and
-these again, each one after the other (XLA: TreeReductionRewriter, with the padding of a `SAME` convolution; the bits
-are those of XLA:CPU of jaxlib 0.10). The products of a contraction are added one after the other.
+accumulate them in the type itself, in an order of their choice. Here reductions take XLA:CPU's: up to 32 terms along a
+dimension are added one after the other. More are padded with zeros at both ends, as for a `SAME` convolution, to blocks
+of 32; the sums of the blocks are then added likewise (XLA: TreeReductionRewriter; the bits are those of XLA:CPU of
+jaxlib 0.10). The products of a contraction are added one after the other.
 """
 
 from __future__ import annotations

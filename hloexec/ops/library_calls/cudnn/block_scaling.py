@@ -28,7 +28,7 @@ _ROWS, _COLUMNS = 128, 4
 """Rows and blocks of the tiles of cuDNN's scales."""
 
 
-def _numbers(rank: int) -> DotAttributes:
+def _dimension_numbers(rank: int) -> DotAttributes:
     batch, last = tuple(range(rank - 2)), (rank - 1,)
     return DotAttributes(
         lhs_batch_dims=batch, lhs_contracting_dims=last, rhs_batch_dims=batch, rhs_contracting_dims=last
@@ -63,7 +63,7 @@ def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape
             scale.rank == operand.rank and scale.dimensions[:-1] == operand.dimensions[:-1],
             f"the scales {scale} of a block-scaled product must have the dimensions of {operand}, but for the last one",
         )
-    return ScaledDot.infer(lhs, rhs, *scales, attributes=_numbers(lhs.rank), shape=ArrayShape(result))
+    return ScaledDot.infer(lhs, rhs, *scales, attributes=_dimension_numbers(lhs.rank), shape=ArrayShape(result))
 
 
 @custom_call("__op$block_scaled_dot", config=_check)
@@ -87,7 +87,9 @@ class BlockScaledDot:
         if len(scales) == 1:
             scales.append(np.ones((1,) * rhs.ndim, np.float32))
         declared = array_shape(shape, "the result of block_scaled_dot")
-        return ScaledDot.evaluate(lhs, rhs, *scales, attributes=_numbers(lhs.ndim), shape=declared, numerics=numerics)
+        return ScaledDot.evaluate(
+            lhs, rhs, *scales, attributes=_dimension_numbers(lhs.ndim), shape=declared, numerics=numerics
+        )
 
 
 def _scale_dimensions(operand: ArrayShape, scale: ArrayShape) -> tuple[int, ...]:
@@ -148,5 +150,7 @@ class CudnnBlockScaledDot:
             for scale, operand, of_scale in zip(scales, shapes[:2], shapes[2:], strict=True)
         ]
         declared = result_shapes(shape, "blockScaledDot")[0]
-        value = ScaledDot.evaluate(lhs, rhs, *plain, attributes=_numbers(lhs.ndim), shape=declared, numerics=numerics)
+        value = ScaledDot.evaluate(
+            lhs, rhs, *plain, attributes=_dimension_numbers(lhs.ndim), shape=declared, numerics=numerics
+        )
         return with_scratch([value], shape)
