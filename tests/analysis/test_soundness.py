@@ -142,10 +142,11 @@ def _labelled(result: Any) -> Any:
 
 @registered
 def values_at_positions(module: hloexec.Module, inputs: Sequence[Any], _: st.DataObject) -> None:
-    """The value that is said to be at a position is there, and lives whenever it is read."""
+    """The value that is said to be at a position is there, and its buffer is held whenever it is read."""
     flat = flatten(module)
     dataflow = analyse(module, flat)
-    spans = lifetimes(module, flat, dataflow).spans
+    lives = lifetimes(module, flat, dataflow)
+    sharing = {number: group for group in lives.groups for number in group}
     made: dict[int, bytes] = {}
 
     class Positions:
@@ -161,9 +162,9 @@ def values_at_positions(module: hloexec.Module, inputs: Sequence[Any], _: st.Dat
                     assert made[value.number] == array.tobytes()
             if role_of(event.instruction) in (Role.KERNEL, Role.CUSTOM_CALL):
                 read = (value for operand in event.instruction.operands for value in dataflow.at[home, operand][()])
-                assert all(
-                    start <= flat.times[home, name] <= end for start, end in (spans[each.number] for each in read)
-                )
+                for value in read:
+                    starts, stops = zip(*(lives.spans[number] for number in sharing[value.number]), strict=True)
+                    assert min(starts) <= flat.times[home, name] <= max(stops)
 
     hloexec.run(module, *inputs, observers=[Positions()])
 
