@@ -118,7 +118,8 @@ def _digests_together(arrays: Sequence[Array]) -> Iterator[Digest]:
     with np.errstate(all="ignore"):
         values, words = _numbers(np.concatenate([part for array in arrays for part in (zero, array.ravel())]), family)
         mixed, is_first = _mixed(words), words == np.repeat(words[starts + 1], sizes + 1)
-        mixed[starts], is_first[starts] = 0, True
+        # Types without a zero have another number there.
+        mixed[starts], values[starts], is_first[starts] = 0, 0, True
         weights = _block_weights()[np.arange(len(words)) - np.repeat(starts + 1, sizes + 1)]
         summed = [np.add.reduceat(part, starts) for part in (mixed * weights, mixed, values, np.abs(values))]
         summed += [np.add.reduceat(np.square(values), starts), np.logical_and.reduceat(is_first, starts)]
