@@ -13,7 +13,7 @@ from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, entry_of, role_of
 
 
 class CallKind(enum.Enum):
@@ -92,8 +92,12 @@ def entered_computations(
     pending = list(found.values())
     for computation in pending:
         for instruction in instructions(computation):
-            for call in calls_of(instruction):
-                if call.computation not in found:
-                    found[call.computation] = module.by_name[call.computation]
-                    pending.append(found[call.computation])
+            names = [call.computation for call in calls_of(instruction)]
+            library_call = entry_of(instruction)
+            if library_call is not None and library_call.invokes and library_call.reason_against(instruction) is None:
+                names.append(library_call.invokes(instruction))
+            for name in names:
+                if name not in found:
+                    found[name] = module.by_name[name]
+                    pending.append(found[name])
     return pending

@@ -267,3 +267,12 @@ ENTRY main {{
     assert (finding.after.instruction, finding.is_certain) == ("b", True)
     order = "its operand %t lies in another order in memory than %c of the module before"
     assert finding.reason == (order if is_bitcast else "it uses %t, where the module before uses %c")
+
+
+def test_instructions_may_stand_before_their_operands() -> None:
+    lines = ["  x = f32[4] parameter(0)", "  y = f32[4] sine(x)", "  ROOT r = f32[4] multiply(y, x)"]
+    before, after = (
+        hloexec.parse("HloModule m\nENTRY main {\n" + "\n".join(order) + "\n}\n") for order in (lines, lines[::-1])
+    )
+    assert hloexec.diff(before, after).verdict == "agree"
+    assert not text_changes(before, after)

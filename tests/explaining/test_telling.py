@@ -180,3 +180,29 @@ def _in_three_passes(lhs: Any, rhs: Any) -> Any:
 def _two_bf16(array: Any) -> tuple[Any, Any]:
     larger = array.astype(ml_dtypes.bfloat16).astype(np.float32)
     return larger.astype(np.float64), (array - larger).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+_INVOKED = """HloModule invoked
+gemm {
+  lhs = f32[16,32] parameter(0)
+  rhs = f32[32,16] parameter(1)
+  ROOT inner = f32[16,16] dot(lhs, rhs), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY e {
+  a = f32[16,32] parameter(0)
+  b = f32[32,16] parameter(1)
+  g = f32[16,16] custom-call(a, b), custom_call_target="__triton_gemm", called_computations={gemm}
+  p = f32[16,16] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT s = (f32[16,16], f32[16,16]) tuple(g, p)
+}
+"""
+
+
+def test_a_policy_is_told_of_what_a_library_call_runs() -> None:
+    module = hloexec.parse(_INVOKED)
+    random = np.random.default_rng(3)
+    a, b = (random.standard_normal(sizes).astype(np.float32) for sizes in ((16, 32), (32, 16)))
+    rounded = _two_bf16(a)[0] @ _two_bf16(b)[0]
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    found = hloexec.explain(module, [a, b], tuple(each.astype(np.float32) for each in (rounded, exact)))
+    assert found.best.name == "reference,gemm/inner=bf16"

@@ -361,3 +361,13 @@ def test_the_shell_completes_commands_and_names(capsys: pytest.CaptureFixture[st
         assert shell.completedefault("la") == ["last"]
         assert not shell.onecmd("brake") and "error: there is no command" in capsys.readouterr().out
         assert shell.onecmd("EOF")
+
+
+def test_the_run_stops_in_what_a_library_call_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("call.hlo").write_text(
+        "HloModule m\nkernel { x = f32[3] parameter(0)\n ROOT inner = f32[3] negate(x) }\n"
+        "ENTRY e { v = f32[3] parameter(0)\n"
+        ' ROOT c = f32[3] custom-call(v), custom_call_target="__triton", called_computations={kernel} }\n'
+    )
+    assert main(["step", "call.hlo", "-x", "break inner", "-x", "run", "-x", "where"]) == 0
+    assert "#0 %inner in kernel" in capsys.readouterr().out

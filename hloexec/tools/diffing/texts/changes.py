@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
+from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.language.text.shape_text import literal_text
 from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Role, role_of
@@ -57,7 +58,7 @@ class _Meanings:
         if key not in self._known:
             values: dict[str, _Value] = {}
             numbers: dict[str, int] = {}
-            for instruction in computation:
+            for instruction in after_dependencies(computation, computation.instructions):
                 names = computation_names(instruction.attributes)
                 called = tuple([self._number_of(_Side(module, module.by_name[name])) for name in names])
                 own = self._number(_said_by(instruction))
