@@ -499,3 +499,16 @@ def test_a_run_that_fails_is_said_in_one_line() -> None:
     (verdict,) = (each for each in found.instructions if each.instruction == "shifted")
     assert verdict.standing is Standing.ALONE
     assert verdict.reason.startswith("alone, it makes the run fail: ") and "\n" not in verdict.reason
+
+
+def test_other_extents_are_beyond_any_tolerance() -> None:
+    """257.5 is 258 in bf16: the array is longer then."""
+    module = hloexec.parse(
+        "HloModule m\nENTRY main { x = f32[] parameter(0)\n t = f32[] multiply(x, x)\n n = s32[] convert(t)\n"
+        " v = f32[300] parameter(1)\n ROOT r = f32[<=300] set-dimension-size(v, n), dimensions={0} }\n"
+    )
+    inputs = [np.float32(math.sqrt(257.5)), np.ones(300, np.float32)]
+    found = hloexec.narrow(module, [inputs], tolerance=0.5, held_back=0)
+    (verdict,) = found.instructions
+    assert verdict.narrow_type is None
+    assert verdict.reason == "alone, it changes the extents of output value"

@@ -71,6 +71,8 @@ def _change(alone: Deviation) -> str:
     """The output that changes, and by how much; of an element that has to stay what it is, what becomes of it."""
     if math.isfinite(alone.error):
         return f"output {alone.output} by {alone.error:.2g}"
+    if alone.original == alone.changed:
+        return f"the extents of output {alone.output}"
     place = f" at [{','.join(map(str, alone.index))}]" if alone.index else ""
     change = (
         f"output {alone.output} from {alone.original:.6g} to {alone.changed:.6g}{place}, which has to stay as it is"

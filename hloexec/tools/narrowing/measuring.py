@@ -50,7 +50,10 @@ class Expected:
 
 
 def worst_element(expected: Expected, changed: Array) -> tuple[float, tuple[int, ...]]:
-    """The largest error of an element and where it is; infinity where an element changed that has to stay."""
+    """The largest error of an element and where it is; infinity where an element changed that has to stay, or the extents
+    did."""
+    if changed.shape != expected.array.shape:
+        return math.inf, ()
     if not changed.size:
         return 0.0, ()
     with np.errstate(all="ignore"):
@@ -206,4 +209,4 @@ def _extent(array: Array) -> tuple[float, int, int]:
 
 
 def _element(array: Array, index: tuple[int, ...]) -> Any:
-    return widen(array)[index].item() if array.size else 0
+    return widen(array)[index].item() if array.size and len(index) == array.ndim else 0
