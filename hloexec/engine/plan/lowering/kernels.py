@@ -61,13 +61,14 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     numerics = context.numerics.of(computation.name, instruction.name)
     is_unrounded = numerics.keeps_excess and reads_excess(instruction)
     operands = lowering.unrounded_operands(instruction) if is_unrounded else lowering.operands(instruction)
-    if _is_copy(entry, instruction.shape, computation.operands_of(instruction)):
+    shapes = tuple([operand.shape for operand in computation.operands_of(instruction)])
+    if _is_copy(entry, instruction.shape, shapes):
         # No array is written to that something else refers to.
         return lowering.renamed(instruction, operands[0])
     slots = [slot for tree in operands for slot in leaves(tree)]
     is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
     computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
-    site = _site(lowering, computed, slots, entry)
+    site = _site(lowering, computed, slots, entry, shapes, numerics)
     made = _kernel_of(lowering, site)
     tree = map_shape(made.random.shape if made.random else computed.shape, lowering.new_slot)
     is_wide = is_excess or (made.random is not None and numerics.keeps_formats)
@@ -88,11 +89,11 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     return tree
 
 
-def _is_copy(entry: Entry, shape: Shape, operands: Sequence[Instruction]) -> bool:
+def _is_copy(entry: Entry, shape: Shape, operands: Sequence[Shape]) -> bool:
     """Whether a value is its first operand, element by element, layouts aside."""
     if not (entry.traits.keeps_all and entry.traits.keeps_order):
         return False
-    source = operands[0].shape
+    source = operands[0]
     if not isinstance(shape, ArrayShape) or not isinstance(source, ArrayShape):
         return True
     return shape.dimensions == source.dimensions and not (shape.is_dynamic or source.is_dynamic)
@@ -130,7 +131,8 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
         return _invoked(lowering, instruction, entry.invokes(instruction))
     operands = lowering.operands(instruction)
     slots = [slot for tree in operands for slot in leaves(tree)]
-    made = instruction_kernel(_site(lowering, instruction, slots, entry))
+    shapes = tuple([operand.shape for operand in computation.operands_of(instruction)])
+    made = instruction_kernel(_site(lowering, instruction, slots, entry, shapes, numerics))
     tree = map_shape(instruction.shape, lowering.new_slot)
     lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
     return tree
@@ -159,16 +161,22 @@ def _refuse(instruction: Instruction, reason: str | None, *operands: object) -> 
     )
 
 
-def _site(lowering: Lowering, instruction: Instruction, slots: Sequence[int], entry: Entry) -> Site:
-    context, computation = lowering.context, lowering.computation
+def _site(
+    lowering: Lowering,
+    instruction: Instruction,
+    slots: Sequence[int],
+    entry: Entry,
+    shapes: tuple[Shape, ...],
+    numerics: NumericsPolicy,
+) -> Site:
     return Site(
         entry,
         instruction,
-        tuple([operand.shape for operand in computation.operands_of(instruction)]),
-        context.callee,
-        context.numerics.of(computation.name, instruction.name),
-        plans=context.plans,
-        computation=computation,
+        shapes,
+        lowering.context.callee,
+        numerics,
+        plans=lowering.context.plans,
+        computation=lowering.computation,
         operands=[lowering.slot_shapes[slot] for slot in slots],
         orders=[lowering.orders.get(slot) for slot in slots],
     )
