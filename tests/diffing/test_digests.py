@@ -163,5 +163,5 @@ def test_digests_of_many_are_those_of_each() -> None:
 
 def test_digests_of_many_in_a_type_without_zero_are_those_of_each() -> None:
     exponents = np.random.default_rng(2).integers(0, 255, (4, 9), np.uint8)
-    arrays = list(exponents.view(ml_dtypes.float8_e8m0fnu)) + [np.full(3, 2.0**-127, ml_dtypes.float8_e8m0fnu)]
+    arrays = [*exponents.view(ml_dtypes.float8_e8m0fnu), np.full(3, 2.0**-127, ml_dtypes.float8_e8m0fnu)]
     assert list(map(repr, digests_of(arrays))) == list(map(repr, map(digest_of, arrays)))

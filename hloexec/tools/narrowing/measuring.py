@@ -50,7 +50,7 @@ class Expected:
 
 
 def worst_element(expected: Expected, changed: Array) -> tuple[float, tuple[int, ...]]:
-    """The largest error of an element and where it is; infinity where an element changed that has to stay, or the extents
+    """The largest error of an element and where it is; infinity where an element changed that has to stay, or extents
     did."""
     if changed.shape != expected.array.shape:
         return math.inf, ()
