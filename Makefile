@@ -63,7 +63,7 @@ test-all: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # What has numbers in it that another processor or BLAS may round otherwise.
-NUMERIC := $(addprefix tests/,conformance custom_calls diffing exec explaining golden jax_functions nan_search \
+NUMERIC := $(addprefix tests/,conformance diffing exec explaining golden jax_functions library_calls nan_search \
 	narrowing numerics ops plan shadowing shrinking test_docs.py)
 
 machines: $(STAMPS)/dev

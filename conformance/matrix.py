@@ -77,6 +77,7 @@ class Cell:
 def examples_of(opcode: str, element_type: str, count: int, seed: int) -> list[Example]:
     """The examples of one cell: the same ones whatever other cells are asked for."""
     generator = np.random.default_rng([seed, zlib.crc32(f"{opcode} {element_type}".encode())])
+    assert opcode in GENERATORS, f"conformance/cells has no generator for {opcode}"
     return list(GENERATORS[opcode](opcode, element_type, generator, count))
 
 

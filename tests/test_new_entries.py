@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +17,34 @@ import hloexec
 from hloexec.analysis.numerics.error_budget import leaf_chains
 from hloexec.cli import main
 from hloexec.core.ir import ArrayShape, Instruction, Shape
+from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.exec import plan_of
 from hloexec.engine.inputs.bounds import frame_of
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops import registry
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, narrow, require_distinct_dimensions, widen
 from hloexec.ops.contraction.dot import product_size
 from hloexec.ops.elementwise.declaration import FLOAT, elementwise
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import FAST, OPCODES, MemoryOrder, fast, opcode
+from hloexec.ops.relations import Relating
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize, Pole
 from hloexec.tools.shadowing.computing.widening import WIDE, kernels_of
 
 N = 300_000
+
+
+@frozen
+class Dimensions:
+    """Which dimensions vanish."""
+
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,6 +55,7 @@ def _new_entries() -> Iterator[None]:
         "1 / tan x.",
         operands=1,
         kinds=FLOAT,
+        rounding=Rounding.FUNCTION,
         demands=demanding(0, 1, 2),
         pole=Pole(0, lambda x: x == 0, "cotangent of zero"),
     )
@@ -72,6 +87,36 @@ def _new_entries() -> Iterator[None]:
             half = shape.dimensions[0] // 2
             return partial(_swapped, half) if shape.dimensions[0] == 2 * half else None
 
+    @opcode("sum-of-squares", attributes=Dimensions, rounding=Rounding.SUM, sums=Sums.FOLDED)
+    class SumOfSquares:
+        """out[kept...] = the sum of operand[...]² along `dimensions`"""
+
+        probe = Probe("T[] sum-of-squares(a0), dimensions={0}", ("T[2]",))
+
+        @staticmethod
+        def infer(operand: Shape, *, attributes: Dimensions) -> Shape:
+            array = array_shape(operand, "the operand of sum-of-squares")
+            require_distinct_dimensions(attributes.dimensions, array.rank, "sum-of-squares")
+            kept = [size for number, size in enumerate(array.dimensions) if number not in attributes.dimensions]
+            return ArrayShape(array.element_type, tuple(kept))
+
+        @staticmethod
+        def evaluate(operand: Array, *, attributes: Dimensions, shape: ArrayShape) -> Array:
+            wide = widen(operand)
+            return narrow(np.asarray(np.sum(wide * wide, axis=attributes.dimensions)), shape.element_type)
+
+        @staticmethod
+        def summed(*, attributes: Dimensions, operand_shapes: tuple[ArrayShape, ...]) -> Summation:
+            along = attributes.dimensions
+            return Summation(prod(operand_shapes[0].dimensions[number] for number in along), (along,))
+
+        @staticmethod
+        def relate(use: Relating) -> None:
+            (operand,) = use.operands
+            along = use.attributes.dimensions
+            use.sums_over([operand.axes[number] for number in along])
+            use.same([axis for number, axis in enumerate(operand.axes) if number not in along], use.result.axes)
+
     @registry.custom_call("acme$product", is_reproducible=True)
     class Product:
         """lhs · rhs, of matrices."""
@@ -92,8 +137,9 @@ def _new_entries() -> Iterator[None]:
             return product_size(lhs, (1,), result)
 
     yield
-    for name in ("cot", "swap-halves"):
-        del OPCODES[name], FAST[name]
+    for name in ("cot", "swap-halves", "sum-of-squares"):
+        del OPCODES[name]
+        FAST.pop(name, None)
     del registry.CUSTOM_CALLS["acme$product"]
 
 
@@ -124,14 +170,30 @@ ENTRY e {
 """
 
 
+SQUARES = """HloModule squares
+ENTRY e {
+  x = f32[64,48] parameter(0)
+  s = f32[64] sum-of-squares(x), dimensions={1}
+  ROOT r = f32[64] sqrt(s)
+}
+"""
+
+
 def test_text_with_a_new_opcode_is_read_verified_and_printed() -> None:
-    for text in (CHAIN, PRODUCT):
+    for text in (CHAIN, SQUARES, PRODUCT):
         module = hloexec.parse(text, strict=True)
         hloexec.verify(module)
         assert hloexec.parse(hloexec.format(module)) == module
     wrong = hloexec.parse(CHAIN.replace(f"cot = f32[{N}]", f"cot = f32[{N + 1}]"))
     with pytest.raises(hloexec.VerificationError, match="cot"):
         hloexec.verify(wrong)
+    for attributes, message in (
+        (", dimensions={2}", "dimension 2"),
+        ("", "dimensions"),
+        (", dimensions={1}, axes={1}", "axes"),
+    ):
+        with pytest.raises(hloexec.HloError, match=message):
+            hloexec.verify(hloexec.parse(SQUARES.replace(", dimensions={1}", attributes), strict=True))
     wrong = hloexec.parse(PRODUCT.replace("ROOT r = f32[8,4]", "ROOT r = f32[8,5]"))
     with pytest.raises(hloexec.VerificationError, match="acme"):
         hloexec.verify(wrong)
@@ -218,7 +280,9 @@ def test_a_fast_variant_takes_the_place_of_its_definition_where_it_is_one(planne
 def test_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--json"]) == 0
     names = {entry["name"] for entry in json.loads(capsys.readouterr().out)["opcodes"]}
-    assert names >= {"add", "cot", "swap-halves"}
+    assert names >= {"add", "cot", "swap-halves", "sum-of-squares"}
+    assert main(["ops", "--types"]) == 0
+    assert re.search(r"^sum-of-squares +[·●]+$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_it_is_computed_in_f64_and_its_rounding_accounted_for() -> None:
@@ -240,3 +304,32 @@ def test_library_calls_run_planned_or_not() -> None:
     for planner in (True, False):
         found = hloexec.run(hloexec.parse(PRODUCT), lhs, rhs, planner=planner, numerics="exact")
         assert found.tobytes() == (lhs @ rhs).tobytes()
+
+
+@pytest.mark.parametrize("element_type", ["f32", "bf16", "f64"])
+def test_an_opcode_with_attributes_runs_planned_or_not(element_type: str) -> None:
+    module = hloexec.parse(SQUARES.replace("f32", element_type))
+    x = np.arange(64 * 48).reshape(64, 48) % 4
+    operand = x.astype(module.entry.parameter_shapes[0].element_type.storage)
+    expected = np.sqrt(np.sum(x * x, 1, dtype=np.float64)).astype(operand.dtype)
+    for planner in (True, False):
+        found = hloexec.run(module, operand, planner=planner)
+        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+
+
+def test_its_sums_are_accounted_for_and_its_dimensions_shrink() -> None:
+    module = hloexec.parse(SQUARES)
+    found = hloexec.shadow(module, hloexec.random_inputs(module))
+    assert {loss.instruction for loss in found.losses} == {"s", "r"}
+    (chain,) = leaf_chains(module).values()
+    assert chain.terms == 48
+    smaller = hloexec.shrink(module, max_bytes=512).module
+    hloexec.verify(smaller)
+    rows, columns = smaller.entry.parameter_shapes[0].dimensions
+    assert rows * columns < 64 * 48 and smaller.entry.result_shape.dimensions == (rows,)
+
+
+@pytest.mark.parametrize(("text", "name"), [(CHAIN, "cot"), (SQUARES, "sum-of-squares")])
+def test_what_rounds_in_its_own_way_has_to_say_that_it_is_reproducible(text: str, name: str) -> None:
+    with pytest.raises(hloexec.UnsupportedError, match=f"{name}.*same bits on every processor"):
+        hloexec.run(hloexec.parse(text), numerics="exact", planner=False)

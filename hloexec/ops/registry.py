@@ -238,8 +238,9 @@ class Entry:
     """Of library calls that run a computation on their operands: its name."""
     wider: str | None = None
     """The target of the same routine for floats of 64 bits, where that is another one."""
-    is_reproducible: bool = True
-    """Whether results under the `exact` policy are the same bits on every machine."""
+    is_reproducible: bool = attrs.field()
+    """Whether results under the `exact` policy are the same bits on every machine. Unless an entry says otherwise,
+    they are where an opcode rounds at most once, or its kernel is given the policy."""
     fast_in: str | None = None
     """The module that holds the fast variants of `evaluate`, where it has some; it is imported when they are needed."""
 
@@ -256,6 +257,13 @@ class Entry:
     def _usual_rounding(self) -> Rounding:
         moves = self.may_be_view or self.any_order or self.role not in (Role.KERNEL, Role.LIBRARY)
         return Rounding.ONCE if self.is_elementwise else Rounding.NONE if moves else Rounding.UNKNOWN
+
+    @is_reproducible.default
+    def _usually_reproducible(self) -> bool:
+        rounds_alike = self.rounding in (Rounding.NONE, Rounding.ONCE, Rounding.FORMAT)
+        return (
+            rounds_alike or self.role is not Role.KERNEL or self.evaluate is None or "numerics" in self.evaluate.needs
+        )
 
     @property
     def fast(self) -> Fast:

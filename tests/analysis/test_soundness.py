@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import hloexec
@@ -294,15 +294,21 @@ MODULES = {
 }
 
 
+def require_sound(check: Check, kind: str, phases: Sequence[Phase] = tuple(Phase)) -> None:
+    """Run a check on drawn modules."""
+
+    @settings(max_examples=examples(60), deadline=None, suppress_health_check=[*HealthCheck], phases=phases)
+    @given(MODULES[kind], st.data())
+    def holds(module: hloexec.Module, data: st.DataObject) -> None:
+        check(module, data.draw(testing.inputs(module)), data)
+
+    holds()
+
+
 @pytest.mark.parametrize("name", ANALYSES)
 @pytest.mark.parametrize("kind", MODULES)
 def test_what_is_known_before_a_run_holds_in_it(kind: str, name: str) -> None:
-    @settings(max_examples=examples(60), deadline=None, suppress_health_check=[*HealthCheck])
-    @given(MODULES[kind], st.data())
-    def holds(module: hloexec.Module, data: st.DataObject) -> None:
-        ANALYSES[name](module, data.draw(testing.inputs(module)), data)
-
-    holds()
+    require_sound(ANALYSES[name], kind)
 
 
 ANOTHER_VALUE = ("results_that_depend_on_a_value", "data_flow")

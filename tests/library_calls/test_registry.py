@@ -22,4 +22,4 @@ def test_two_built_in_entries_for_one_target_are_a_mistake():
 
 def test_every_entry_says_what_it_computes_and_where_that_is_written():
     for entry in CUSTOM_CALLS.values():
-        assert "Source:" in entry.documentation, entry.target
+        assert "Source:" in entry.documentation, entry.name

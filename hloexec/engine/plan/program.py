@@ -122,6 +122,7 @@ class Program:
             for name in self.opcodes
             if (entry := find_opcode(name)) is not None
             and entry.is_supported
+            and entry.is_reproducible
             and entry.supports is None
             and not has_words(entry.attributes)
             and entry.role is not Role.CUSTOM_CALL
@@ -220,5 +221,5 @@ def _needs(
         yield "opcode", instruction.opcode, None
     elif (unknown := next(unknown_words(instruction.attributes), None)) is not None:
         yield "opcode", instruction.opcode, f"{unknown[0].name} is {unknown[1]}, which hloexec does not know"
-    elif (reason := entry.reason_against(instruction)) is not None:
+    elif (reason := entry.reason_against(instruction, numerics)) is not None:
         yield "opcode", instruction.opcode, reason

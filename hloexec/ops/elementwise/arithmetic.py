@@ -144,6 +144,7 @@ _of_two(
     "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
     kinds=NUMBER,
     rounding=Rounding.FUNCTION,
+    is_reproducible=True,
     bounds=lambda _, x, y: Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN,
     demands=ranges.divisor_demands,
     demands_for=ranges.divide_demands,
@@ -174,6 +175,7 @@ _of_two(
     "bases ±1 (XLA: Pow; StableHLO: power).",
     kinds=NUMBER,
     rounding=Rounding.FUNCTION,
+    is_reproducible=True,
     bounds=ranges.power_bounds,
     demands=ranges.power_base_demands,
     demands_for=ranges.power_demands,
@@ -189,6 +191,7 @@ _of_two(
     "(XLA: Atan2).",
     kinds=FLOAT_OR_COMPLEX,
     rounding=Rounding.FUNCTION,
+    is_reproducible=True,
     jumps=True,
 )
 _extreme = partial(

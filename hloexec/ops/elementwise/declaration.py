@@ -100,6 +100,7 @@ def elementwise(
     chosen: Chosen | None = None,
     fill: Formula | None = None,
     rounding: Rounding = Rounding.ONCE,
+    is_reproducible: bool = False,
     **traits: Any,
 ) -> None:
     """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
@@ -107,7 +108,7 @@ def elementwise(
     `kinds` are the element types it takes, `result` its element type for the operands' where it is another; `infer`
     replaces the usual shape rule; `chosen` gives a simpler formula for an instruction's attributes and the element type
     of its first operand, or None; `fill` is the formula of real numbers that writes to an array given last, apart from
-    the operands; `traits` are fields of `Traits`.
+    the operands; a function `is_reproducible` if `policies.exact` has a formula of it; `traits` are fields of `Traits`.
     """
 
     # NumPy's functions and `ByKind` need nothing but operands.
@@ -123,6 +124,7 @@ def elementwise(
             traits=Traits(**traits),
             is_elementwise=True,
             rounding=rounding,
+            is_reproducible=is_reproducible or rounding is not Rounding.FUNCTION,
             infer=Rule(infer or elementwise_rule(name, kinds, result)),
             evaluate=Rule(_kernel(compute, needs, name)),
             fast_in=__name__,

@@ -118,7 +118,7 @@ def _function(name: str, real: Formula, definition: str, complex_: Formula | Non
     _unary(name, formula, definition, kinds=FLOAT_OR_COMPLEX, **traits)
 
 
-_unary = partial(elementwise, operands=1, attributes=UnaryAttributes, rounding=Rounding.FUNCTION)
+_unary = partial(elementwise, operands=1, attributes=UnaryAttributes, rounding=Rounding.FUNCTION, is_reproducible=True)
 _function(
     "acos",
     np.arccos,

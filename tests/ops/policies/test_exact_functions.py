@@ -12,6 +12,8 @@ import pytest
 from hloexec.core.dtypes import Kind, element_type
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
+from hloexec.ops.registry import OPCODES
+from hloexec.ops.rounding import Rounding
 from tests.drawing import examples
 from tests.ops.policies.exact_errors import BOUND, context, evaluate_exactly, largest_error, to_fraction
 
@@ -242,3 +244,11 @@ def test_denormal_products_and_quotients_round_once(opcode: str, dtype: str) -> 
     pairs = [(Fraction(float(a)), Fraction(float(b))) for a, b in zip(x, y, strict=True)]
     expected = [a * b if opcode == "multiply" else a / b for a, b in pairs]
     assert largest_error(evaluate_exactly(opcode, x, y), expected) <= 0.5
+
+
+def test_functions_that_are_reproducible_have_formulas_of_their_own() -> None:
+    functions = {
+        name for name, entry in OPCODES.items() if entry.rounding is Rounding.FUNCTION and entry.is_reproducible
+    }
+    # NumPy's square root is rounded correctly on every processor.
+    assert functions - {"sqrt"} <= EXACT_FORMULAS[Kind.FLOAT].keys() and len(functions) > 20
