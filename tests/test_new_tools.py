@@ -9,18 +9,21 @@ from pathlib import Path
 
 import click
 import pytest
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 import hloexec
 from docs.hooks.records import record_tables
 from hloexec.cli import main
-from hloexec.cli.options import file_argument, html_option, json_option
+from hloexec.cli.help import examples
+from hloexec.cli.options import file_argument, html_option, json_option, top_option
 from hloexec.cli.reports import show_report, write_command_page
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen, told
+from hloexec.core.values import Described
 from hloexec.report.json.printed import File
-from hloexec.report.notebook import html
-from hloexec.report.registry import Report
+from hloexec.report.layout import plain_table, with_rest
+from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.registration import TOOLS, Tool, register
 from hloexec.tools.watching.findings import Ranked
 from tests.records import read_record
@@ -41,7 +44,7 @@ class Longest:
 
 
 @frozen(eq=False)
-class Names:
+class Names(Described):
     """What is known of the names of a module."""
 
     module: Module
@@ -53,6 +56,9 @@ class Names:
     def total(self) -> int:
         """How many letters all of them have."""
         return sum(each.length for each in self.longest)
+
+    def __str__(self) -> str:
+        return f"{self.total} letters"
 
 
 def names(module: Module) -> Names:
@@ -66,23 +72,34 @@ def _ranking(found: Names, _: Module) -> Iterator[Ranked]:
         yield Ranked((each.computation, each.instruction), f"it has {each.length} letters")
 
 
-def _view(found: Names, top: int, _: object) -> Text:
-    return Text(f"{found.total} letters, %{found.longest[0].instruction} has most of them")
+def _view(found: Names, top: int, _: object) -> RenderableType:
+    table = plain_table(names=("instruction",), figures=("letters",))
+    for each in found.longest[: top or None]:
+        table.add_row(Text(each.instruction), str(each.length))
+    line = f"{found} in all, %{found.longest[0].instruction} has most of them\n"
+    return Group(Text(line), with_rest(table, len(found.longest), top))
 
 
-REPORTS = {Names: Report(_view, ranking=_ranking, module=lambda found: found.module)}
+def _figures(found: Names, link: Linker) -> Figures:
+    from hloexec.report.html.plots import bars
+
+    yield bars("Letters of names", [(each.instruction, each.length, "letters") for each in found.longest], "letters")
 
 
-@click.command("names")
+REPORTS = {Names: Report(_view, _figures, _ranking, module=lambda found: found.module)}
+
+
+@click.command("names", epilog=examples("hloexec names module.hlo --top 0"))
 @file_argument
+@top_option(1)
 @html_option
 @json_option
-def command(file: str, html: str | None, as_json: bool) -> None:
+def command(file: str, top: int, html: str | None, as_json: bool) -> None:
     """Count the letters of names."""
     found = names(hloexec.load(file))
-    show_report("names", as_json, lambda: [File(file), found], lambda: _view(found, 0, None))
+    show_report("names", as_json, lambda: [File(file), found], lambda: _view(found, top, None))
     if html is not None:
-        write_command_page(html, found, found.module, lambda top: _view(found, top, None), ())
+        write_command_page(html, found, found.module, lambda top: _view(found, top, None), (("file", file),))
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +117,8 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 def test_it_is_a_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["names", "m.hlo"]) == 0
-    assert capsys.readouterr().out == "5 letters, %root has most of them\n"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "5 letters in all, %root has most of them" and lines[-1] == "… and 1 more (--top 0 shows all)"
     assert main(["--help"]) == 0
     assert re.search("\n  names +Count the letters of names", capsys.readouterr().out.partition("Look at modules")[2])
 
@@ -123,9 +141,16 @@ def test_pages_and_notebooks_show_it() -> None:
     hloexec.write_html(names(hloexec.load("m.hlo")), "function.html")
     for page in ("command.html", "function.html"):
         text = Path(page).read_text(encoding="utf-8")
-        assert "5 letters" in text and "it has 4 letters" in text
-    shown = html(names(hloexec.load("m.hlo")))
-    assert shown is not None and "5 letters" in shown
+        assert "5 letters in all" in text and "it has 4 letters" in text and "Letters of names" in text
+    found = names(hloexec.load("m.hlo"))
+    shown = found._repr_html_()
+    assert shown is not None and "5 letters in all" in shown and "Letters of names" in shown
+    assert repr(found) == "<Names 5 letters>"
+
+
+def test_what_is_shown_in_a_line_has_to_say_what() -> None:
+    with pytest.raises(TypeError, match="Mute is Described, and needs __str__"):
+        type("Mute", (Described,), {})
 
 
 def test_it_is_public_and_documented() -> None:

@@ -44,7 +44,7 @@ else:
         if cls is None:
             return lambda cls: _made(make, cls, options)
         made = make(cls, **{"repr": False, **options})
-        if "__repr__" not in vars(made) and options.get("repr") is not False:
+        if made.__repr__ is object.__repr__ and options.get("repr") is not False:
             made.__repr__ = _shown
         return made
 

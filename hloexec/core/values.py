@@ -25,6 +25,10 @@ class Described:
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        if cls.__str__ is object.__str__:
+            raise TypeError(f"{cls.__name__} is Described, and needs __str__, which says in a line what it is")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 

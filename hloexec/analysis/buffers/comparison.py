@@ -58,7 +58,7 @@ class AllocationUse:
     """The most that is in use at once."""
 
 
-@frozen(slots=False, repr=False)
+@frozen(slots=False)
 class MemoryComparison(Described):
     """The result of `compare_memory`.
 

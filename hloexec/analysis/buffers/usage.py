@@ -72,7 +72,7 @@ class Peak:
     """The position in the schedule."""
 
 
-@frozen(slots=False, repr=False)
+@frozen(slots=False)
 class MemoryUsage(Described):
     """The result of `memory_usage`. Bytes are those of one device."""
 

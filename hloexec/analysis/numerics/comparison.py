@@ -212,7 +212,7 @@ class OutputDifference:
         )
 
 
-@frozen(slots=False, eq=False, repr=False)
+@frozen(slots=False, eq=False)
 class Comparison(Described):
     """A comparison of two values, with one entry per leaf of either."""
 

@@ -28,7 +28,7 @@ class Span(NamedTuple):
     end: int
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True)
 class Instruction(Described):
     """`name = shape opcode(operands), attributes…`.
 
@@ -65,7 +65,7 @@ class Instruction(Described):
         return f"%{self.name} = {self.shape} {self.opcode}({', '.join(f'%{name}' for name in self.operands)})"
 
 
-@frozen(kw_only=True, slots=False, repr=False)
+@frozen(kw_only=True, slots=False)
 class Computation(Described):
     """A list of instructions, one of which is the root."""
 
@@ -149,7 +149,7 @@ class Alias:
     kind: str = "may-alias"
 
 
-@frozen(kw_only=True, slots=False, repr=False)
+@frozen(kw_only=True, slots=False)
 class Module(Described):
     """A whole HLO module.
 

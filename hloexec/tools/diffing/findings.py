@@ -125,7 +125,7 @@ class Pair:
     """Whether the elements have the same order; otherwise dimensions are permuted."""
 
 
-@frozen(eq=False, slots=False, repr=False)
+@frozen(eq=False, slots=False)
 class Diff(Described):
     """Two modules on the same inputs."""
 

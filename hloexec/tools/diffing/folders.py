@@ -106,7 +106,7 @@ class ModuleDiff:
         return next((step for step in self.steps if step.outcome == "differ"), None)
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class FolderDiff(Described):
     """All modules of one or two folders."""
 

@@ -96,7 +96,7 @@ class InstructionExplanation:
     """Whether the search ended by itself: if not, another policy may explain it."""
 
 
-@frozen(slots=False, eq=False, repr=False)
+@frozen(slots=False, eq=False)
 class Explanation(Described):
     """The result of `explain`."""
 

@@ -47,7 +47,7 @@ class Rerun:
     """Leaves whose elements are not equal; there may be none where only bits of NaN or signs of zeros differ."""
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class Extraction(Described):
     """A part of a module, with its input values in one run, and their result."""
 

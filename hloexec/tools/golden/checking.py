@@ -66,7 +66,7 @@ class Outcome(enum.Enum):
         return self.name.lower()
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class GoldenCheck(Described):
     """The result of running a golden's module again: an outcome, and the reason."""
 

@@ -37,7 +37,7 @@ _FORMAT = 1
 _MOST_BYTES = 1 << 20
 
 
-@frozen(repr=False)
+@frozen
 class Golden(Described):
     """A golden on disk: how its `golden.json` says that the module is run and compared."""
 

@@ -66,7 +66,7 @@ class Cluster:
     """Whether it stands for its caller, a call or a fusion, which is no node then."""
 
 
-@frozen(eq=False, slots=False, repr=False)
+@frozen(eq=False, slots=False)
 class Graph(Described):
     """The result of `graph`."""
 

@@ -54,7 +54,7 @@ def stablehlo_text(module: Module) -> str:
     return done.stdout
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class Minified(Described):
     """A small module that shows what the given one showed."""
 

@@ -94,7 +94,7 @@ class NanInput:
     """How many elements there are."""
 
 
-@frozen(repr=False)
+@frozen
 class NanSearch(Described):
     """What `find_nan` found, and how far it looked."""
 

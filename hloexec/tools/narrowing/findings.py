@@ -95,7 +95,7 @@ class OutputDeviation:
     """Over inputs that the search had not seen; None where there were none."""
 
 
-@frozen(repr=False)
+@frozen
 class Narrowing(Described):
     """A narrowed module, and what was found out about each of its instructions.
 

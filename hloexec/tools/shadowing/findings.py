@@ -93,7 +93,7 @@ class InstructionError:
     """What the instruction adds itself, relative to the exact result."""
 
 
-@frozen(repr=False)
+@frozen
 class ShadowRun(Described):
     """What `shadow` found."""
 

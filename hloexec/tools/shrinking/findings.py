@@ -47,7 +47,7 @@ class KeptSize:
     instruction: str
 
 
-@frozen(repr=False)
+@frozen
 class Shrinkage(Described):
     """A smaller module, and how it differs from the given one.
 

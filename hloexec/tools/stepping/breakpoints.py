@@ -25,7 +25,7 @@ from hloexec.tools.stepping.targets import Targets
 from hloexec.tools.tracing.selection import Selection
 
 
-@define(eq=False, repr=False)
+@define(eq=False)
 class Breakpoint(Described):
     """Where a run stops; `str` says where."""
 

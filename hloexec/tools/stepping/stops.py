@@ -14,7 +14,7 @@ from hloexec.language.origins import hlo_line
 from hloexec.tools.stepping.breakpoints import Breakpoint
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class Level(Described):
     """One of the computations that a run is in."""
 
@@ -29,7 +29,7 @@ class Level(Described):
         return f"%{self.instruction.name} in {self.computation.name}"
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class Stop(Described):
     """Where a run stands still: after an instruction, or at one that has failed."""
 

@@ -32,7 +32,7 @@ from hloexec.tools.tracing.recording import VERSION, Recorder, Remarkable, advic
 from hloexec.tools.tracing.selection import Selection
 
 
-@frozen(repr=False)
+@frozen
 class Traced(Described):
     """What a trace came to."""
 

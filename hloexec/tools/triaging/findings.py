@@ -194,7 +194,7 @@ class CauseGroup:
         return dict(Counter(each.blamed.opcode for each in self.members if each.blamed is not None).most_common())
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class Triage(Described):
     """What came of all modules of a folder."""
 

@@ -14,7 +14,7 @@ from hloexec.language import literals
 from hloexec.ops.policies.policy import NumericsPolicy
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class ExtractedPair(Described):
     """Two small modules of the same parameters, whose results differ; `hloexec.diff` compares them."""
 
