@@ -251,7 +251,7 @@ def test_opcodes_are_named_by_their_entries_alone() -> None:
         other = {word for table in (OPCODE_NAMES, NO_OPCODES) for word in table.get(place.as_posix(), "").split()}
         if named - other - PROSE:
             found[place.as_posix()] = sorted(named - other - PROSE)
-    assert found == {}
+    assert found == {}, "named there: of OPCODE_NAMES if they mean opcodes, of NO_OPCODES if they are other words"
     assert sum(len(names.split()) for names in OPCODE_NAMES.values()) < MOST_NAMES
 
 
