@@ -18,7 +18,15 @@ from hloexec.analysis.numerics.sampling.runs import Sampled, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.numerics.sequential import settled
 from hloexec.analysis.numerics.ulps import same_bits
-from hloexec.core.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
+from hloexec.core.arguments import (
+    byte_count,
+    listed,
+    require_flags,
+    require_integer,
+    require_module,
+    require_number,
+    require_seed,
+)
 from hloexec.core.ir import Module, flat_arrays
 from hloexec.core.structs import define, frozen
 from hloexec.core.system_memory import memory_limit_bytes
@@ -260,6 +268,7 @@ def _require_arguments(before: object, after: object, top: object, runs: object,
 def _options(modules: Sequence[Module], *, planner: bool, **options: Any) -> dict[str, Any]:
     """How modules run once, each value being kept: to optimize them takes longer, unless they have loops, and values so
     large that to compute one again in each iteration takes long."""
+    require_flags(planner=planner)
     instructions = [each for module in modules for computation in module for each in computation]
     is_large = any(leaf.byte_size >= LIMITS.large for each in instructions for leaf in flat_arrays(each.shape))
     return options | {"planner": planner and is_large and any(role_of(each) is Role.WHILE for each in instructions)}
