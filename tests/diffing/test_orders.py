@@ -82,7 +82,7 @@ ENTRY main {{
   v = bf16[64,6] parameter(2)
   y = bf16[6,8,4] multiply(x, x)
 {squared}
-  k = bf16[] constant(0.01)
+  k = bf16[] constant(0.012)
   ks = bf16[6,8,4] broadcast(k), dimensions={{}}
   s = bf16[6,8,4] multiply(z, ks)
   t = bf16[6,8,4] add(s, x)
