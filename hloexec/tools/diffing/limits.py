@@ -130,6 +130,8 @@ class Limits:
     """The orders of more dimensions than this are not tried."""
     rewirings: int = 24
     """So many changes of what only hands values on are tried, each by a run of the module."""
+    other_exchanges: int = 48
+    """So many changes of collectives are, too."""
     more_iterations: int = 2
     """Loops may go round so many times as often then as they did."""
     reserve: float = 0.15

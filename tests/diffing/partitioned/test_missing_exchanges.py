@@ -104,3 +104,112 @@ def test_what_another_step_gives_wrong_is_no_missing_exchange() -> None:
     ):
         assert wrong != _PARTS
         assert "once" not in _first(_PARTS, wrong, _inputs(4, 6)).reason
+
+
+_PARTED = "\n".join(f"  q{number} = f32[1,4,4] fusion(turned), kind=kLoop, calls=part{number}" for number in range(4))
+_FOUR = "(f32[1,4,4], f32[1,4,4], f32[1,4,4], f32[1,4,4])"
+_GROUP = "replica_groups={{0,1,2,3}}"
+_FUSED = "\n".join(
+    f"""part{number} {{
+  x{number} = f32[16,4] parameter(0)
+  y{number} = f32[4,4,4] bitcast(x{number})
+  ROOT z{number} = f32[1,4,4] slice(y{number}), slice={{[{number}:{number + 1}], [0:4], [0:4]}}
+}}"""
+    for number in range(4)
+)
+_IN_TUPLES = f"""HloModule tuples, num_partitions=4
+{_FUSED}
+joined {{
+  j0 = f32[1,4,4] parameter(0)
+  j1 = f32[1,4,4] parameter(1)
+  j2 = f32[1,4,4] parameter(2)
+  j3 = f32[1,4,4] parameter(3)
+  stacked = f32[4,4,4] concatenate(j0, j1, j2, j3), dimensions={{0}}
+  across = f32[4,4,4] transpose(stacked), dimensions={{1,0,2}}
+  ROOT flat = f32[4,16] bitcast(across)
+}}
+ENTRY main {{
+  x = f32[16,4] parameter(0)
+  w = f32[16,16] parameter(1)
+  turned = f32[16,4] dot(w, x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+{_PARTED}
+  all = {_FOUR} all-to-all(q0, q1, q2, q3), channel_id=1, {_GROUP}
+  r0 = f32[1,4,4] get-tuple-element(all), index=0
+  r1 = f32[1,4,4] get-tuple-element(all), index=1
+  r2 = f32[1,4,4] get-tuple-element(all), index=2
+  r3 = f32[1,4,4] get-tuple-element(all), index=3
+  rows = f32[4,16] fusion(r0, r1, r2, r3), kind=kLoop, calls=joined
+  ROOT r = f32[4,16] dot(rows, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"""
+_AS_ONE = (
+    _IN_TUPLES[: _IN_TUPLES.index("  q0")]
+    + f"""  parts = f32[4,4,4] reshape(turned)
+  given = f32[4,4,4] all-to-all(parts), channel_id=1, dimensions={{0}}, {_GROUP}
+  crossed = f32[4,4,4] transpose(given), dimensions={{1,0,2}}
+  rows = f32[4,16] reshape(crossed)
+"""
+    + _IN_TUPLES[_IN_TUPLES.index("  ROOT r =") :]
+)
+
+
+def _squares() -> list[list[hloexec.Value]]:
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(16, 16)).astype(np.float32)
+    return [[random.normal(size=(16, 4)).astype(np.float32), shared] for _ in range(4)]
+
+
+def test_an_exchange_of_tuples_that_is_missing_is_told_where_its_parts_meet() -> None:
+    assert hloexec.diff(hloexec.parse(_AS_ONE), hloexec.parse(_IN_TUPLES), _squares()).agrees
+    after = _IN_TUPLES.replace(f"all-to-all(q0, q1, q2, q3), channel_id=1, {_GROUP}", "tuple(q0, q1, q2, q3)")
+    first = _first(_AS_ONE, after, _squares())
+    assert first.after.instruction in ("z0", "z1", "z2", "z3", "stacked", "across", "flat")
+    assert "all-to-all" in first.reason
+    assert not first.is_certain
+
+
+def test_an_exchange_of_tuples_that_is_there_twice_is_told() -> None:
+    twice = [f"t{number} = f32[1,4,4] get-tuple-element(first), index={number}" for number in range(4)]
+    after = _IN_TUPLES.replace(
+        f"all = {_FOUR} all-to-all(q0, q1, q2, q3), channel_id=1",
+        "\n  ".join(
+            [
+                f"first = {_FOUR} all-to-all(q0, q1, q2, q3), channel_id=2, {_GROUP}",
+                *twice,
+                f"all = {_FOUR} all-to-all(t0, t1, t2, t3), channel_id=1",
+            ]
+        ),
+    )
+    first = _first(_AS_ONE, after, _squares())
+    assert first.after.instruction in ("first", "all")
+    assert first.reason == "the results are right if it is left out"
+    assert {each.instruction for each in first.region} == {"first", "all"}
+
+
+def test_a_step_on_the_wrong_side_of_an_exchange_is_told() -> None:
+    before = """HloModule steps, num_partitions=4
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  ids = u32[4] constant({0, 1, 1, 0})
+  id = u32[] partition-id()
+  own = u32[1] dynamic-slice(ids, id), dynamic_slice_sizes={1}
+  one = u32[1] constant({1})
+  is = pred[1] compare(own, one), direction=EQ
+  flat = pred[] reshape(is)
+  mask = pred[4,6] broadcast(flat), dimensions={}
+  sine = f32[4,6] sine(x)
+  sent = f32[4,6] collective-permute(sine), channel_id=1, source_target_pairs={{0,1},{1,2}}
+  chosen = f32[4,6] select(mask, sent, sine)
+  part = f32[2,6] slice(chosen), slice={[1:3], [0:6]}
+  far = f32[2,6] collective-permute(part), channel_id=2, source_target_pairs={{0,3}}
+  near = f32[2,6] collective-permute(part), channel_id=3, source_target_pairs={{0,1},{1,2},{2,3}}
+  both = f32[4,6] concatenate(far, near), dimensions={0}
+  ROOT r = f32[4,6] add(both, x)
+}
+"""
+    after = before.replace("sent = f32[4,6] collective-permute(sine)", "sent = f32[4,6] collective-permute(early)")
+    after = after.replace("  sent =", "  early = f32[4,6] select(mask, sine, sine)\n  sent =")
+    after = after.replace("  chosen = f32[4,6] select(mask, sent, sine)\n", "").replace("slice(chosen)", "slice(sent)")
+    first = _first(before, after, _inputs(4, 6))
+    assert first.after.instruction in ("early", "sent", "part")
+    assert not first.is_certain or first.after.instruction != "part"

@@ -7,18 +7,18 @@ All results have to come right once the module is changed in one place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, product
+from itertools import chain, groupby, islice, product, zip_longest
 
 import attrs
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import Module, TupleShape
-from hloexec.core.ir.editing import rename_operands, replace_computation
+from hloexec.core.ir import Computation, Instruction, Module, TupleShape
+from hloexec.core.ir.editing import rename_operands, replace_computation, replace_instruction
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.ops.common import wide
-from hloexec.ops.operations import exchanges, traits_of
+from hloexec.ops.operations import exchanges, is_elementwise, traits_of
 from hloexec.tools.diffing.agreement import comes_near, is_near
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
@@ -71,7 +71,7 @@ def with_exchanges(
         found = attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     return (
         added
-        or _exchanging(found, blamed, ours.module, is_right)
+        or _exchanging(found, blamed, ours, is_right)
         or _exchanging_once_more(found, blamed, replay, is_right)
         or found
     )
@@ -120,8 +120,8 @@ def _exchanging_once_more(
     if pair is None:
         return None
     right: dict[int, tuple[Node, str]] = {}
-    starts = (blamed.node, pair.ours)
-    for node in {node.instance.static: node for start in starts for node in _behind(start)}.values():
+    suspects = [*_suspects(blamed.node, found.state, replay.graph), *_near(pair.ours)]
+    for node in {node.instance.static: node for node in suspects}.values():
         # A collective is itself what may exchange otherwise.
         how = None if exchanges(node.instance.instruction) else _exchange(node, pair, replay, found.state, is_right)
         if how is not None:
@@ -136,8 +136,20 @@ def _exchanging_once_more(
         # Most is moved where shards are made ready to be exchanged.
         runs = [[*run] for moves, run in groupby(nodes, _moves) if moves]
         region, place = max(runs, key=len, default=nodes), 0
+        if nodes and not runs and nodes[-1] in _moved(blamed.node):
+            # It is missing on the way from there.
+            how = right[nodes[-1].number][1].replace("follows it", f"follows {nodes[-1].instance.instruction.name}")
+            return _blaming(found, blamed.node, how, is_certain=False)
     shown = region if 1 < len(region) <= LIMITS.largest_region else []
     return _blaming(found, *right[region[place].number], False, shown) if region else None
+
+
+def _moved(node: Node) -> list[Node]:
+    """A node, and those before it whose elements it consists of."""
+    found = [node]
+    for each in found:
+        found += [entry for entry in each.instance.inputs if _moves(each) and entry not in found]
+    return found
 
 
 def _moves(node: Node) -> bool:
@@ -200,13 +212,17 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
             )
 
 
-def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callable[[Module], bool]) -> Search | None:
+def _exchanging(found: Search, blamed: Blamed, ours: Graph, is_right: Callable[[Module], bool]) -> Search | None:
     """The search with a collective as its only finding, if it is the only one of those before the first finding that,
     exchanging otherwise, puts all results right; or one of several, if all results are right without one of them. That
     it is to blame is then not certain."""
     right: dict[tuple[str, str], tuple[Node, str]] = {}
     idle: dict[int, Node] = {}
-    for node, text, edited in islice(_other_exchanges(blamed.node, module), LIMITS.rewirings):
+    suspects = _suspects(blamed.node, found.state, ours)
+    ways = [_other_exchanges(node, ours.module) for node in suspects if exchanges(node.instance.instruction)]
+    # Each collective has its turn, the nearest first.
+    others = filter(None, chain.from_iterable(zip_longest(*ways)))
+    for node, text, edited in islice(others, LIMITS.other_exchanges):
         if node.instance.static not in right and is_right(edited):
             right[node.instance.static] = node, f"the results are right if it is {text}"
             idle |= {node.number: node} if text == _LEFT_OUT else {}
@@ -221,21 +237,55 @@ def _exchanging(found: Search, blamed: Blamed, module: Module, is_right: Callabl
     return _blaming(found, node, reason, is_certain=False)
 
 
-def _other_exchanges(blamed: Node, module: Module) -> Iterator[tuple[Node, str, Module]]:
-    """Collectives behind a node, with what they could be instead, and the module with that."""
-    nodes = [node for node in _behind(blamed) if exchanges(node.instance.instruction)]
-    for node in nodes:
-        computation = module.by_name[node.instance.computation.name]
-        own = computation.by_name[node.instance.instruction.name]
-        if [each.shape for each in computation.operands_of(own)] == [own.shape]:
-            kept = tuple(rename_operands(each, {own.name: own.operands[0]}) for each in computation if each is not own)
-            root = own.operands[0] if computation.root is own else computation.root_name
-            changed = attrs.evolve(computation, instructions=kept, root_name=root)
-            yield node, _LEFT_OUT, replace_computation(module, changed)
-    for node in nodes:
-        computation = module.by_name[node.instance.computation.name]
-        for edit in moved_otherwise(module, computation, node.instance.instruction.name):
+def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Module]]:
+    """What a collective could be instead, and the module with that."""
+    computation = module.by_name[node.instance.computation.name]
+    own = computation.by_name[node.instance.instruction.name]
+    shapes = own.shape.elements if isinstance(own.shape, TupleShape) else (own.shape,)
+    if tuple(each.shape for each in computation.operands_of(own)) == shapes:
+        opcode = "copy" if own.shape in shapes else "tuple"
+        kept = Instruction(name=own.name, shape=own.shape, opcode=opcode, operands=own.operands)
+        yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
+    for text, changed in _past_steps(computation, own):
+        yield node, text, replace_computation(module, changed)
+    for edit in moved_otherwise(module, computation, own.name):
+        edited = edit.module.by_name[computation.name].by_name[own.name]
+        if _routes(edited) != _routes(own):
             yield node, edit.text, edit.module
+
+
+def _past_steps(computation: Computation, own: Instruction) -> Iterator[tuple[str, Computation]]:
+    """The computation with a collective before the elementwise step that it takes, or after that which takes it."""
+    for source in computation.operands_of(own):
+        if _is_step(source, own) and computation.users[source.name] == [own]:
+            for place, operand in enumerate(computation.operands_of(source)):
+                if operand.shape == own.shape:
+                    moved = attrs.evolve(own, name=source.name, operands=(operand.name,))
+                    operands = (*source.operands[:place], source.name, *source.operands[place + 1 :])
+                    step = attrs.evolve(source, name=own.name, operands=operands)
+                    yield f"before {source.name}", _with_steps(computation, {source.name: (moved,), own.name: (step,)})
+    for user in computation.users[own.name][:1]:
+        if _is_step(user, own) and computation.users[own.name] == [user] and computation.root is not own:
+            step = rename_operands(user, {own.name: own.operands[0]}, name=own.name)
+            moved = attrs.evolve(own, name=user.name, operands=(own.name,))
+            yield f"after {user.name}", _with_steps(computation, {own.name: (), user.name: (step, moved)})
+
+
+def _is_step(instruction: Instruction, collective: Instruction) -> bool:
+    return is_elementwise(instruction) and instruction.shape == collective.shape and len(collective.operands) == 1
+
+
+def _with_steps(computation: Computation, steps: Mapping[str, Sequence[Instruction]]) -> Computation:
+    instructions = tuple(new for each in computation for new in steps.get(each.name, (each,)))
+    return attrs.evolve(computation, instructions=instructions)
+
+
+def _routes(collective: Instruction) -> dict[str, object]:
+    """What a collective exchanges between which devices, however that is written."""
+    stated = attrs.asdict(collective.attributes, recurse=False)
+    groups = stated.get("replica_groups")
+    written = {"channel_id": None, "constrain_layout": None, "use_global_device_ids": None}
+    return stated | written | {"replica_groups": groups and [[*group] for group in groups.expand()]}
 
 
 def _reason(group: Sequence[int]) -> str:
@@ -286,7 +336,7 @@ def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
 
 def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[Node, Sequence[Sequence[int]]]]:
     """What may give parts of a sum, and how devices add up to something that `before` has."""
-    for node in _behind(blamed.node):
+    for node in _near(blamed.node):
         if not element_type_of(node.dtype).is_inexact:
             continue
         parts = _on_devices(node, ours)
@@ -300,19 +350,40 @@ def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[No
                 yield node, groups
 
 
-def _behind(node: Node) -> Iterator[Node]:
-    """A node, and what it is computed from, the nearest first and each instruction once; the first ones. What exchanges
-    values is passed if it does not add them up; of what floats are computed from, only floats count, not their places.
-    """
+def _suspects(node: Node, state: State, ours: Graph) -> Iterator[Node]:
+    """The nearest values behind a node; further back, where values begin to be ones that `before` does not have."""
+
+    def is_new(node: Node) -> bool:
+        return not all(map(state.has, _peers(node, ours)))
+
+    def begins(node: Node) -> bool:
+        return any(not state.has(peer) and all(map(state.has, peer.instance.inputs)) for peer in _peers(node, ours))
+
+    near = [*_near(node)]
+    names = {each.instance.name for each in near}
+    # What only moves values may give others that `before` has.
+    far = islice(_behind(node, lambda each: _moves(each) or is_new(each)), LIMITS.rerun_steps)
+    yield from near
+    yield from islice((each for each in far if each.instance.name not in names and begins(each)), LIMITS.steps_to_sums)
+
+
+def _near(node: Node) -> Iterator[Node]:
+    return islice(_behind(node), LIMITS.steps_to_sums)
+
+
+def _behind(node: Node, is_passed: Callable[[Node], bool] = lambda node: True) -> Iterator[Node]:
+    """A node, and what it is computed from, the nearest first and each instruction once. What exchanges values is
+    passed if it does not add them up; of what floats are computed from, only floats count, not their places."""
     pending = {node.instance.name: node}
     seen: set[str] = set()
-    while pending and len(seen) < LIMITS.steps_to_sums:
+    while pending:
         name = next(iter(pending))
         current = pending.pop(name)
         seen.add(name)
         yield current
         instance = current.instance
-        if not exchanges(instance.instruction) or traits_of(instance.instruction).moves is not None:
+        is_sum = exchanges(instance.instruction) and traits_of(instance.instruction).moves is None
+        if not is_sum and is_passed(current):
             inputs = [entry for part in instance.operands for entry in part if not entry.instance.is_constant]
             is_float = element_type_of(current.dtype).is_inexact
             pending |= {
