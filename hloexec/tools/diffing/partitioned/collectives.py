@@ -371,9 +371,14 @@ def _near(node: Node) -> Iterator[Node]:
     return islice(_behind(node), LIMITS.steps_to_sums)
 
 
-def _behind(node: Node, is_passed: Callable[[Node], bool] = lambda node: True) -> Iterator[Node]:
-    """A node, and what it is computed from, the nearest first and each instruction once. What exchanges values is
-    passed if it does not add them up; of what floats are computed from, only floats count, not their places."""
+def _adds_none(node: Node) -> bool:
+    """Whether it does not add up values of several devices."""
+    return not exchanges(node.instance.instruction) or traits_of(node.instance.instruction).moves is not None
+
+
+def _behind(node: Node, is_passed: Callable[[Node], bool] = _adds_none) -> Iterator[Node]:
+    """A node, and what it is computed from, the nearest first and each instruction once; not behind what is not passed.
+    Of what floats are computed from, only floats count, not their places."""
     pending = {node.instance.name: node}
     seen: set[str] = set()
     while pending:
@@ -381,10 +386,8 @@ def _behind(node: Node, is_passed: Callable[[Node], bool] = lambda node: True) -
         current = pending.pop(name)
         seen.add(name)
         yield current
-        instance = current.instance
-        is_sum = exchanges(instance.instruction) and traits_of(instance.instruction).moves is None
-        if not is_sum and is_passed(current):
-            inputs = [entry for part in instance.operands for entry in part if not entry.instance.is_constant]
+        if is_passed(current):
+            inputs = [entry for part in current.instance.operands for entry in part if not entry.instance.is_constant]
             is_float = element_type_of(current.dtype).is_inexact
             pending |= {
                 entry.instance.name: entry
