@@ -20,6 +20,7 @@ import numpy as np
 import hloexec
 from evaluation.diffing.dataflow import DataFlow
 from evaluation.options import JSON, LIMIT, ONLY, half_option, share, spread, taken
+from evaluation.partitioned.dividing import DIVIDING
 from evaluation.partitioned.exchanging import ONCE_HELD, SMALL
 from evaluation.partitioned.faults import LOOKED_THROUGH
 from evaluation.partitioned.misplacing import Misplaced, misplaced
@@ -31,7 +32,7 @@ from hloexec.errors import HloError
 from hloexec.tools.diffing import Finding
 
 _LARGEST_REGION = 5
-_HALVES = {"seen": [*PROGRAMS, *SMALL, *ONCE_HELD], "held": [*PASSING]}
+_HALVES = {"seen": [*PROGRAMS, *SMALL, *ONCE_HELD, *PASSING], "held": [*DIVIDING]}
 _STAGES = (("before", "after"), ("after", "optimized"), ("before", "optimized"))
 _PER_KIND = 1
 """How many faults of each kind are planted in a module."""

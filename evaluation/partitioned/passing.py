@@ -178,4 +178,4 @@ PASSING = {
     "heads": Program(_heads, ((8, 6), (6, 3, 4, 4), (4, 4, 6)), (("m",), (), ()), ("m",)),
     "waves": Program(_waves, ((16, 16), (16, 16), (16, 16)), (("m",), (), (None, "m")), ("m",)),
 }  # fmt: skip
-"""Held back: written after `ONCE_HELD` had been looked at."""
+"""Held back until they had been looked at; seen since."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import hloexec
+from evaluation.partitioned.dividing import DIVIDING
 from evaluation.partitioned.exchanging import ONCE_HELD, SMALL
 from evaluation.partitioned.passing import PASSING
 from evaluation.partitioned.program import Axes, Program
@@ -153,7 +154,7 @@ def _write(name: str, folder: Path) -> None:
 
     import hloexec
 
-    program = {**PROGRAMS, **SMALL, **ONCE_HELD, **PASSING}[name]
+    program = {**PROGRAMS, **SMALL, **ONCE_HELD, **PASSING, **DIVIDING}[name]
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("d", "m"))
 
     def sharding(axes: Axes) -> Any:

@@ -353,16 +353,12 @@ def _candidates(blamed: Blamed, ours: Graph, theirs: Graph) -> Iterator[tuple[No
 def _suspects(node: Node, state: State, ours: Graph) -> Iterator[Node]:
     """The nearest values behind a node; further back, where values begin to be ones that `before` does not have."""
 
-    def is_new(node: Node) -> bool:
-        return not all(map(state.has, _peers(node, ours)))
-
     def begins(node: Node) -> bool:
         return any(not state.has(peer) and all(map(state.has, peer.instance.inputs)) for peer in _peers(node, ours))
 
     near = [*_near(node)]
     names = {each.instance.name for each in near}
-    # What only moves values may give others that `before` has.
-    far = islice(_behind(node, lambda each: _moves(each) or is_new(each)), LIMITS.rerun_steps)
+    far = islice(_behind(node, lambda _: True), LIMITS.rerun_steps)
     yield from near
     yield from islice((each for each in far if each.instance.name not in names and begins(each)), LIMITS.steps_to_sums)
 
