@@ -18,6 +18,7 @@ from hloexec.core.ir.editing import rename_operands, replace_computation, replac
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.ops.common import wide
+from hloexec.ops.control.making import make_conversion, make_tuple
 from hloexec.ops.operations import exchanges, is_elementwise, traits_of
 from hloexec.tools.diffing.agreement import comes_near, is_near
 from hloexec.tools.diffing.graph import Graph, Node
@@ -243,8 +244,9 @@ def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Mo
     own = computation.by_name[node.instance.instruction.name]
     shapes = own.shape.elements if isinstance(own.shape, TupleShape) else (own.shape,)
     if tuple(each.shape for each in computation.operands_of(own)) == shapes:
-        opcode = "copy" if own.shape in shapes else "tuple"
-        kept = Instruction(name=own.name, shape=own.shape, opcode=opcode, operands=own.operands)
+        kept = make_tuple(own.name, own.shape, own.operands)
+        if own.shape in shapes:
+            kept = make_conversion(own.name, own.shape, *own.operands)
         yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
     for text, changed in _past_steps(computation, own):
         yield node, text, replace_computation(module, changed)
