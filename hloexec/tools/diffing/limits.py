@@ -176,7 +176,7 @@ class Limits:
     largest_region: int = 5
     """A region of more instructions than this tells little."""
 
-    steps_to_sums: int = 12
+    steps_to_sums: int = 16
     """So many values, the nearest first, of what a suspect is computed from are looked at as parts of a sum."""
     # Whole arrays beside shards.
 

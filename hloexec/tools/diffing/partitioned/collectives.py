@@ -72,7 +72,7 @@ def with_exchanges(
         found = attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     return (
         added
-        or _exchanging(found, blamed, ours, is_right)
+        or _exchanging(found, blamed, replay, is_right)
         or _exchanging_once_more(found, blamed, replay, is_right)
         or found
     )
@@ -213,14 +213,14 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
             )
 
 
-def _exchanging(found: Search, blamed: Blamed, ours: Graph, is_right: Callable[[Module], bool]) -> Search | None:
+def _exchanging(found: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]) -> Search | None:
     """The search with a collective as its only finding, if it is the only one of those before the first finding that,
     exchanging otherwise, puts all results right; or one of several, if all results are right without one of them. That
     it is to blame is then not certain."""
     right: dict[tuple[str, str], tuple[Node, str]] = {}
     idle: dict[int, Node] = {}
-    suspects = _suspects(blamed.node, found.state, ours)
-    ways = [_other_exchanges(node, ours.module) for node in suspects if exchanges(node.instance.instruction)]
+    suspects = _suspects(blamed.node, found.state, replay.graph)
+    ways = [_other_exchanges(node, replay.graph.module) for node in suspects if exchanges(node.instance.instruction)]
     # Each collective has its turn, the nearest first.
     others = filter(None, chain.from_iterable(zip_longest(*ways)))
     for node, text, edited in islice(others, LIMITS.other_exchanges):
@@ -235,6 +235,11 @@ def _exchanging(found: Search, blamed: Blamed, ours: Graph, is_right: Callable[[
     ((node, reason),) = right.values()
     if node.instance.static == blamed.node.instance.static:
         return found
+    missing = _exchanging_once_more(found, blamed, replay, is_right) if idle else None
+    if missing is not None:
+        # It exchanges back what nothing has exchanged before.
+        (first, *rest), text = missing.findings, f", or if {node.instance.instruction.name} is {_LEFT_OUT}"
+        return attrs.evolve(missing, findings=(attrs.evolve(first, reason=first.reason + text), *rest))
     return _blaming(found, node, reason, is_certain=False)
 
 
