@@ -83,7 +83,8 @@ def _require_within(array: Any, low: float, high: float, element_type: ElementTy
     """Sums and products are bounded as if they were exact, so that elements may be a rounding beyond."""
     elements = np.asarray(array).astype(np.float64)
     elements = elements[~np.isnan(elements)]
-    rounding = 2.0 ** -(element_type.mantissa_bits + 1) * np.abs(elements) if element_type.is_floating else 0
+    sizes = np.where(np.isfinite(elements), np.abs(elements), 0)
+    rounding = 2.0 ** -(element_type.mantissa_bits + 1) * sizes if element_type.is_floating else 0
     assert (low - rounding <= elements).all()
     assert (elements <= high + rounding).all()
 
