@@ -59,8 +59,10 @@ class Work:
     def uncounted(self) -> Iterator[None]:
         """Within, work is not counted: it is done to save other work, which is."""
         done = self._done
-        yield
-        self._done = done
+        try:
+            yield
+        finally:
+            self._done = done
 
     def is_over(self) -> bool:
         """Whether no more is to be done; to ask is to take a step, which counts."""
